@@ -1,0 +1,134 @@
+"""Tables of plain values that look the same every time: in a terminal, in a notebook and in a stored output.
+
+A pandas Styler writes random identifiers and pandas itself is an extra, so a table is drawn here; `to_pandas` goes on
+from it. Seconds differ from run to run, therefore columns of time are shown only when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    import pandas
+
+Value = str | int | float | bool | None
+
+TIME_SUFFIXES = ("seconds", "_ms", "_us", "_ns")
+SHOWN_ROWS = 60  # more than this and the middle is left out of the text and of the HTML, never of `rows`
+
+
+class Table:
+    """Rows of plain values, each a dict from column to value; columns in the order in which they first appear.
+
+    Whole numbers are shown with thousands separated, floats with three decimals, None as "-". A row may lack a column.
+    `title` stands above the table. Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with
+    `times=True`; `rows` and `to_pandas` always have them. A slice of a table is a table.
+
+    Raises TypeError for a value that is not a str, int, float, bool or None.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Value]], title: str | None = None, *, times: bool = False) -> None:
+        self.rows: list[dict[str, Value]] = [dict(row) for row in rows]
+        self.title = title
+        self.times = times
+        for row in self.rows:
+            _refuse_nested(row)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are shown, left to right."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return [name for name in names if self.times or not name.endswith(TIME_SUFFIXES)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Value]]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Value]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Table: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Value] | Table:
+        if isinstance(index, slice):
+            return Table(self.rows[index], self.title, times=self.times)
+        return self.rows[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and (self.rows, self.title) == (other.rows, other.title)
+
+    __hash__ = None  # type: ignore[assignment]  # rows may change, so a table is no key
+
+    def __str__(self) -> str:
+        columns = self.columns
+        cells = [columns, *self._shown_cells(columns)]
+        widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+        numeric = [_is_numeric(self.rows, name) for name in columns]
+        lines = [_text_line(row, widths, numeric) for row in cells]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([self.title, *lines] if self.title else lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        columns = self.columns
+        styles = ["text-align: right" if _is_numeric(self.rows, name) else "text-align: left" for name in columns]
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        head = _html_line("th", columns, styles)
+        body = "\n".join(_html_line("td", row, styles) for row in self._shown_cells(columns))
+        return f"<table>{caption}\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+    def _shown_cells(self, columns: list[str]) -> list[list[str]]:
+        cells = [[show(row.get(name)) for name in columns] for row in self.rows]
+        if len(cells) <= SHOWN_ROWS:
+            return cells
+        half = SHOWN_ROWS // 2
+        hidden = [f"... {len(cells) - 2 * half} rows", *["..."] * (len(columns) - 1)]
+        return [*cells[:half], hidden[: len(columns)], *cells[-half:]]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""
+        import pandas
+
+        return pandas.DataFrame(self.rows)
+
+
+def show(value: Value) -> str:
+    """One value as a table prints it: `1,234`, `0.500`, `2.5e-07`, `yes`, `-` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"
+    return value
+
+
+def _refuse_nested(row: Mapping[str, Value]) -> None:
+    for name, value in row.items():
+        if not isinstance(value, (str, int, float, bool, type(None))):
+            raise TypeError(
+                f"column {name!r} of a table holds a {type(value).__name__}; give it text, a number, a bool or None"
+            )
+
+
+def _is_numeric(rows: list[dict[str, Value]], name: str) -> bool:
+    return all(not isinstance(row.get(name), str) for row in rows)
+
+
+def _text_line(row: list[str], widths: list[int], numeric: list[bool]) -> str:
+    cells = (
+        text.rjust(width) if right else text.ljust(width)
+        for text, width, right in zip(row, widths, numeric, strict=True)
+    )
+    return "  ".join(cells).rstrip()  # no blanks at the end of a line, so that stored outputs survive editors
+
+
+def _html_line(tag: str, row: list[str], styles: list[str]) -> str:
+    cells = (f'<{tag} style="{style}">{escape(text)}</{tag}>' for text, style in zip(row, styles, strict=True))
+    return f"<tr>{''.join(cells)}</tr>"
