@@ -1,0 +1,149 @@
+"""The closed forms give the published numbers, and the named terms are what flats really add."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from zerolab import theory
+
+# Rajbhandari et al. 2020, arXiv 1910.02054v3, table 1: GB (1e9 bytes) of model states per device, fp16 with Adam
+# (K = 12), by degree of data parallelism. The 7.5B column is rounded, most of 128B and 1T are cut to integers, so a
+# cell is compared within one unit of its last printed digit.
+DEGREES = (1, 4, 16, 64, 256, 1024)
+TABLE_1 = {
+    ("zero1", 7.5e9): ("120", "52.5", "35.6", "31.4", "30.4", "30.1"),
+    ("zero2", 7.5e9): ("120", "41.3", "21.6", "16.6", "15.4", "15.1"),
+    ("zero3", 7.5e9): ("120", "30", "7.5", "1.88", "0.47", "0.12"),
+    ("zero1", 128e9): ("2048", "896", "608", "536", "518", "513"),
+    ("zero2", 128e9): ("2048", "704", "368", "284", "263", "257"),
+    ("zero3", 128e9): ("2048", "512", "128", "32", "8", "2"),
+    ("zero1", 1e12): ("16000", "7000", "4750", "4187", "4046", "4011"),
+    ("zero2", 1e12): ("16000", "5500", "2875", "2218", "2054", "2013"),
+    ("zero3", 1e12): ("16000", "4000", "1000", "250", "62.5", "15.6"),
+}
+CELLS = [
+    (stage, num_params, degree, cell)
+    for (stage, num_params), row in TABLE_1.items()
+    for degree, cell in zip(DEGREES, row, strict=True)
+]
+
+
+def gigabytes(stage: str, num_params: float, world_size: int, precision: str) -> float:
+    return sum(theory.state_bytes(stage, num_params, world_size, precision).values()) / 1e9
+
+
+@pytest.mark.parametrize(("stage", "num_params", "degree", "cell"), CELLS)
+def test_every_cell_of_the_papers_table_1_comes_out(stage: str, num_params: float, degree: int, cell: str) -> None:
+    last_digit = 10.0 ** -len(cell.partition(".")[2])
+    assert gigabytes(stage, num_params, degree, "bf16") == pytest.approx(float(cell), abs=last_digit, rel=0)
+
+
+def test_all_54_cells_are_compared() -> None:
+    assert len(CELLS) == 54
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", (112, 63, 38.5, 14)), ("bf16", (112, 38.5, 26.25, 14))])
+def test_seven_billion_parameters_on_eight_ranks(precision: str, expected: tuple[float, ...]) -> None:
+    assert tuple(gigabytes(stage, 7e9, 8, precision) for stage in theory.STAGES) == expected
+
+
+@pytest.mark.parametrize(("stage", "passes"), [("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 3)])
+def test_traffic_is_two_or_three_passes_of_all_but_the_own_part(stage: str, passes: int) -> None:
+    assert theory.traffic_elements(stage, 1000, 4) == passes * 750
+    assert theory.traffic_elements(stage, 1000, 1) == 0
+    assert theory.traffic_elements(stage, 10**9, 10**6) == passes * (10**9 - 1000)
+    assert theory.traffic_bytes(stage, 1000, 4) == 4 * passes * 750
+    assert theory.traffic_bytes(stage, 1000, 4, "bf16") == 2 * passes * 750
+
+
+def test_each_category_is_rounded_down_to_bytes() -> None:
+    assert theory.state_bytes("zero3", 7, 3) == {"parameters": 9, "gradients": 9, "optimizer_state": 18}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A flat of `numel` elements on three ranks."""
+
+    numel: int
+    frozen: bool = False
+
+    @property
+    def padded(self) -> int:
+        return self.shard_numel * 3
+
+    @property
+    def shard_numel(self) -> int:
+        return -(-self.numel // 3)
+
+
+@pytest.mark.parametrize(
+    ("stage", "padding"),
+    [
+        # flats of 10 and 9 elements become 12 and 9: 21 against 19, 7 against 19 / 3 on a rank
+        ("ddp", (21 - 19) * 16),
+        ("zero1", (21 - 19) * 8 + 7 * 8 - 8 * 19 // 3),
+        ("zero2", (21 - 19) * 4 + 7 * 4 - 4 * 19 // 3 + 7 * 8 - 8 * 19 // 3),
+        ("zero3", 2 * (7 * 4 - 4 * 19 // 3) + 7 * 8 - 8 * 19 // 3),
+    ],
+)
+def test_padding_and_step_counters_are_named(stage: str, padding: int) -> None:
+    named = theory.terms(stage, [Layout(10), Layout(9)], 3)
+    assert named == {"padding": padding, "step_counters": 8, "fp32_gradient_shard": 0, "frozen": 0}
+
+
+@pytest.mark.parametrize("stage", theory.STAGES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_formula_plus_terms_is_what_flats_hold(stage: str, precision: str) -> None:
+    flats = [Layout(10), Layout(4, frozen=True), Layout(9)]
+    formula, named = theory.state_bytes(stage, 23, 3, precision), theory.terms(stage, flats, 3, precision)
+    assert sum(formula.values()) + sum(named.values()) == held_by_hand(stage, flats, precision)
+
+
+def held_by_hand(stage: str, flats: Sequence[Layout], precision: str) -> int:
+    """The same bytes counted flat by flat, as an engine would allocate them."""
+    total = 0
+    for flat in flats:
+        whole, shard = flat.padded, flat.shard_numel
+        parameters = shard if stage == "zero3" else whole
+        gradients = shard if stage in ("zero2", "zero3") else whole
+        updated = whole if stage == "ddp" else shard
+        size, moments, copy = (4, 8, 0) if precision == "fp32" else (2, 12, 4)
+        total += size * parameters
+        if not flat.frozen:
+            total += size * gradients + (moments + copy) * updated + 4
+    return total
+
+
+def test_frozen_parameters_are_a_negative_term() -> None:
+    named = theory.terms("ddp", [Layout(9), Layout(3, frozen=True)], 3)
+    assert named["frozen"] == -(4 + 8) * 3
+
+
+def test_bf16_adds_the_fp32_copy_of_the_gradients_a_rank_owns() -> None:
+    assert theory.terms("zero1", [Layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 3
+    assert theory.terms("ddp", [Layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 9
+
+
+def test_a_wholly_frozen_model_holds_only_its_parameters() -> None:
+    named = theory.terms("ddp", [Layout(9, frozen=True)], 3)
+    assert sum(theory.state_bytes("ddp", 9, 3).values()) + sum(named.values()) == 36
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("zero4", 10, 2), "unknown stage 'zero4': choose one of ddp, zero1, zero2, zero3"),
+        (("ddp", 10, 0), "world size is 0"),
+        (("ddp", 10, -2), "world size is -2"),
+        (("ddp", 10, 1.5), "world size is 1.5"),
+        (("ddp", 0, 2), "number of parameters is 0"),
+        (("ddp", 0.5, 2), "number of parameters is 0.5"),
+        (("ddp", float("nan"), 2), "number of parameters is nan"),
+        (("ddp", float("inf"), 2), "number of parameters is inf"),
+        (("ddp", 10, 2, "fp8"), "unknown precision 'fp8': choose one of fp32, bf16"),
+    ],
+)
+def test_bad_arguments_get_a_sentence(arguments: tuple[str, float, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        theory.state_bytes(*arguments)

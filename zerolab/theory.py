@@ -1,0 +1,156 @@
+"""Closed forms: what a rank holds and what it sends, per stage, each with its source. Pure arithmetic, no torch.
+
+Sources, cited below by these names:
+
+* ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+  arXiv 1910.02054v3. Its K (bytes of optimizer state a parameter) is 12 in mixed precision and 8 in fp32.
+* FSDP: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", arXiv 2304.11277.
+* Adam: Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", arXiv 1412.6980.
+
+All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+STATE_CATEGORIES = ("parameters", "gradients", "optimizer_state")
+
+BYTES_PER_PARAMETER = {
+    "fp32": {"parameters": 4, "gradients": 4, "optimizer_state": 8},
+    "bf16": {"parameters": 2, "gradients": 2, "optimizer_state": 12},
+}
+"""ZeRO section 3.1. Adam keeps two moments (4 + 4); mixed precision adds a fp32 master copy of the parameters (4)."""
+
+SHARDED: dict[str, tuple[str, ...]] = {
+    "ddp": (),
+    "zero1": ("optimizer_state",),
+    "zero2": ("optimizer_state", "gradients"),
+    "zero3": ("optimizer_state", "gradients", "parameters"),
+}
+"""Which categories a stage divides by N: ZeRO sections 5.1 (P_os), 5.2 (P_os+g) and 5.3 (P_os+g+p)."""
+
+PASSES = {"ddp": 2, "zero1": 2, "zero2": 2, "zero3": 3}
+"""How often a step moves the model, ZeRO sections 7.1, 7.2.1 and 7.2.2: reduce-scatter the gradients and all-gather
+the parameters (an all-reduce is the same two passes); stage 3 gathers once more, for backward."""
+
+STEP_COUNTER_BYTES = 4  # torch.optim.Adam keeps the step t of algorithm 1 (Adam) as one fp32 scalar a tensor
+FP32_BYTES = 4
+
+
+class Flat(Protocol):
+    """What theory needs to know of a flat; `zerolab.engines.partition.FlatLayout` has it. Counts are elements."""
+
+    @property
+    def numel(self) -> int: ...
+    @property
+    def padded(self) -> int: ...
+    @property
+    def shard_numel(self) -> int: ...
+    @property
+    def frozen(self) -> bool: ...
+
+
+def state_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer state that one rank holds when Adam updates; sum for the total.
+
+    With b bytes a parameter a category costs b * num_params, or b * num_params / world_size where the stage divides
+    it, rounded down to bytes. `num_params` counts every parameter once, frozen and shared ones too; 7e9 is accepted.
+    Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" here, K = 12).
+
+    Raises ValueError for an unknown stage or precision, and for counts below 1.
+    """
+    count = _checked(stage, num_params, world_size)
+    sizes = _sizes(precision)
+    return {
+        category: sizes[category] * count // (world_size if category in SHARDED[stage] else 1)
+        for category in STATE_CATEGORIES
+    }
+
+
+def traffic_elements(stage: str, num_params: float, world_size: int) -> int:
+    """Elements that one rank sends in a step, rounded down: 2, 2, 2 or 3 passes of num_params * (N - 1) / N.
+
+    Source: ZeRO section 7 for the passes; FSDP section 3.2 for the exact factor (N - 1) / N of each pass.
+    Raises ValueError as `state_bytes` does.
+    """
+    count = _checked(stage, num_params, world_size)
+    return PASSES[stage] * count * (world_size - 1) // world_size
+
+
+def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> int:
+    """Bytes that one rank sends in a step: `traffic_elements` times 4 in fp32, times 2 in bf16 (ZeRO section 7)."""
+    return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
+
+
+def terms(stage: str, flats: Iterable[Flat], world_size: int, precision: str = "fp32") -> dict[str, int]:
+    """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank.
+
+    `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
+
+    * `padding`: each flat is filled up to a multiple of N, and the formula is rounded down (FSDP section 3.2: at most
+      N - 1 elements a flat).
+    * `step_counters`: Adam's step, 4 bytes for each flat that is updated (Adam, algorithm 1).
+    * `fp32_gradient_shard`: in bf16 the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
+      or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
+    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
+
+    Raises ValueError as `state_bytes` does.
+    """
+    layouts = list(flats)
+    trainable = [flat for flat in layouts if not flat.frozen]
+    num_params = sum(flat.numel for flat in layouts)
+    formula = state_bytes(stage, num_params, world_size, precision)
+    needed = _formula_of_trainable(stage, layouts, world_size, precision)
+    held = _bytes_in_flats(stage, layouts, precision)
+    updated = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
+    return {
+        "padding": sum(held.values()) - sum(needed.values()),
+        "step_counters": STEP_COUNTER_BYTES * len(trainable),
+        "fp32_gradient_shard": FP32_BYTES * updated if precision == "bf16" else 0,
+        "frozen": sum(needed.values()) - sum(formula.values()),
+    }
+
+
+def _formula_of_trainable(stage: str, flats: list[Flat], world_size: int, precision: str) -> dict[str, int]:
+    """The closed form, but gradients and optimizer state only of what is trained."""
+    num_params = sum(flat.numel for flat in flats)
+    num_trained = sum(flat.numel for flat in flats if not flat.frozen)
+    formula = state_bytes(stage, num_params, world_size, precision)
+    trained = dict.fromkeys(STATE_CATEGORIES, 0)
+    if num_trained:  # a wholly frozen model is legal here: it holds parameters and nothing else
+        trained = state_bytes(stage, num_trained, world_size, precision)
+    return trained | {"parameters": formula["parameters"]}
+
+
+def _bytes_in_flats(stage: str, flats: list[Flat], precision: str) -> dict[str, int]:
+    """Bytes of the padded flats, whole or divided as the stage says, without any other term."""
+    sizes, held = _sizes(precision), {}
+    for category in STATE_CATEGORIES:
+        present = [flat for flat in flats if category == "parameters" or not flat.frozen]
+        divided = category in SHARDED[stage]
+        held[category] = sizes[category] * sum(flat.shard_numel if divided else flat.padded for flat in present)
+    return held
+
+
+def _checked(stage: str, num_params: float, world_size: int) -> int:
+    """`num_params` as a whole number, once every argument has been found usable."""
+    if stage not in SHARDED:
+        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(STAGES)}")
+    if not _is_count(world_size):
+        raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
+    if not _is_count(num_params):
+        raise ValueError(f"the number of parameters is {num_params!r}: it must be a whole number, 1 or more")
+    return int(num_params)
+
+
+def _is_count(value: float) -> bool:
+    return isinstance(value, (int, float)) and value >= 1 and value // 1 == value  # false for nan and inf too
+
+
+def _sizes(precision: str) -> dict[str, int]:
+    if precision not in BYTES_PER_PARAMETER:
+        raise ValueError(f"unknown precision {precision!r}: choose one of {', '.join(BYTES_PER_PARAMETER)}")
+    return BYTES_PER_PARAMETER[precision]
