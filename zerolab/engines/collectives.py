@@ -1,0 +1,119 @@
+"""The three collectives of ZeRO, in place on a flat of N equal parts: reduce_scatter, all_gather, all_reduce.
+
+Each starts the exchange and returns it; `wait()` finishes it, and until then neither the flat nor anything that lies
+in it may be freed, sends included. A rank's own part is the one at its rank's place.
+
+On gloo the parts go straight to the ranks that need them: a buffer of B bytes costs each rank (N-1)/N B in each
+direction, which is what the papers count. gloo's own reduce_scatter moves twice that, because it is an all_reduce
+of which most is thrown away. Every other backend does it well and is used as it is.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+_exchanges_started: dict[str, int] = {}
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Exchange:
+    """A collective under way: what it waits for, and what is left to do when everything has arrived."""
+
+    def __init__(self, works: list[dist.Work], then: Callable[[], None] = lambda: None) -> None:
+        self._works, self._then = works, then
+
+    def wait(self) -> None:
+        """Returns when this rank's part is done: all that it sends has left, all that it receives is in place."""
+        for work in self._works:
+            work.wait()
+        self._then()
+        self._works, self._then = [], lambda: None  # the receive buffers go with the closure
+
+
+def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+    """Starts adding up each part on its owner: after `wait()` this rank's part holds the sum over all ranks.
+
+    The other parts keep what they held. Sends (N-1)/N of the flat; direct exchange needs as much to receive into.
+
+    Args:
+        flat: shape [N * part], contiguous.
+        group: the ranks that take part; None for all.
+    """
+    rank, mine = dist.get_rank(group), _parts(flat, group)[dist.get_rank(group)]
+    if not _is_direct(group):
+        return Exchange([_reduce_scatter(mine, flat, group=group, async_op=True)])
+    received = {peer: torch.empty_like(mine) for peer in _peers(group)}
+
+    def add_in_rank_order() -> None:  # so that the sum does not depend on which message came first
+        total, *others = [mine if owner == rank else received[owner] for owner in range(len(received) + 1)]
+        for other in others:
+            total.add_(other)
+        if total is not mine:
+            mine.copy_(total)
+
+    return Exchange(_start(_parts(flat, group), received, group), add_in_rank_order)
+
+
+def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+    """Starts sending this rank's part to everyone: after `wait()` the flat holds every rank's part.
+
+    Sends (N-1)/N of the flat, and receives straight into it.
+
+    Args:
+        flat: shape [N * part], contiguous.
+        group: the ranks that take part; None for all.
+    """
+    parts, rank = _parts(flat, group), dist.get_rank(group)
+    if not _is_direct(group):
+        return Exchange([_all_gather(flat, parts[rank], group=group, async_op=True)])
+    return Exchange(_start([parts[rank]] * len(parts), {peer: parts[peer] for peer in _peers(group)}, group))
+
+
+def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+    """Starts adding up the whole flat on every rank: a reduce_scatter, then an all_gather of the sums.
+
+    Sends 2 (N-1)/N of the flat.
+
+    Args:
+        flat: shape [N * part], contiguous.
+        group: the ranks that take part; None for all.
+    """
+    if not _is_direct(group):
+        return Exchange([dist.all_reduce(flat, group=group, async_op=True)])
+    sums = reduce_scatter(flat, group)
+
+    def gather_the_sums() -> None:
+        sums.wait()
+        all_gather(flat, group).wait()
+
+    return Exchange([], gather_the_sums)
+
+
+def _parts(flat: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:
+    return list(flat.chunk(dist.get_world_size(group)))
+
+
+def _peers(group: dist.ProcessGroup | None) -> list[int]:
+    """The other ranks, the next one first, so that not all ranks send to rank 0 at once."""
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    return [(rank + distance) % world_size for distance in range(1, world_size)]
+
+
+def _is_direct(group: dist.ProcessGroup | None) -> bool:
+    return dist.get_backend(group) == "gloo"
+
+
+def _start(
+    send: list[torch.Tensor], receive: dict[int, torch.Tensor], group: dist.ProcessGroup | None
+) -> list[dist.Work]:
+    """Sends `send[peer]` to each peer and receives `receive[peer]` from it.
+
+    Each exchange has a tag of its own, so that the messages of two that overlap cannot mix.
+    """
+    key = group.group_name if group is not None else ""
+    tag = _exchanges_started[key] = (_exchanges_started.get(key, 0) + 1) % 2**24
+    receives = [dist.irecv(receive[peer], group=group, group_src=peer, tag=tag) for peer in _peers(group)]
+    sends = [dist.isend(send[peer], group=group, group_dst=peer, tag=tag) for peer in _peers(group)]
+    return [work for work in sends + receives if work is not None]

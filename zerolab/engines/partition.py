@@ -1,0 +1,154 @@
+"""Who owns what: a model becomes units, a unit becomes flats, a flat is cut into N equal shards.
+
+Nothing here touches a process group or moves a byte; the same functions serve the engines, the theory and the tests.
+A *unit* is what travels together (one block of the model; what is in no block is the root unit). A *flat* is a unit's
+parameters laid end to end and padded with zeros to a multiple of N, so that every rank's shard has the same size:
+the collectives need that, and it costs at most N - 1 elements a flat.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+ROOT = "root"
+_CONTAINERS = (nn.ModuleList, nn.Sequential)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one parameter lies in its flat: elements `[start, stop)`, to be seen as `shape`."""
+
+    name: str
+    shape: torch.Size
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """One past the parameter's last element."""
+        return self.start + self.shape.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """The plan of one flat: which parameters lie where, and which span each rank owns.
+
+    A unit has one flat for each dtype, and another for its frozen parameters, which no optimizer may touch: weight
+    decay and momentum would move them. `name` is unique in the model; `unit` is the module's name, or "root".
+    """
+
+    name: str
+    unit: str
+    dtype: torch.dtype
+    frozen: bool
+    slots: tuple[Slot, ...]
+    world_size: int
+
+    @property
+    def numel(self) -> int:
+        """Elements that belong to parameters."""
+        return self.slots[-1].stop
+
+    @property
+    def shard_numel(self) -> int:
+        """Elements of one shard: the Nth part, rounded up."""
+        return -(-self.numel // self.world_size)
+
+    @property
+    def padded(self) -> int:
+        """Elements of the flat with its padding: N equal shards."""
+        return self.shard_numel * self.world_size
+
+    def span(self, rank: int) -> tuple[int, int]:
+        """The elements `[start, stop)` that `rank` owns."""
+        return rank * self.shard_numel, (rank + 1) * self.shard_numel
+
+
+def partition(model: nn.Module, world_size: int, units: list[str] | None = None) -> list[FlatLayout]:
+    """Plans the flats of `model` for `world_size` ranks, the root unit's first.
+
+    Args:
+        model: the module; a parameter that is reachable under several names counts once.
+        world_size: number of ranks N, at least 1.
+        units: names of the modules that travel as one; None finds the blocks (see `find_units`).
+
+    Raises:
+        TypeError: `model` is not a module.
+        ValueError: N < 1, a model without parameters, or a unit that is not a module of it.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the module to be trained")
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+        raise ValueError(f"world size is {world_size!r}: it must be a whole number of ranks, 1 or more")
+    if next(model.parameters(), None) is None:
+        raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to shard or to train")
+    flats = []
+    for unit, members in _members(model, find_units(model) if units is None else units).items():
+        kinds: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in members:
+            kinds.setdefault((not parameter.requires_grad, parameter.dtype), []).append((name, parameter))
+        for frozen, dtype in sorted(kinds, key=lambda kind: (kind[0], str(kind[1]))):
+            slots = tuple(_lay_out(kinds[frozen, dtype]))
+            name = unit + (" frozen" if frozen else "") + (f" {dtype}"[7:] if _mixed(kinds, frozen) else "")
+            flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size))
+    return flats
+
+
+def find_units(model: nn.Module) -> list[str]:
+    """Names of the modules that travel as one: the blocks of a repeated structure.
+
+    On each path from the root the first `ModuleList` or `Sequential` is taken; where all its children are such
+    containers of one class, each holding modules of a single class, it is a list of lists and the search goes one level down.
+    Its children that hold parameters are the units. Nothing below a unit is searched: the experts inside a block
+    travel with their block.
+    """
+    return [name for name, module in _blocks(model, "") if next(module.parameters(), None) is not None]
+
+
+def _blocks(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    children = [(f"{name}.{child_name}".lstrip("."), child) for child_name, child in module.named_children()]
+    if isinstance(module, _CONTAINERS) and not _is_list_of_lists(module):
+        yield from children
+    else:
+        for child_name, child in children:
+            yield from _blocks(child, child_name)
+
+
+def _is_list_of_lists(container: nn.Module) -> bool:
+    children = list(container.children())
+    return (
+        len({type(child) for child in children}) == 1
+        and isinstance(children[0], _CONTAINERS)
+        and all(len({type(grandchild) for grandchild in child.children()}) == 1 for child in children)
+    )
+
+
+def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """The parameters of each unit; the root unit takes those of no unit, and those that units share."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for unit in units:
+        if unit not in modules or not unit:
+            raise ValueError(f"unit {unit!r} is not a module of {type(model).__name__}: name one of its submodules")
+    owners: dict[int, set[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        inside = [unit for unit in units if name.startswith(unit + ".")]
+        if len(inside) > 1:
+            raise ValueError(f"units {inside[0]!r} and {inside[1]!r} lie inside one another: keep one of them")
+        owners.setdefault(id(parameter), set()).add(inside[0] if inside else ROOT)
+    members: dict[str, list[tuple[str, nn.Parameter]]] = {unit: [] for unit in [ROOT, *units]}
+    for name, parameter in model.named_parameters():
+        homes = owners[id(parameter)]
+        members[homes.pop() if len(homes) == 1 else ROOT].append((name, parameter))
+    return members
+
+
+def _lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
+    start = 0
+    for name, parameter in members:
+        yield Slot(name, parameter.shape, start)
+        start += parameter.numel()
+
+
+def _mixed(kinds: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]], frozen: bool) -> bool:
+    return sum(kind_frozen == frozen for kind_frozen, _ in kinds) > 1

@@ -1,0 +1,35 @@
+"""ZeRO stage 1: each rank keeps the optimizer state of its own shard only, and updates only that.
+
+Memory a rank (fp32, Adam): 4Ψ parameters + 4Ψ gradients + 8Ψ/N optimizer state.
+Traffic a rank and step: 2Ψ elements times (N-1)/N, as in DDP: a gradient goes to its owner (Ψ), and the owner's
+updated parameters go to everyone (Ψ). An all_reduce in place of the first would cost 2Ψ, 3Ψ in all.
+(ZeRO, arXiv 1910.02054, sections 5.1 and 7.2.)
+"""
+
+import torch
+
+from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
+from zerolab.engines.engine import Engine, Flat
+
+
+class Zero1(Engine):
+    """Shards the optimizer state; parameters and gradients stay whole."""
+
+    stage = "zero1"
+
+    def own(self, flat: Flat) -> torch.Tensor:
+        """A rank updates its own shard, in place in the whole parameters."""
+        return flat.part(flat.whole)
+
+    def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
+        """Adds up each part of the gradient on its owner."""
+        return reduce_scatter(gradient)
+
+    def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
+        """Keeps the whole gradient; the owned part of it is the mean, the rest is what this rank computed."""
+        flat.owned.grad = flat.part(gradient).div_(self.world_size)
+
+    def publish(self) -> None:
+        """Sends the updated shard to every rank."""
+        for exchange in [all_gather(flat.whole) for flat in self.trainable]:
+            exchange.wait()

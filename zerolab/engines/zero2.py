@@ -1,0 +1,36 @@
+"""ZeRO stage 2: each rank keeps the gradients of its own shard only, too.
+
+Memory a rank (fp32, Adam): 4Ψ parameters + 4Ψ/N gradients + 8Ψ/N optimizer state. While autograd works there is more:
+the gradient that is being collected is whole, and so is the one in flight, until its owner has it.
+Traffic a rank and step: 2Ψ elements times (N-1)/N, the same two collectives as stage 1.
+(ZeRO, arXiv 1910.02054, sections 5.2 and 7.2.)
+"""
+
+import torch
+
+from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
+from zerolab.engines.engine import Engine, Flat
+
+
+class Zero2(Engine):
+    """Shards the optimizer state and the gradients; the parameters stay whole."""
+
+    stage = "zero2"
+
+    def own(self, flat: Flat) -> torch.Tensor:
+        """A rank updates its own shard, in place in the whole parameters."""
+        return flat.part(flat.whole)
+
+    def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
+        """Adds up each part of the gradient on its owner."""
+        return reduce_scatter(gradient)
+
+    def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
+        """Keeps the owned part of the mean gradient, and frees the whole one."""
+        flat.owned.grad = flat.part(gradient).div(self.world_size)
+        flat.gradient = None
+
+    def publish(self) -> None:
+        """Sends the updated shard to every rank."""
+        for exchange in [all_gather(flat.whole) for flat in self.trainable]:
+            exchange.wait()

@@ -1,0 +1,108 @@
+"""ZeRO stage 3: each rank keeps the parameters of its own shard only, too.
+
+Memory a rank (fp32, Adam): 4Ψ/N parameters + 4Ψ/N gradients + 8Ψ/N optimizer state = 16Ψ/N bytes, and for as long as
+it is used one unit whole. Traffic a rank and step: 3Ψ elements times (N-1)/N. Nothing is published after the update;
+instead each unit is gathered just before its forward (Ψ) and again before its backward (Ψ).
+(ZeRO, arXiv 1910.02054, sections 5.3 and 7.2.)
+
+Autograd remembers the storage that the forward used. So a release frees that very storage (`resize_(0)`) and the next
+gather refills it; giving a parameter other data would free nothing until backward.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
+from zerolab.engines.engine import Engine, Flat
+from zerolab.engines.partition import ROOT
+
+
+class Zero3(Engine):
+    """Shards parameters, gradients and optimizer state; a unit is whole only while it is used."""
+
+    stage = "zero3"
+
+    def own(self, flat: Flat) -> torch.Tensor:
+        """A rank updates its own shard, the only part of the parameters that it always holds."""
+        shard = flat.part(flat.whole).clone()
+        self.release(flat)
+        return shard
+
+    def gather(self, flat: Flat) -> None:
+        """Makes the flat whole on every rank, in the storage that autograd remembers."""
+        storage = flat.whole.untyped_storage()
+        if storage.size() == 0:
+            storage.resize_(flat.whole.numel() * flat.whole.element_size())
+            flat.part(flat.whole).copy_(flat.owned.detach())
+            all_gather(flat.whole).wait()
+            flat.show()
+
+    def release(self, flat: Flat) -> None:
+        """Gives the memory back. Until the next gather the parameters are empty: released memory must not be touched."""
+        for parameter in flat.parameters:
+            parameter.data = flat.whole.new_empty(0)
+        flat.whole.untyped_storage().resize_(0)
+
+    def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
+        """Adds up each part of the gradient on its owner; with its last gradient the flat has done its work."""
+        self.release(flat)
+        return reduce_scatter(gradient)
+
+    def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
+        """Keeps the owned part of the mean gradient, and frees the whole one."""
+        flat.owned.grad = flat.part(gradient).div(self.world_size)
+        flat.gradient = None
+
+    def publish(self) -> None:
+        """Sends nothing: the next gather brings the updated parameters."""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Runs autograd, then releases what had no last gradient to wait for: frozen parameters, and unused ones."""
+        self._in_backward = True
+        super().backward(loss)
+        self._in_backward = False
+        for flat in self.flats:
+            self.release(flat)
+
+    def _watch(self) -> None:
+        """Gathers each unit before its module runs, and releases it after."""
+        super()._watch()
+        self._in_backward = False
+        for unit in dict.fromkeys(flat.layout.unit for flat in self.flats):
+            flats = [flat for flat in self.flats if flat.layout.unit == unit]
+            module = self.model if unit == ROOT else self.model.get_submodule(unit)
+            module.register_forward_pre_hook(partial(self._before_forward, flats))
+            module.register_forward_hook(partial(self._after_forward, flats))
+
+    def _before_forward(self, flats: list[Flat], module: nn.Module, inputs: Any) -> None:
+        for flat in flats:
+            self.gather(flat)
+
+    def _after_forward(self, flats: list[Flat], module: nn.Module, inputs: Any, outputs: Any) -> None:
+        for output in tree_leaves(outputs):
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(partial(self._before_backward, flats))
+        if not self._in_backward:  # activation checkpointing runs a forward inside backward, which still needs the unit
+            for flat in flats:
+                self.release(flat)
+
+    def _before_backward(self, flats: list[Flat], output_gradient: torch.Tensor) -> None:
+        for flat in flats:
+            self.gather(flat)
+
+    @contextmanager
+    def whole(self, flat: Flat) -> Iterator[None]:
+        """Within it the flat's parameters are whole on every rank, and may be read and written."""
+        self.gather(flat)
+        yield
+        self.release(flat)
+
+    def adopt(self, flat: Flat) -> None:
+        """Takes the owned shard out of what was written into the whole flat."""
+        flat.owned.copy_(flat.part(flat.whole))
