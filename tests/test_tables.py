@@ -2,9 +2,9 @@
 
 import pytest
 
-from zerolab.tables import SHOWN_ROWS, Table, show
+from zerolab.tables import SHOWN_ROWS, Table, Value, show
 
-ROWS = [
+ROWS: list[dict[str, Value]] = [
     {"stage": "ddp", "bytes": 1234567, "loss": 2.5, "step_seconds": 0.123},
     {"stage": "zero1", "bytes": 12, "loss": None, "step_seconds": 0.456},
 ]
@@ -22,7 +22,8 @@ def test_text_is_aligned_and_numbers_stand_to_the_right() -> None:
 
 
 def test_times_are_shown_only_when_asked_for() -> None:
-    assert "step_seconds" not in str(Table(ROWS)) and "step_seconds" not in Table(ROWS)._repr_html_()
+    assert "step_seconds" not in str(Table(ROWS))
+    assert "step_seconds" not in Table(ROWS)._repr_html_()
     assert "0.456" in str(Table(ROWS, times=True))
     assert Table(ROWS).rows[0]["step_seconds"] == 0.123
 
@@ -31,26 +32,32 @@ def test_html_is_stable_and_escaped() -> None:
     table = Table([{"<unit>": "a & b", "bytes": 1}], title="<x>")
     html = table._repr_html_()
     assert html == table._repr_html_()
-    assert "&lt;unit&gt;" in html and "a &amp; b" in html and "<caption>&lt;x&gt;</caption>" in html
+    assert "&lt;unit&gt;" in html
+    assert "a &amp; b" in html
+    assert "<caption>&lt;x&gt;</caption>" in html
     assert "id=" not in html
 
 
 def test_a_long_table_leaves_out_its_middle_but_keeps_its_rows() -> None:
     table = Table([{"seq": seq} for seq in range(1000)])
     assert f"... {1000 - SHOWN_ROWS} rows" in str(table)
-    assert len(table) == 1000 and table[999] == {"seq": 999}
-    assert len(table[:5]) == 5 and str(table[:5]).endswith("4")
+    assert len(table) == 1000
+    assert table[999] == {"seq": 999}
+    assert len(table[:5]) == 5
+    assert str(table[:5]).endswith("4")
 
 
 def test_to_pandas_has_every_row_and_column() -> None:
     pandas = pytest.importorskip("pandas")
     frame = Table(ROWS).to_pandas()
     assert isinstance(frame, pandas.DataFrame)
-    assert list(frame.columns) == ["stage", "bytes", "loss", "step_seconds"] and len(frame) == 2
+    assert list(frame.columns) == ["stage", "bytes", "loss", "step_seconds"]
+    assert len(frame) == 2
 
 
 def test_an_empty_table_is_still_a_table() -> None:
-    assert str(Table([], "Nothing")).startswith("Nothing") and "<table>" in Table([])._repr_html_()
+    assert str(Table([], "Nothing")).startswith("Nothing")
+    assert "<table>" in Table([])._repr_html_()
 
 
 def test_a_nested_value_is_refused_by_its_column() -> None:

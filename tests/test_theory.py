@@ -1,11 +1,12 @@
 """The closed forms give the published numbers, and the named terms are what flats really add."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
+import torch
 
 from zerolab import theory
+from zerolab.engines.partition import FlatLayout, Slot
 
 # Rajbhandari et al. 2020, arXiv 1910.02054v3, table 1: GB (1e9 bytes) of model states per device, fp16 with Adam
 # (K = 12), by degree of data parallelism. The 7.5B column is rounded, most of 128B and 1T are cut to integers, so a
@@ -61,20 +62,9 @@ def test_each_category_is_rounded_down_to_bytes() -> None:
     assert theory.state_bytes("zero3", 7, 3) == {"parameters": 9, "gradients": 9, "optimizer_state": 18}
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A flat of `numel` elements on three ranks."""
-
-    numel: int
-    frozen: bool = False
-
-    @property
-    def padded(self) -> int:
-        return self.shard_numel * 3
-
-    @property
-    def shard_numel(self) -> int:
-        return -(-self.numel // 3)
+def layout(numel: int, frozen: bool = False) -> FlatLayout:
+    """A flat of one parameter of `numel` elements on three ranks."""
+    return FlatLayout("unit", "unit", torch.float32, frozen, (Slot("weight", torch.Size([numel]), 0),), 3)
 
 
 @pytest.mark.parametrize(
@@ -88,19 +78,19 @@ class Layout:
     ],
 )
 def test_padding_and_step_counters_are_named(stage: str, padding: int) -> None:
-    named = theory.terms(stage, [Layout(10), Layout(9)], 3)
+    named = theory.terms(stage, [layout(10), layout(9)], 3)
     assert named == {"padding": padding, "step_counters": 8, "fp32_gradient_shard": 0, "frozen": 0}
 
 
 @pytest.mark.parametrize("stage", theory.STAGES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_formula_plus_terms_is_what_flats_hold(stage: str, precision: str) -> None:
-    flats = [Layout(10), Layout(4, frozen=True), Layout(9)]
+    flats = [layout(10), layout(4, frozen=True), layout(9)]
     formula, named = theory.state_bytes(stage, 23, 3, precision), theory.terms(stage, flats, 3, precision)
     assert sum(formula.values()) + sum(named.values()) == held_by_hand(stage, flats, precision)
 
 
-def held_by_hand(stage: str, flats: Sequence[Layout], precision: str) -> int:
+def held_by_hand(stage: str, flats: Sequence[FlatLayout], precision: str) -> int:
     """The same bytes counted flat by flat, as an engine would allocate them."""
     total = 0
     for flat in flats:
@@ -116,17 +106,17 @@ def held_by_hand(stage: str, flats: Sequence[Layout], precision: str) -> int:
 
 
 def test_frozen_parameters_are_a_negative_term() -> None:
-    named = theory.terms("ddp", [Layout(9), Layout(3, frozen=True)], 3)
+    named = theory.terms("ddp", [layout(9), layout(3, frozen=True)], 3)
     assert named["frozen"] == -(4 + 8) * 3
 
 
 def test_bf16_adds_the_fp32_copy_of_the_gradients_a_rank_owns() -> None:
-    assert theory.terms("zero1", [Layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 3
-    assert theory.terms("ddp", [Layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 9
+    assert theory.terms("zero1", [layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 3
+    assert theory.terms("ddp", [layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 9
 
 
 def test_a_wholly_frozen_model_holds_only_its_parameters() -> None:
-    named = theory.terms("ddp", [Layout(9, frozen=True)], 3)
+    named = theory.terms("ddp", [layout(9, frozen=True)], 3)
     assert sum(theory.state_bytes("ddp", 9, 3).values()) + sum(named.values()) == 36
 
 

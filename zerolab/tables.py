@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas as pd
 
 Value = str | int | float | bool | None
 
@@ -89,11 +89,11 @@ class Table:
         hidden = [f"... {len(cells) - 2 * half} rows", *["..."] * (len(columns) - 1)]
         return [*cells[:half], hidden[: len(columns)], *cells[-half:]]
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """The same rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""
-        import pandas
+        import pandas as pd
 
-        return pandas.DataFrame(self.rows)
+        return pd.DataFrame(self.rows)
 
 
 def show(value: Value) -> str:

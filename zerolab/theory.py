@@ -13,7 +13,10 @@ All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerolab.engines.partition import FlatLayout
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 STATE_CATEGORIES = ("parameters", "gradients", "optimizer_state")
@@ -38,19 +41,6 @@ the parameters (an all-reduce is the same two passes); stage 3 gathers once more
 
 STEP_COUNTER_BYTES = 4  # torch.optim.Adam keeps the step t of algorithm 1 (Adam) as one fp32 scalar a tensor
 FP32_BYTES = 4
-
-
-class Flat(Protocol):
-    """What theory needs to know of a flat; `zerolab.engines.partition.FlatLayout` has it. Counts are elements."""
-
-    @property
-    def numel(self) -> int: ...
-    @property
-    def padded(self) -> int: ...
-    @property
-    def shard_numel(self) -> int: ...
-    @property
-    def frozen(self) -> bool: ...
 
 
 def state_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> dict[str, int]:
@@ -85,7 +75,7 @@ def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str
     return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
 
 
-def terms(stage: str, flats: Iterable[Flat], world_size: int, precision: str = "fp32") -> dict[str, int]:
+def terms(stage: str, flats: Iterable[FlatLayout], world_size: int, precision: str = "fp32") -> dict[str, int]:
     """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank.
 
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
@@ -114,7 +104,7 @@ def terms(stage: str, flats: Iterable[Flat], world_size: int, precision: str = "
     }
 
 
-def _formula_of_trainable(stage: str, flats: list[Flat], world_size: int, precision: str) -> dict[str, int]:
+def _formula_of_trainable(stage: str, flats: list[FlatLayout], world_size: int, precision: str) -> dict[str, int]:
     """The closed form, but gradients and optimizer state only of what is trained."""
     num_params = sum(flat.numel for flat in flats)
     num_trained = sum(flat.numel for flat in flats if not flat.frozen)
@@ -125,7 +115,7 @@ def _formula_of_trainable(stage: str, flats: list[Flat], world_size: int, precis
     return trained | {"parameters": formula["parameters"]}
 
 
-def _bytes_in_flats(stage: str, flats: list[Flat], precision: str) -> dict[str, int]:
+def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict[str, int]:
     """Bytes of the padded flats, whole or divided as the stage says, without any other term."""
     sizes, held = _sizes(precision), {}
     for category in STATE_CATEGORIES:

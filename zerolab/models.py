@@ -1,0 +1,177 @@
+"""The small models that the lessons train, and their batches.
+
+Everything is made from seeds: two ranks that build the same name hold the same weights, and a rank's batches are the
+same in every run. The language models learn to predict the next byte of eighteen sonnets (`data/NOTICE.md`), the MLPs
+the sine of their inputs; both can be learned, so the loss falls. No dropout: stages are compared to the last digit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+VOCABULARY = 128  # the text is ASCII: a byte is a token
+
+
+class Attention(nn.Module):
+    """Causal self-attention: [rows, length, width] -> the same shape; a position sees itself and those before."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Mixes positions; `x` is [rows, length, width]."""
+        rows, length, width = x.shape
+        split = self.queries_keys_values(x).view(rows, length, 3, self.heads, width // self.heads)
+        queries, keys, values = split.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        out: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        return out
+
+
+class Block(nn.Module):
+    """One transformer block: attention, then an MLP four times as wide; both are added to what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[rows, length, width] -> the same shape."""
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A small GPT: tokens [rows, length] of bytes -> logits [rows, length, 128] for the next byte.
+
+    The output layer shares its weight with the token embedding, as in GPT-2, so that weight counts once in Ψ.
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+    """
+
+    def __init__(self, width: int, heads: int, depth: int, context: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)  # torch's default of 1 makes tied logits far too large
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits for every position; `tokens` is [rows, length] of int64, at most `context` long."""
+        x: torch.Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+def mlp_odd() -> nn.Module:
+    """6 -> 13 -> 13 -> 5: three units of 91, 182 and 70 parameters, none a multiple of 3 or 4, so flats get padding."""
+    return nn.Sequential(nn.Linear(6, 13), nn.Tanh(), nn.Linear(13, 13), nn.Tanh(), nn.Linear(13, 5))
+
+
+def mlp_bench() -> nn.Module:
+    """Six blocks [Linear(512, 2048), GELU, Linear(2048, 512)]: 12,598,272 parameters, the benchmark's model."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)) for _ in range(6)))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named model is built and fed: `rows` a rank; `length` tokens a row, or 0 for rows of plain numbers."""
+
+    build: Callable[[], nn.Module]
+    rows: int
+    length: int = 0
+    inputs: int = 0  # numbers in a row of inputs, and of targets, where there are no tokens
+    outputs: int = 0
+
+
+RECIPES = {
+    "mlp-odd": Recipe(mlp_odd, rows=4, inputs=6, outputs=5),
+    "mlp-bench": Recipe(mlp_bench, rows=8, inputs=512, outputs=512),
+    "gpt-tiny": Recipe(lambda: GPT(width=64, heads=4, depth=4, context=64), rows=4, length=32),
+    "gpt-10m": Recipe(lambda: GPT(width=384, heads=6, depth=6, context=128), rows=2, length=64),
+}
+
+
+def build(name: str, seed: int = 0) -> nn.Module:
+    """The model called `name`, with the same weights for the same seed; the caller's random state is left alone.
+
+    Raises ValueError for an unknown name.
+    """
+    recipe = _recipe(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return recipe.build()
+
+
+def batches(
+    name: str,
+    world_size: int,
+    rank: int,
+    steps: int,
+    *,
+    seed: int = 0,
+    rows: int | None = None,
+    length: int | None = None,
+) -> list[Batch]:
+    """This rank's batches, one (inputs, targets) a step; every rank has its own, the same in every run.
+
+    Language models get int64 tokens [rows, length] and the bytes that follow each of them; MLPs get float32
+    [rows, inputs] and [rows, outputs]. `rows` and `length` replace what the recipe says.
+
+    Raises ValueError for an unknown name, a rank outside 0..world_size - 1, or fewer than one row.
+    """
+    recipe = _recipe(name)
+    rows, length = rows or recipe.rows, length or recipe.length
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank is {rank} in a world of {world_size}: it must be 0 to {world_size - 1}")
+    # All ranks draw the whole world's batches and each takes its own, so no two ranks see the same rows.
+    generator = torch.Generator().manual_seed(seed)
+    shape = (steps, world_size, rows)
+    if recipe.length:
+        starts = torch.randint(len(text()) - length, shape, generator=generator)[:, rank]
+        windows = starts[..., None] + torch.arange(length + 1)
+        return [(window[:, :-1], window[:, 1:]) for window in text()[windows]]
+    numbers = torch.randn(*shape, recipe.inputs, generator=generator)[:, rank]
+    return [(step, step[:, : recipe.outputs].sin()) for step in numbers]
+
+
+def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss of every lesson, a mean: cross-entropy where targets are whole numbers (classes), else squared error.
+
+    `outputs` is [..., classes] for int64 `targets` [...], or of the targets' own shape; the result is a scalar.
+    """
+    if targets.is_floating_point():
+        return functional.mse_loss(outputs, targets)
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+@cache
+def text() -> torch.Tensor:
+    """The sonnets as int64 tokens [characters], one a byte."""
+    content = files("zerolab").joinpath("data", "sonnets.txt").read_bytes()
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise ValueError(
+            f"unknown model {name!r}: choose one of {', '.join(RECIPES)}, or pass a function that builds one"
+        )
+    return RECIPES[name]
