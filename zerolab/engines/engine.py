@@ -185,7 +185,7 @@ class Engine:
     # Placing, saving and showing what is held.
 
     @contextmanager
-    def whole(self, flat: Flat) -> Iterator[None]:
+    def gathered(self, flat: Flat) -> Iterator[None]:
         """Within it the flat's parameters are whole on every rank, and may be read and written."""
         yield
 
@@ -202,7 +202,7 @@ class Engine:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
         copies: dict[int, torch.Tensor] = {}
         for flat in self.flats:
-            with self.whole(flat):
+            with self.gathered(flat):
                 copies |= {id(parameter): parameter.detach().clone() for parameter in flat.parameters}
         entries = self.model.state_dict(keep_vars=True)
         return {
@@ -223,7 +223,7 @@ class Engine:
         new_values = {id(entry): state[key] for key, entry in entries.items()}
         with torch.no_grad():
             for flat in self.flats:
-                with self.whole(flat):
+                with self.gathered(flat):
                     for parameter in flat.parameters:
                         parameter.copy_(new_values.pop(id(parameter)))
                     self.adopt(flat)

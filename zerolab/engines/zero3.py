@@ -9,6 +9,7 @@ Autograd remembers the storage that the forward used. So a release frees that ve
 gather refills it; giving a parameter other data would free nothing until backward.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -52,6 +53,7 @@ class Zero3(Engine):
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner; with its last gradient the flat has done its work."""
         self.release(flat)
+        self._release_frozen(flat.layout.unit)
         return reduce_scatter(gradient)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
@@ -63,10 +65,11 @@ class Zero3(Engine):
         """Sends nothing: the next gather brings the updated parameters."""
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Runs autograd, then releases what had no last gradient to wait for: frozen parameters, and unused ones."""
+        """Runs autograd, then releases what is still whole, because no gradient told that its unit was done."""
         self._in_backward = True
         super().backward(loss)
         self._in_backward = False
+        self._inputs_awaited.clear()
         for flat in self.flats:
             self.release(flat)
 
@@ -74,30 +77,48 @@ class Zero3(Engine):
         """Gathers each unit before its module runs, and releases it after."""
         super()._watch()
         self._in_backward = False
-        for unit in dict.fromkeys(flat.layout.unit for flat in self.flats):
-            flats = [flat for flat in self.flats if flat.layout.unit == unit]
+        self._inputs_awaited: Counter[str] = Counter()
+        self._units = {
+            flat.layout.unit: [f for f in self.flats if f.layout.unit == flat.layout.unit] for flat in self.flats
+        }
+        for unit in self._units:
             module = self.model if unit == ROOT else self.model.get_submodule(unit)
-            module.register_forward_pre_hook(partial(self._before_forward, flats))
-            module.register_forward_hook(partial(self._after_forward, flats))
+            module.register_forward_pre_hook(partial(self._before_forward, unit))
+            module.register_forward_hook(partial(self._after_forward, unit))
 
-    def _before_forward(self, flats: list[Flat], module: nn.Module, inputs: Any) -> None:
-        for flat in flats:
+    def _before_forward(self, unit: str, module: nn.Module, inputs: Any) -> None:
+        for flat in self._units[unit]:
             self.gather(flat)
+        if any(flat.layout.frozen for flat in self._units[unit]):
+            for tensor in _needing_gradient(inputs):
+                self._inputs_awaited[unit] += 1
+                tensor.register_hook(partial(self._after_backward, unit))
 
-    def _after_forward(self, flats: list[Flat], module: nn.Module, inputs: Any, outputs: Any) -> None:
-        for output in tree_leaves(outputs):
-            if isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(partial(self._before_backward, flats))
+    def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        for tensor in _needing_gradient(outputs):
+            tensor.register_hook(partial(self._before_backward, unit))
         if not self._in_backward:  # activation checkpointing runs a forward inside backward, which still needs the unit
-            for flat in flats:
+            for flat in self._units[unit]:
                 self.release(flat)
 
-    def _before_backward(self, flats: list[Flat], output_gradient: torch.Tensor) -> None:
-        for flat in flats:
+    def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
+        for flat in self._units[unit]:
             self.gather(flat)
 
+    def _after_backward(self, unit: str, input_gradient: torch.Tensor) -> None:
+        self._inputs_awaited[unit] -= 1
+        self._release_frozen(unit)
+
+    def _release_frozen(self, unit: str) -> None:
+        """Frozen parameters have no gradient of their own: they are done when the unit owes none to anything else."""
+        flats = self._units[unit]
+        if not self._inputs_awaited[unit] and not any(flat.missing for flat in flats if not flat.layout.frozen):
+            for flat in flats:
+                if flat.layout.frozen:
+                    self.release(flat)
+
     @contextmanager
-    def whole(self, flat: Flat) -> Iterator[None]:
+    def gathered(self, flat: Flat) -> Iterator[None]:
         """Within it the flat's parameters are whole on every rank, and may be read and written."""
         self.gather(flat)
         yield
@@ -106,3 +127,7 @@ class Zero3(Engine):
     def adopt(self, flat: Flat) -> None:
         """Takes the owned shard out of what was written into the whole flat."""
         flat.owned.copy_(flat.part(flat.whole))
+
+
+def _needing_gradient(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
