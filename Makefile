@@ -1,0 +1,39 @@
+# make lab    opens the first lesson               make test   runs everything that is tested
+# make env    makes or updates .venv/              make check  lint, types and quick tests, under two minutes
+# make bench  measures the speeds we promise       make notebooks  writes the outputs stored in notebooks/
+#
+# TORCH=cpu|cuda|system chooses torch, PYTHON=python3.12 the Python; both only when .venv/ is made.
+
+PYTHON ?= python3
+TORCH ?= auto
+ENV := .venv/bin
+
+SWITCH := $(if $(filter command environment,$(firstword $(origin PYTHON))),--switch)
+comma := ,
+EXTRAS := lab,test$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
+
+.PHONY: env lab check test bench notebooks lint
+
+env:
+	@"$(PYTHON)" -c "" 2>/dev/null || { echo "make env: '$(PYTHON)' is not a Python that starts; zerolab needs 3.11 to 3.13: apt install python3 python3-venv, or choose one: make env PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" tools/make_env.py --torch "$(TORCH)" --extras "$(EXTRAS)" $(SWITCH)
+
+lab: env
+	@$(ENV)/zerolab lab
+
+lint: env
+	$(ENV)/ruff check .
+	$(ENV)/ruff format --check .
+	$(ENV)/mypy
+
+check: lint
+	$(ENV)/pytest --quick
+
+test: lint
+	$(ENV)/pytest
+
+bench: env
+	$(ENV)/python -m tests.bench
+
+notebooks: env
+	$(ENV)/python -m tools.notebooks

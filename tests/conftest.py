@@ -1,0 +1,140 @@
+"""What all tests share: missing parts, the quick selection, the time each part took, and nothing left running."""
+
+import os
+import time
+import uuid
+from collections import defaultdict
+from pathlib import Path
+
+import psutil
+import pytest
+
+from zerolab.doctor import find_chromium
+
+EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
+MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
+MINUTES = {
+    "notebooks": 6,
+    "browser": 6,
+    "exercises": 4,
+    "engines": 6,
+    "runtime": 5,
+    "truth": 4,
+    "player": 1,
+    "packaging": 3,
+}
+
+
+def require(found, what, remedy):
+    """Skips a test for want of a part, and says so; where everything is required, fails instead."""
+    if found:
+        return
+    sentence = f"{what} is missing; {remedy}"
+    if EVERYTHING:
+        pytest.fail(f"{sentence} (ZEROLAB_REQUIRE_ALL=1 allows no skip)", pytrace=False)
+    pytest.skip(sentence)
+
+
+@pytest.fixture(scope="session", name="require")
+def give_require():
+    """`require(found, what, remedy)`, for a test that needs a part that a box may lack."""
+    return require
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The path of a Chromium or Chrome."""
+    found = find_chromium()
+    require(found, "Chromium", "apt install chromium, or set ZEROLAB_CHROMIUM to one")
+    return found
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="what make check runs: nothing slow, two ranks, one notebook")
+
+
+def is_quick(item):
+    """Whether `make check` runs a test: no browser, nothing slow, and of several world sizes only two."""
+    if any(item.get_closest_marker(mark) for mark in ("slow", "browser", "deepspeed", "gpu")):
+        return False
+    if "bench" in item.path.parts:
+        return False
+    if "notebooks" in item.path.parts and "notebook" in getattr(item, "callspec", Empty).params:
+        return "04-zero1" in str(item.callspec.params["notebook"])
+    return getattr(item, "callspec", Empty).params.get("world_size", 2) == 2
+
+
+class Empty:
+    """Stands for the parameters of a test that has none."""
+
+    params: dict[str, object] = {}  # noqa: RUF012  (never written)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--quick"):
+        return
+    kept = [item for item in items if is_quick(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+# --- the time of each part ---------------------------------------------------------------------------------------
+
+seconds = defaultdict(lambda: defaultdict(float))
+
+
+def part_of(nodeid, keywords):
+    """The part of the tests that a test's time counts for: its folder, but for what drives a browser."""
+    if "browser" in keywords:
+        return "browser"
+    folder = Path(nodeid.split("::")[0]).parts[1:2]
+    return folder[0] if folder and folder[0] in MINUTES else "truth"
+
+
+def pytest_runtest_logreport(report):
+    seconds[part_of(report.nodeid, report.keywords)][report.nodeid] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.section("time of each part")
+    for part, minutes in MINUTES.items():
+        tests = seconds.get(part, {})
+        taken = sum(tests.values())
+        terminalreporter.line(f"{part:<10} {taken:7.1f} s of {60 * minutes} s, {len(tests)} tests")
+        if taken > 60 * minutes:
+            slowest = sorted(tests.items(), key=lambda test: -test[1])[:5]
+            terminalreporter.line(
+                "           more than its share; the slowest: " + ", ".join(f"{name} {s:.1f} s" for name, s in slowest)
+            )
+
+
+# --- nothing left running ----------------------------------------------------------------------------------------
+
+
+def pytest_configure():
+    os.environ[MARK] = uuid.uuid4().hex
+
+
+def orphans():
+    """Processes that carry this session's mark and are no longer below it: their parent died and they did not."""
+    below = {process.pid for process in psutil.Process().children(recursive=True)} | {os.getpid()}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            marked = process.pid not in below and process.environ().get(MARK) == os.environ[MARK]
+            if marked and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left_running():
+    """Each file of tests ends with no orphan: a rank or a forkserver must not outlive the kernel that started it."""
+    yield
+    patience = time.monotonic() + 5
+    while (left := orphans()) and time.monotonic() < patience:
+        time.sleep(0.1)
+    if left:
+        pytest.fail("left running: " + "; ".join(left), pytrace=False)
