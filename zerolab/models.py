@@ -49,8 +49,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, length, width] -> the same shape."""
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        attended: torch.Tensor = x + self.attention(self.norm1(x))
+        changed: torch.Tensor = self.mlp(self.norm2(attended))
+        return attended + changed
 
 
 class GPT(nn.Module):

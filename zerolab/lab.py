@@ -1,0 +1,229 @@
+"""Stages side by side: the same training on the same ranks, what was measured next to what the formula says.
+
+`compare` trains a model once under each stage, recorded, and once more unrecorded for the clock; the recorder's
+bookkeeping would otherwise be in the seconds. The named terms come from the layout of the flats, never from what was
+measured, so `state - formula - terms` is a real check, and it must be zero on every rank.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerolab import models, theory
+from zerolab.engines import ENGINES
+from zerolab.engines.partition import FlatLayout, partition
+from zerolab.models import Batch
+from zerolab.tables import Table
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+ModelSource = str | Callable[[], nn.Module]
+BatchSource = Callable[[int, int, int], Iterable[Batch]]
+
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found: `rows` (plain values, one dict a stage) and the recordings by stage.
+
+    Keys of a row: stage, world_size, num_params, precision, losses (means over ranks), state, peak and formula (bytes
+    by category), terms (bytes by name), traffic (logical_bytes, formula_bytes and wire_bytes a step), step_seconds,
+    and ranks, each with its own rank, state, peak and terms. Bytes at the top are rank 0's.
+    """
+
+    rows: list[dict[str, Any]]
+    recordings: dict[str, "Recording"]
+
+    def table(self, *, times: bool = False) -> Table:
+        """Bytes a rank at the optimizer's update, measured and by formula; `unexplained` must be 0."""
+        row = self.rows[0]
+        title = f"{row['num_params']:,} parameters on {row['world_size']} ranks, {row['precision']}: bytes a rank"
+        return Table([_summary(row) for row in self.rows], title, times=times)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def compare(
+    stages: str | Sequence[str] = theory.STAGES,
+    world_size: int = 4,
+    model: ModelSource = "gpt-10m",
+    *,
+    batches: BatchSource | Sequence[Batch] | None = None,
+    steps: int = 5,
+    precision: str = "fp32",
+    device: str = "auto",
+) -> Comparison:
+    """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
+
+    Args:
+        stages: names, as a sequence or joined by commas: ddp, zero1, zero2, zero3.
+        world_size: number of ranks N, at least 1.
+        model: a name of `models.RECIPES`, or a function without arguments that returns a module.
+        batches: None for the named model's own; or a list of (inputs, targets), one a step, whose rows are divided
+            among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Targets of
+            whole numbers are classes, others are approached in squared error (`models.loss`).
+        steps: training steps, at least 2: Adam makes its state in the first, so it is measured from the second on.
+        precision: "fp32".
+        device: where the ranks compute: "auto", "cpu" or "cuda".
+
+    Raises:
+        ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
+        TypeError: `model` is neither a name nor a function that returns a module.
+        RankError: a rank failed; the message has its traceback.
+    """
+    from zerolab.runtime.cluster import Cluster
+
+    chosen = _checked_stages(stages, precision)
+    layouts = partition(_build(model), world_size)
+    feed = _feed(model, batches, world_size, steps)
+    recordings, rows = {}, []
+    with Cluster(world_size=world_size, device=device) as cluster:
+        for stage in chosen:
+            recordings[stage] = cluster.record(train, stage, model, feed, steps)
+            seconds = [median(run.seconds[1:]) for run in cluster.run(train, stage, model, feed, steps)]
+            rows.append(_row(recordings[stage], layouts, precision, max(seconds)))
+    return Comparison(rows, recordings)
+
+
+def record(
+    stage: str, world_size: int = 4, model: ModelSource = "gpt-tiny", steps: int = 3, *, device: str = "auto"
+) -> "Recording":
+    """One recorded training of `model` under `stage`, as `compare` does it. Raises as `compare` does."""
+    from zerolab.runtime.cluster import Cluster
+
+    (chosen,) = _checked_stages([stage], "fp32")
+    partition(_build(model), world_size)  # says what is wrong before any rank starts
+    feed = _feed(model, None, world_size, steps)
+    with Cluster(world_size=world_size, device=device) as cluster:
+        return cluster.record(train, chosen, model, feed, steps)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One rank's share of a training: its loss of each step, and how long each step took."""
+
+    losses: list[float]
+    seconds: list[float]
+
+
+def train(stage: str, model: ModelSource, feed: BatchSource, steps: int) -> Training:
+    """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's."""
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, lr=LEARNING_RATE)
+    losses, seconds = [], []
+    for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
+        start = perf_counter()
+        loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
+        losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
+        seconds.append(perf_counter() - start)
+    return Training(losses, seconds)
+
+
+def _checked_stages(stages: str | Sequence[str], precision: str) -> list[str]:
+    chosen = [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
+    if not chosen:
+        raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
+    for stage in chosen:
+        theory.state_bytes(stage, 1, 1, precision)  # refuses unknown names
+    if precision != "fp32":
+        raise ValueError(
+            f"precision {precision!r} cannot be trained yet: theory.state_bytes has its formula, compare runs 'fp32'"
+        )
+    return chosen
+
+
+def _build(model: ModelSource) -> nn.Module:
+    """The module: by name, or from the caller's function, whose random numbers are the same on every rank."""
+    if isinstance(model, str):
+        return models.build(model)
+    if not callable(model) or isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model()
+
+
+def _feed(
+    model: ModelSource, batches: BatchSource | Sequence[Batch] | None, world_size: int, steps: int
+) -> BatchSource:
+    """A function of (world_size, rank, steps) that gives a rank its batches."""
+    if steps < 2:
+        raise ValueError(f"steps is {steps}: take at least 2, because Adam makes its state in the first")
+    if batches is None:
+        if not isinstance(model, str):
+            raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets)")
+        return partial(models.batches, model)
+    if callable(batches):
+        return batches
+    if len(batches) < steps:
+        raise ValueError(f"there are {len(batches)} batches for {steps} steps: pass one a step")
+    for index, (inputs, _) in enumerate(batches):
+        if len(inputs) % world_size:
+            raise ValueError(
+                f"batch {index} has {len(inputs)} rows for {world_size} ranks: give every rank the same number"
+            )
+    return partial(_share, list(batches))
+
+
+def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list[Batch]:
+    """This rank's rows of each of the first `steps` batches."""
+    return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in batches[:steps]]
+
+
+def _row(recording: "Recording", layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
+    """One stage's row; what its keys mean stands with `Comparison`."""
+    ranks = sorted(recording.ranks, key=lambda rank: rank.rank)
+    first, stage, world_size = ranks[0].meta, str(ranks[0].meta["stage"]), recording.world_size
+    num_params = sum(layout.numel for layout in layouts)
+    terms = theory.terms(stage, layouts, world_size, precision)  # every rank has equal shards, so equal terms
+    return {
+        "stage": stage,
+        "world_size": world_size,
+        "num_params": num_params,
+        "precision": precision,
+        "losses": [fmean(step) for step in zip(*(run.losses for run in recording.results), strict=True)],
+        "state": first["state"],
+        "peak": first["peak"],
+        "formula": theory.state_bytes(stage, num_params, world_size, precision),
+        "terms": terms,
+        "traffic": {
+            "logical_bytes": first["logical_bytes"][-1],
+            "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
+            "wire_bytes": first["wire_bytes"][-1] if first["wire_bytes"] else None,
+        },
+        "step_seconds": step_seconds,
+        "ranks": [
+            {"rank": rank.rank, "state": rank.meta["state"], "peak": rank.meta["peak"], "terms": terms}
+            for rank in ranks
+        ],
+    }
+
+
+def _summary(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as one line of numbers; terms that are zero in this run are left out."""
+    state, formula = sum(row["state"].values()), sum(row["formula"].values())
+    return {
+        "stage": row["stage"],
+        **row["state"],
+        "state": state,
+        "formula": formula,
+        **{name: value for name, value in row["terms"].items() if value},
+        "unexplained": state - formula - sum(row["terms"].values()),
+        "sent a step": row["traffic"]["logical_bytes"],
+        "first loss": row["losses"][0],
+        "last loss": row["losses"][-1],
+        "step_seconds": row["step_seconds"],
+    }
