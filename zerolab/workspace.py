@@ -1,0 +1,184 @@
+"""The folder `work/` in which a learner works, and the JupyterLab that opens there.
+
+The notebooks of the series stay as they were published; a learner writes in copies. `open_lab` fills in the copies that
+are missing and starts JupyterLab on them, `reset` brings one back and keeps the old one beside it.
+"""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+FIRST_NOTEBOOK = "00-start-here.ipynb"
+FIRST_PORT, PORTS = 8888, 100
+PACKAGE = Path(__file__).resolve().parent
+
+
+def published() -> Path:
+    """The folder of the series as published: `notebooks/` of a checkout, or the copy that a wheel carries.
+
+    Raises:
+        RuntimeError: neither is there, so this installation is incomplete.
+
+    """
+    checkout = PACKAGE.parent / "notebooks"
+    for folder in (checkout, PACKAGE / "_notebooks"):
+        if any(folder.glob("*.ipynb")):
+            return folder
+    message = f"no notebooks in {checkout}, and this zerolab carries none; install it again"
+    raise RuntimeError(message)
+
+
+def fill(folder: Path) -> list[Path]:
+    """Copies what is missing of the series into `folder` and returns the new files; touches nothing that is there.
+
+    Raises:
+        RuntimeError: `folder` cannot be written to.
+
+    """
+    source = published()
+    missing = [path for path in _files(source) if not (folder / path.relative_to(source)).exists()]
+    return [_copy(path, folder / path.relative_to(source)) for path in missing]
+
+
+def _files(source: Path) -> Iterator[Path]:
+    """Every published file, in order; nothing hidden, such as a checkpoint."""
+    for path in sorted(source.rglob("*")):
+        hidden = any(part.startswith((".", "__")) for part in path.relative_to(source).parts)
+        if path.is_file() and not hidden:
+            yield path
+
+
+def _copy(path: Path, target: Path) -> Path:
+    """Copies a file so that it is whole or not there at all."""
+    half = target.with_name(f".{target.name}.new")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, half)
+        half.replace(target)
+    except OSError as problem:
+        half.unlink(missing_ok=True)
+        message = f"{target} could not be written ({problem.strerror}); start zerolab in a folder of your own"
+        raise RuntimeError(message) from problem
+    return target
+
+
+def reset(which: str, folder: Path) -> tuple[Path, Path | None]:
+    """Brings one notebook of the series back; returns it, and where the old one is kept (None if there was none).
+
+    Args:
+        which: the beginning of its name, such as `04`.
+        folder: the learner's folder.
+
+    Raises:
+        ValueError: no notebook, or more than one, begins so.
+
+    """
+    found = [path for path in sorted(published().glob("*.ipynb")) if path.name.startswith(which)]
+    if len(found) != 1 or not which:
+        names = ", ".join(path.stem for path in found or sorted(published().glob("*.ipynb")))
+        message = f"{which!r} names {len(found)} notebooks; choose one of {names}"
+        raise ValueError(message)
+    target = folder / found[0].name
+    kept = _keep(target) if target.exists() else None
+    return _copy(found[0], target), kept
+
+
+def _keep(target: Path) -> Path:
+    """Moves a file to the first free of `.bak`, `.bak2`, `.bak3`, so that no earlier one is lost."""
+    number, kept = 1, target.with_name(target.name + ".bak")
+    while kept.exists():
+        number += 1
+        kept = target.with_name(f"{target.name}.bak{number}")
+    return target.rename(kept)
+
+
+def free_port(first: int = FIRST_PORT) -> int:
+    """The first port from `first` on that nothing on this host listens on.
+
+    Raises:
+        RuntimeError: a hundred ports in a row are taken.
+
+    """
+    for port in range(first, min(first + PORTS, 65536)):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    message = f"ports {first} to {first + PORTS - 1} are all taken; close a JupyterLab or give another --port"
+    raise RuntimeError(message)
+
+
+def has_display(environment: Mapping[str, str]) -> bool:
+    """Whether a browser that is opened here would be seen."""
+    return sys.platform == "darwin" or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+def how_to_reach(port: int, token: str, environment: Mapping[str, str]) -> str:
+    """The address of the first lesson, and the `ssh -L` line that brings it to the person's own machine."""
+    connection = environment.get("SSH_CONNECTION", "").split()
+    host = connection[2] if len(connection) == len(("client", "port", "server", "port")) else socket.gethostname()
+    user = environment.get("USER") or environment.get("LOGNAME") or "USER"
+    return (
+        f"JupyterLab runs here without a display. On this machine:\n"
+        f"    http://127.0.0.1:{port}/lab/tree/{FIRST_NOTEBOOK}?token={token}\n"
+        f"From your own machine, first leave this running there, then open the address above:\n"
+        f"    ssh -N -L {port}:127.0.0.1:{port} {user}@{host}"
+    )
+
+
+def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[str]:
+    """The command that starts JupyterLab on the loopback address, with the learner's folder as all it shows.
+
+    The token is not among its arguments: on a shared box everybody can read those.
+    """
+    return [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
+        *([] if browser else ["--no-browser"]),
+        *(["--allow-root"] if root else []),
+    ]
+
+
+def open_lab(folder: Path, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
+    """Fills `folder`, says where to look, and becomes JupyterLab.
+
+    Args:
+        folder: the learner's folder; made if it is not there.
+        port: the first port to try; the next free one is taken.
+        browser: whether to open one; by default where there is a display.
+
+    Raises:
+        RuntimeError: JupyterLab is not installed, no port is free, or `folder` cannot be written to.
+
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        message = 'JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"'
+        raise RuntimeError(message)
+    folder = folder.resolve()
+    new = fill(folder)
+    chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
+    browser = has_display(os.environ) if browser is None else browser
+    root = os.geteuid() == 0
+    print(f"{len(new)} notebooks copied to {folder}; what was there is untouched.")
+    if root:
+        print("You are root, and so is every cell that you run; --allow-root is added. A user of your own is safer.")
+    if not browser:
+        print(how_to_reach(chosen, token, os.environ))
+    sys.stdout.flush()
+    command = lab_command(folder, chosen, browser=browser, root=root)
+    os.execve(command[0], command, os.environ | {"JUPYTER_TOKEN": token})  # noqa: S606  (no shell is wanted)
