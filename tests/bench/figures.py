@@ -1,0 +1,153 @@
+"""The figures of `make bench`, each a function of the number of rounds; budgets as the design sets them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import workloads
+from measuring import Figure, interleaved
+
+from zerolab import Cluster
+
+RANKS = 4
+
+IMPORT_TORCH = """
+from time import perf_counter
+start = perf_counter()
+import torch
+print(perf_counter() - start)
+"""
+
+# A fresh interpreter, as a kernel is: the first cluster starts the fork server, the second finds it running.
+FIRST_STEPS = """
+import json
+from time import perf_counter
+start = perf_counter()
+
+def main():
+    from zerolab import Cluster
+    from workloads import first_step
+
+    def until_first_step(since):
+        with Cluster(world_size=4, device="cpu") as cluster:
+            cluster.run(first_step)
+            return perf_counter() - since
+
+    cold = until_first_step(start)
+    print(json.dumps({"cold": cold, "warm": until_first_step(perf_counter())}))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def startup(rounds: int) -> list[Figure]:
+    """The first AdamW step done on 4 fresh ranks, without and with a running fork server, against `import torch`."""
+    title = f"First AdamW step done on {RANKS} fresh ranks"
+    cold = Figure("startup_cold", title + ", cold", "seconds", "import torch", {"cold": 2.5})
+    warm = Figure("startup_warm", title + ", warm", "seconds", None, {"warm": 0.5})
+
+    def measure(variant: str) -> float:
+        if variant == "import torch":
+            return float(_python(IMPORT_TORCH))
+        seconds: dict[str, float] = json.loads(_python(FIRST_STEPS))
+        warm.add("warm", seconds["warm"])
+        return seconds["cold"]
+
+    for variant, seconds in interleaved(["import torch", "cold"], rounds, measure):
+        cold.add(variant, seconds)
+    return [cold, warm]
+
+
+def roundtrip(rounds: int) -> list[Figure]:
+    """A `run` that does nothing, on 4 ranks: each round's number is the median of 50."""
+    figure = Figure("roundtrip", f"Round trip of a trivial run on {RANKS} ranks", "ms", None, {"run": 5.0})
+    with Cluster(world_size=RANKS, device="cpu") as cluster:
+        cluster.run(workloads.trivial)
+
+        def measure(_: str) -> float:
+            return 1000 * median(_seconds(lambda: cluster.run(workloads.trivial)) for _ in range(50))
+
+        for variant, milliseconds in interleaved(["run"], rounds, measure):
+            figure.add(variant, milliseconds)
+    return [figure]
+
+
+def recording(rounds: int) -> list[Figure]:
+    """A step of gpt-10m (8x128 tokens a rank) with and without the recorder; seconds are taken inside the ranks."""
+    budgets = {f"{stage} recorded": 1.05 for stage in workloads.OWN}
+    figures = []
+    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
+        for stage in workloads.OWN:
+            title = f"Recording overhead on a step of gpt-10m, 8x128 tokens a rank, {RANKS} ranks, {stage}"
+            figure = Figure(f"recording_{stage}", title, "seconds", stage, budgets)
+            call = (workloads.step_seconds, stage, "gpt-10m", {"rows": 8, "length": 128}, 1, 2)
+
+            def measure(variant: str, call: tuple[object, ...] = call) -> float:
+                if variant.endswith("recorded"):
+                    return max(cluster.record(*call).results)
+                return max(cluster.run(*call))
+
+            for variant, seconds in interleaved([stage, f"{stage} recorded"], rounds, measure):
+                figure.add(variant, seconds)
+            figures.append(figure)
+    return figures
+
+
+def steps(rounds: int) -> list[Figure]:
+    """A training step of this project's engines and of torch's: the benchmark MLP, then gpt-10m."""
+    mlp = _steps("steps_mlp", "mlp-bench", {"rows": 8}, rounds, {"zero1": 0.95, "zero2": 0.95, "zero3": 1.2}, counted=5)
+    shape = {"rows": 8, "length": 128}
+    gpt = _steps("steps_gpt", "gpt-10m", shape, rounds, {"zero1": 1.0, "zero2": 1.0, "zero3": 1.08}, counted=2)
+    return [mlp, _against_fsdp2(mlp), gpt, _against_fsdp2(gpt)]
+
+
+def _steps(
+    figure: str, model: str, shape: dict[str, int], rounds: int, budgets: dict[str, float], *, counted: int
+) -> Figure:
+    """Every variant's step; each round's number is the median of `counted` steps, the slowest rank's."""
+    described = ", ".join(f"{name} {count}" for name, count in shape.items())
+    result = Figure(
+        figure, f"AdamW step of {model}, {described} a rank, {RANKS} gloo ranks", "seconds", "torch-ddp", budgets
+    )
+    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
+
+        def measure(variant: str) -> float:
+            return max(cluster.run(workloads.step_seconds, variant, model, shape, 1, counted))
+
+        for variant, seconds in interleaved([*workloads.TORCH, *workloads.OWN], rounds, measure):
+            result.add(variant, seconds)
+    return result
+
+
+def _against_fsdp2(figure: Figure) -> Figure:
+    """The same rounds, zero3 against FSDP2."""
+    samples = {name: figure.samples[name] for name in ("fsdp2", "zero3")}
+    budgets = {"zero3": 0.5} if figure.name == "steps_mlp" else {}
+    return Figure(f"{figure.name}_fsdp2", figure.title + ", against FSDP2", "seconds", "fsdp2", budgets, samples)
+
+
+FIGURES: dict[str, Callable[[int], list[Figure]]] = {
+    "startup": startup,
+    "roundtrip": roundtrip,
+    "recording": recording,
+    "steps": steps,
+}
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = perf_counter()
+    call()
+    return perf_counter() - start
+
+
+def _python(code: str) -> str:
+    """What a fresh interpreter prints last for `code`; it may import from this folder."""
+    from pathlib import Path
+
+    here = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
+    return done.stdout.strip().splitlines()[-1]

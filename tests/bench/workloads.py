@@ -1,0 +1,85 @@
+"""What the ranks run when they are measured. Sent to them by value, so each function imports what it needs."""
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerolab import models
+from zerolab.engines import ENGINES
+
+OWN = ("ddp", "zero1", "zero2", "zero3")
+TORCH = ("torch-ddp", "torch-zero1", "fsdp2-keep", "fsdp2")
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def trivial() -> int:
+    """Nothing at all; what is measured is the way there and back."""
+    return 0
+
+
+def first_step() -> float:
+    """One AdamW step of a tiny model, everything torch imports lazily included."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    dist.barrier()
+    return 0.0
+
+
+def step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
+    """Median seconds of a training step of model `name` under `variant`, after `warm_up` steps that do not count."""
+    step = build_step(variant, models.build(name))
+    feed = models.batches(name, dist.get_world_size(), dist.get_rank(), warm_up + steps, **shape)
+    seconds = []
+    for inputs, targets in feed:
+        dist.barrier()  # all ranks begin a step together; a late one would count as communication
+        start = perf_counter()
+        step(inputs, targets)
+        seconds.append(perf_counter() - start)
+    return median(seconds[warm_up:])
+
+
+def build_step(variant: str, model: nn.Module) -> Step:
+    """A function that does one AdamW step on a batch: this project's engines, or torch's own."""
+    if variant in OWN:
+        engine = ENGINES[variant](model, torch.optim.AdamW, lr=1e-3)
+        return lambda inputs, targets: engine.training_step(inputs, targets, models.loss)
+    wrapped, optimizer = _torch_engine(variant, model)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = models.loss(wrapped(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def _torch_engine(variant: str, model: nn.Module) -> tuple[nn.Module, Any]:
+    """torch DDP, DDP with ZeroRedundancyOptimizer, or FSDP2 with and without reshard_after_forward."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
+    from zerolab.engines.partition import find_units
+
+    if variant in ("torch-ddp", "torch-zero1"):
+        wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+        if variant == "torch-ddp":
+            return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+        return wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-3)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    reshard = variant == "fsdp2"
+    for unit in find_units(model):
+        fully_shard(model.get_submodule(unit), mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)

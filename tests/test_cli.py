@@ -1,0 +1,106 @@
+"""The command line: a sentence and status 2 for wrong use, whole files or none."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerolab import cli
+
+ROW_KEYS = [
+    "stage",
+    "world_size",
+    "num_params",
+    "precision",
+    "losses",
+    "state",
+    "peak",
+    "formula",
+    "terms",
+    "traffic",
+    "step_seconds",
+    "ranks",
+]
+
+
+def test_help_names_every_command_without_importing_torch() -> None:
+    code = "import sys; from zerolab.cli import _parser; print(_parser().format_help(), 'torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert all(f"    {name} " in out for name in ("lab", "doctor", "compare", "record", "play", "reset", "progress"))
+    assert out.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare", "--world-size", "0"], "world size is 0"),
+        (["compare", "--world-size", "-3"], "world size is -3"),
+        (["compare", "--stages", "ddp,zero4"], "unknown stage 'zero4': choose one of ddp, zero1, zero2, zero3"),
+        (["compare", "--stages", ""], "no stages were named"),
+        (["compare", "--model", "gpt-5"], "unknown model 'gpt-5': choose one of mlp-odd"),
+        (["compare", "--steps", "1"], "steps is 1: take at least 2"),
+        (["compare", "--precision", "fp8"], "unknown precision 'fp8'"),
+        (["compare", "--precision", "bf16"], "precision 'bf16' cannot be trained yet"),
+        (["compare", "--model", "mlp-odd", "--device", "tpu"], "tpu"),
+        (["compare", "--json", "nowhere/out.json"], "the folder nowhere does not exist"),
+        (["record", "--stage", "zero9", "--out", "run.json"], "unknown stage 'zero9'"),
+        (["record", "--stage", "ddp", "--out", "."], ". is a folder: name a file in it"),
+        (["play", "missing.json"], "missing.json"),
+    ],
+)
+def test_wrong_use_gets_one_sentence_and_leaves_no_file(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert err.startswith("zerolab: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_writes_the_rows_as_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    flags = ["--stages", "ddp,zero3", "--world-size", "2", "--model", "mlp-odd", "--steps", "2", "--device", "cpu"]
+    assert cli.main(["compare", *flags, "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())
+    assert [row["stage"] for row in rows] == ["ddp", "zero3"]
+    assert all(list(row) == ROW_KEYS for row in rows)
+    assert [rank["rank"] for rank in rows[0]["ranks"]] == [0, 1]
+    assert all(set(rank) == {"rank", "state", "peak", "terms"} for rank in rows[0]["ranks"])
+    assert set(rows[0]["traffic"]) == {"logical_bytes", "formula_bytes", "wire_bytes"}
+    assert "unexplained" in capfd.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run, page = tmp_path / "run.json", tmp_path / "page.html"
+    flags = ["--stage", "zero2", "--world-size", "2", "--model", "mlp-odd", "--steps", "2", "--device", "cpu"]
+    assert cli.main(["record", *flags, "--out", str(run)]) == 0
+    assert cli.main(["play", str(run), "--out", str(page), "--no-open"]) == 0
+    assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
+    assert "events of 2 ranks" in capfd.readouterr().out
+
+
+def test_a_json_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    cli.write_json(target, [1])
+    with pytest.raises(TypeError):
+        cli.write_json(target, [object()])
+    assert json.loads(target.read_text()) == [1]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_doctor_and_progress_answer_in_json(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["torch"]
+    assert cli.main(["progress", "--json"]) == 0
+    assert "exercises" in json.loads(capfd.readouterr().out)

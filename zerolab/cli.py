@@ -1,0 +1,193 @@
+"""The command line: `zerolab lab | doctor | compare | record | play | reset | progress`.
+
+Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. Everything heavy is
+imported by the command that needs it, so `zerolab --help` does not wait for torch.
+"""
+
+import argparse
+import json
+import os
+import sys
+import webbrowser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerolab import theory
+
+Arguments = argparse.Namespace
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C."""
+    parsed = _parser().parse_args(arguments)
+    command: Callable[[Arguments], None] = parsed.command
+    try:
+        command(parsed)
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
+        print(f"zerolab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("zerolab: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as JSON to `path`, whole or not at all: to a neighbour first, which then takes the name.
+
+    Raises OSError if the folder does not exist or may not be written to.
+    """
+    neighbour = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        neighbour.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        neighbour.replace(path)
+    finally:
+        neighbour.unlink(missing_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="zerolab", description="Real ranks run ZeRO; what they did is replayed.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    _add_lab(commands)
+    _add_doctor(commands)
+    _add_compare(commands)
+    _add_record(commands)
+    _add_play(commands)
+    _add_reset(commands)
+    _add_progress(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, function: Callable[[Arguments], None], text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> None:
+    parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    parser.add_argument("--model", default=model, help="mlp-odd, mlp-bench, gpt-tiny or gpt-10m (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=steps, help="training steps, at least 2 (default: %(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+
+
+def _add_compare(commands: Any) -> None:
+    parser = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
+    parser.add_argument("--stages", default=",".join(theory.STAGES), help="joined by commas (default: %(default)s)")
+    _add_training(parser, model="gpt-10m", steps=5)
+    parser.add_argument("--precision", default="fp32", help="default: fp32")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
+
+
+def _compare(arguments: Arguments) -> None:
+    _check_folder(arguments.json)
+    from zerolab.lab import compare
+
+    comparison = compare(
+        arguments.stages,
+        arguments.world_size,
+        arguments.model,
+        steps=arguments.steps,
+        precision=arguments.precision,
+        device=arguments.device,
+    )
+    if arguments.json:
+        write_json(arguments.json, comparison.rows)
+    print(comparison.table(times=True))
+
+
+def _add_record(commands: Any) -> None:
+    parser = _command(commands, "record", _record, "record a training under one stage")
+    parser.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}")
+    _add_training(parser, model="gpt-tiny", steps=3)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
+
+
+def _record(arguments: Arguments) -> None:
+    _check_folder(arguments.out)
+    from zerolab.lab import record
+
+    recording = record(arguments.stage, arguments.world_size, arguments.model, arguments.steps, device=arguments.device)
+    recording.save(arguments.out)
+    print(f"{len(recording.events):,} events of {recording.world_size} ranks in {arguments.out}")
+
+
+def _add_play(commands: Any) -> None:
+    parser = _command(commands, "play", _play, "write a recording's page and open it")
+    parser.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
+    parser.add_argument("--no-open", action="store_true", help="only write the page")
+
+
+def _play(arguments: Arguments) -> None:
+    page: Path = arguments.out or arguments.recording.with_suffix(".html")
+    _check_folder(page)
+    from zerolab.recording.recording import Recording
+
+    Recording.load(arguments.recording).to_html(page)
+    print(f"the page is {page}")
+    if not arguments.no_open and _has_screen():
+        webbrowser.open(page.resolve().as_uri())
+
+
+def _add_lab(commands: Any) -> None:
+    _command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
+
+
+def _lab(_: Arguments) -> None:
+    from zerolab.workspace import lab
+
+    lab()
+
+
+def _add_reset(commands: Any) -> None:
+    parser = _command(commands, "reset", _reset, "restore a lesson; what was there is kept as .bak")
+    parser.add_argument("which", help="the lesson's number or the beginning of its name, such as 04")
+
+
+def _reset(arguments: Arguments) -> None:
+    from zerolab.workspace import reset
+
+    reset(arguments.which)
+
+
+def _add_doctor(commands: Any) -> None:
+    parser = _command(commands, "doctor", _doctor, "say what this box has, and what is missing")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _doctor(arguments: Arguments) -> None:
+    from zerolab import doctor
+
+    report = doctor.examine()
+    print(json.dumps(report, indent=1) if arguments.json else doctor.describe(report))
+
+
+def _add_progress(commands: Any) -> None:
+    parser = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--reset", action="store_true", help="forget all progress")
+
+
+def _progress(arguments: Arguments) -> None:
+    from zerolab import progress
+
+    print(progress.main(as_json=arguments.json, forget=arguments.reset))
+
+
+def _check_folder(path: Path | None) -> None:
+    """Refuses a path that could not be written to, before minutes of training are spent on it."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it")
+    if not os.access(path.parent, os.W_OK):
+        raise FileNotFoundError(
+            f"cannot write {path}: the folder {path.parent} does not exist or is not yours to write"
+        )
+
+
+def _has_screen() -> bool:
+    """False on a server without a display, where a text browser would take over the terminal."""
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
