@@ -1,0 +1,216 @@
+"""Executes the notebooks and stores their outputs in the form that the tests compare.
+
+    python tools/notebooks.py [PART_OF_A_NAME ...]
+
+Each notebook runs from a clean kernel with ZEROLAB_STATIC=1. Exercise cells are written from the package, players
+become stills that a real browser takes, and everything that differs from run to run goes.
+"""
+
+import base64
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from zerolab.doctor import find_chromium
+from zerolab.exercises.harness.exercise import TAG, load
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+LARGEST_STILL = 60_000
+LARGEST_FILE = 300_000
+CELL_SECONDS = 60
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
+]
+# Runs in the notebook's kernel, after its cells: the standalone page of every player that is alive, by model id.
+PAGES_OF_PLAYERS = """
+import json as _json
+from ipywidgets.widgets.widget import _instances
+from zerolab.player import page as _page, Player as _Player
+print(_json.dumps({key: _page(it.recording) for key, it in _instances.items() if isinstance(it, _Player)}))
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Stores the outputs of the notebooks whose names contain one of the arguments; of all without any."""
+    chosen = [
+        path for path in sorted(FOLDER.glob("*.ipynb")) if not arguments or any(a in path.name for a in arguments)
+    ]
+    if not chosen:
+        print(f"no notebook in {FOLDER} is called like {' or '.join(arguments)}", file=sys.stderr)
+        return 1
+    for path in chosen:
+        store(path)
+        print(f"{path.name}: {path.stat().st_size // 1000} KB")
+    return 0
+
+
+def store(path: Path) -> None:
+    """Executes one notebook and writes it back, with stills and without anything that changes from run to run.
+
+    Raises:
+        ValueError: the file would be larger than 300 KB, or a still than 60 KB.
+        nbclient.exceptions.CellExecutionError: a cell raised.
+    """
+    book = nbformat.read(path, as_version=4)
+    write_exercises(book)
+    pages = execute(book)
+    clean(book, {model: still(page) for model, page in take_stills(pages)})
+    text = nbformat.writes(book) + "\n"
+    if len(text.encode()) > LARGEST_FILE:
+        raise ValueError(f"{path.name} would be {len(text.encode()):,} bytes, more than {LARGEST_FILE:,}: print less")
+    path.write_text(text, encoding="utf-8")
+
+
+def write_exercises(book: NotebookNode) -> None:
+    """Replaces the cells of each exercise by those that the package has; the first tagged cell says where."""
+    cells: list[NotebookNode] = []
+    written: set[str] = set()
+    for cell in book.cells:
+        exercise_id = exercise_of(cell)
+        if exercise_id is None:
+            cells.append(cell)
+        elif exercise_id not in written:
+            cells += exercise_cells(exercise_id)
+            written.add(exercise_id)
+    book.cells = cells
+
+
+def exercise_of(cell: NotebookNode) -> str | None:
+    """The id of the exercise that a cell belongs to; None for an ordinary cell."""
+    tags = cell.metadata.get("tags", [])
+    return next((tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG)), None)
+
+
+def exercise_cells(exercise_id: str) -> list[NotebookNode]:
+    """An exercise's cells as the package has them."""
+    make = {"markdown": new_markdown_cell, "code": new_code_cell}
+    cells = []
+    for number, (kind, source) in enumerate(load(exercise_id).cells()):
+        metadata = {"tags": [f"{TAG}{exercise_id}"]}
+        cells.append(make[kind](source, id=f"{exercise_id}-{number}", metadata=metadata))
+    return cells
+
+
+def execute(book: NotebookNode) -> dict[str, str]:
+    """Runs all cells in a clean kernel; returns the standalone page of each player that was shown, by model id."""
+    static = {**os.environ, "ZEROLAB_STATIC": "1"}
+    with tempfile.TemporaryDirectory(prefix="zerolab-notebooks-") as folder:
+        client = NotebookClient(
+            book, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}}
+        )
+        with client.setup_kernel(env=static):
+            for index, cell in enumerate(book.cells):
+                client.execute_cell(cell, index)
+            pages = ask(client, PAGES_OF_PLAYERS) if any(views(book)) else {}
+    return pages
+
+
+def ask(client: NotebookClient, code: str) -> dict[str, str]:
+    """Runs code in the notebook's kernel, outside of the notebook, and reads the JSON that it prints."""
+    extra = new_code_cell(code)
+    client.execute_cell(extra, 0, store_history=False)
+    answer: dict[str, str] = json.loads("".join(output.text for output in extra.outputs))
+    return answer
+
+
+def views(book: NotebookNode) -> Iterator[NotebookNode]:
+    """The outputs that show a widget."""
+    for cell in book.cells:
+        for output in cell.get("outputs", []):
+            if WIDGET_VIEW in output.get("data", {}):
+                yield output
+
+
+def take_stills(pages: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Photographs each page in Chromium, always at the same size and in the light theme."""
+    if not pages:
+        return
+    with browser_page() as tab, tempfile.TemporaryDirectory(prefix="zerolab-stills-") as folder:
+        for model, text in pages.items():
+            file = Path(folder) / "player.html"
+            file.write_text(text, encoding="utf-8")
+            tab.goto(file.as_uri())
+            tab.wait_for_selector("canvas")
+            yield model, tab.screenshot()
+
+
+@contextmanager
+def browser_page() -> Iterator[Any]:
+    """A page of a real, headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
+        try:
+            yield browser.new_page(
+                viewport={"width": 960, "height": 600}, color_scheme="light", reduced_motion="reduce"
+            )
+        finally:
+            browser.close()
+
+
+def still(screenshot: bytes) -> str:
+    """A screenshot as base64 of a PNG with few colours, which is small. Raises ValueError above 60 KB."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    picture = Image.open(io.BytesIO(screenshot)).convert("RGB")
+    picture.quantize(colors=128, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
+    if small.tell() > LARGEST_STILL:
+        raise ValueError(f"a still takes {small.tell():,} bytes, more than {LARGEST_STILL:,}: show less in it")
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def clean(book: NotebookNode, stills: dict[str, str]) -> None:
+    """Leaves in the notebook only what is the same in every run."""
+    for output in views(book):
+        model = output.data[WIDGET_VIEW]["model_id"]
+        output.data = {"image/png": stills[model], "text/plain": output.data["text/plain"]}
+        output.metadata = {}
+    book.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for number, cell in enumerate((cell for cell in book.cells if cell.cell_type == "code"), 1):
+        cell.execution_count = number
+        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        cell.outputs = joined(cell.outputs)
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = number
+
+
+def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """The outputs with neighbouring pieces of one stream in one."""
+    whole: list[NotebookNode] = []
+    for output in outputs:
+        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
+            whole[-1].text += output.text
+        else:
+            whole.append(output)
+    return whole
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""What came of one check: its verdicts, and the recording of what ran."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerolab.exercises.harness.verdict import Verdict, report
+
+NOTHING_RAN = "Nothing ran yet, so there is no picture."
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One answer to an exercise, checked.
+
+    Attributes:
+        exercise_id: which exercise.
+        verdicts: one for each target and number of ranks that was tried, in order.
+        said: what else there is to say: why nothing ran, or why a rank failed.
+        recording: of the last run, the one with the first miss; None if nothing ran to its end.
+        seed: what the sizes and batches were drawn from; `check(..., seed=...)` repeats them.
+    """
+
+    exercise_id: str
+    verdicts: tuple[Verdict, ...] = ()
+    said: tuple[str, ...] = ()
+    recording: Any = field(default=None, repr=False)
+    seed: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every target was judged and reached."""
+        return bool(self.verdicts) and not self.said and all(verdict.right for verdict in self.verdicts)
+
+    @property
+    def ran(self) -> bool:
+        """Whether ranks were started."""
+        return self.seed is not None
+
+    def __str__(self) -> str:
+        lines = [*report(list(self.verdicts)), *self.said]
+        if self.passed:
+            lines.append(f"{self.exercise_id}: passed.")
+        elif self.ran:
+            lines.append(
+                f'{self.exercise_id}: not yet. hint("{self.exercise_id}") helps; seed={self.seed} repeats this.'
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<attempt at {self.exercise_id}: {'passed' if self.passed else 'not passed'}>"
+
+    def play(self) -> Any:
+        """The player over what ran; a line of text if nothing did."""
+        if self.recording is None:
+            print(NOTHING_RAN)
+            return None
+        return self.recording.play()

@@ -1,0 +1,145 @@
+"""The ground on which an answer runs, on every rank: a small model in one flat, its batches, and a watch on optimizers.
+
+What the ground notes, it notes outside of torch (as numpy arrays), so that it does not weigh in the recording.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from zerolab.exercises.harness.guard import finished_engines_out_of_reach
+
+Array = NDArray[Any]  # of float32
+LEARNING_RATE = 0.1  # of SGD: large, so that a wrong mean moves the weights far
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches."""
+
+    seed: int
+    widths: tuple[int, ...]
+    rows: int
+    sgd_steps: int = 2
+    adam_steps: int = 2
+
+
+@dataclass(slots=True)
+class Given:
+    """What an optimizer was given in one update: elements `[start, stop)` of the flat and their gradient.
+
+    `start` is -1 for a tensor that does not lie in the flat: a copy.
+    """
+
+    step: int
+    start: int
+    stop: int
+    gradient: Array
+
+
+@dataclass(slots=True)
+class Noted:
+    """What the ground saw of one training run on one rank."""
+
+    given: list[Given] = field(default_factory=list)
+    weights: list[Array] = field(default_factory=list)  # after each turn
+    turns: int = 0
+    returned: str = "None"  # the type's name
+
+
+class Ground:
+    """A model whose parameters are views of one flat of `world_size` equal parts, and gradients likewise."""
+
+    def __init__(self, plan: Plan, world_size: int, rank: int) -> None:
+        self.plan, self.rank = plan, rank
+        self.model = build(plan)
+        members = list(self.model.parameters())
+        numel = sum(parameter.numel() for parameter in members)
+        self.parameters = torch.zeros(-(-numel // world_size) * world_size)
+        self.gradient = torch.zeros_like(self.parameters)
+        start = 0
+        for parameter in members:
+            span = slice(start, start + parameter.numel())
+            self.parameters[span] = parameter.detach().reshape(-1)
+            parameter.data = self.parameters[span].view(parameter.shape)
+            parameter.grad = self.gradient[span].view(parameter.shape)
+            start = span.stop
+
+    def compute_gradient(self, step: int, rank: int) -> None:
+        """Fills `gradient` with the gradient of one rank's batch."""
+        self.gradient.zero_()
+        inputs, targets = batch(self.plan, step, rank)
+        nn.functional.mse_loss(self.model(inputs), targets).backward()
+
+    def turns(self, steps: int, noted: Noted) -> Iterator[torch.Tensor]:
+        """What the learner iterates over: in each turn forward and backward, then this rank's gradient."""
+        for step in range(steps):
+            self.compute_gradient(step, self.rank)
+            noted.turns += 1
+            yield self.gradient
+            noted.weights.append(self.parameters.numpy().copy())
+
+    def place(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """Where a tensor lies in the flat, in elements; (-1, -1) if it lies elsewhere."""
+        if tensor.untyped_storage().data_ptr() != self.parameters.untyped_storage().data_ptr():
+            return -1, -1
+        start = int(tensor.storage_offset())
+        return start, start + tensor.numel()
+
+
+def trial(answer: Callable[..., Any], plan: Plan) -> dict[str, Noted]:
+    """Runs the answer twice on this rank: under SGD, which shows each wrong factor, and under Adam, for memory."""
+    world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    sgd, adam = partial(torch.optim.SGD, lr=LEARNING_RATE), partial(torch.optim.Adam, lr=1e-3)
+    with finished_engines_out_of_reach(answer):
+        return {
+            "sgd": train(answer, Ground(plan, world_size, rank), sgd, plan.sgd_steps, world_size),
+            "adam": train(answer, Ground(plan, world_size, rank), adam, plan.adam_steps, world_size),
+        }
+
+
+def train(
+    answer: Callable[..., Any], ground: Ground, optimizer_cls: Callable[..., Any], steps: int, world_size: int
+) -> Noted:
+    """One training run of the answer on this rank, and what was seen of it."""
+    noted = Noted()
+    with _watched_optimizers(ground, noted):
+        returned = answer(ground.parameters, ground.turns(steps, noted), optimizer_cls, ground.rank, world_size)
+    noted.returned = type(returned).__name__ if returned is not None else "None"
+    return noted
+
+
+@contextmanager
+def _watched_optimizers(ground: Ground, noted: Noted) -> Iterator[None]:
+    def note(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        for tensor in (tensor for group in optimizer.param_groups for tensor in group["params"]):
+            if tensor.grad is not None:
+                noted.given.append(Given(noted.turns, *ground.place(tensor), tensor.grad.numpy().copy()))
+
+    handle = register_optimizer_step_pre_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def build(plan: Plan) -> nn.Module:
+    """The model that a plan draws: an MLP, the same on every rank."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(plan.seed)
+        layers = [nn.Linear(width, wider) for width, wider in zip(plan.widths, plan.widths[1:], strict=False)]
+    return nn.Sequential(*(module for layer in layers for module in (layer, nn.Tanh())))
+
+
+def batch(plan: Plan, step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One rank's batch of one step: inputs [rows, first width] and targets [rows, last width]."""
+    generator = torch.Generator().manual_seed(plan.seed + 1000 * step + rank + 1)
+    inputs = torch.randn(plan.rows, plan.widths[0], generator=generator)
+    return inputs, torch.randn(plan.rows, plan.widths[-1], generator=generator)

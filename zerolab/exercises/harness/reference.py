@@ -1,0 +1,37 @@
+"""What DDP does on the same ground, computed in one process: the gradients and weights of a right answer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerolab.exercises.harness.ground import LEARNING_RATE, Array, Ground, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """DDP's run under SGD. `local[step][rank]` is that rank's own gradient; `weights[step]` those after that update."""
+
+    initial: Array
+    local: list[list[Array]]
+    weights: list[Array]
+
+    def mean(self, step: int) -> Array:
+        """The mean gradient of one step over all ranks, shape [padded]."""
+        mean: Array = np.stack(self.local[step]).mean(axis=0)
+        return mean
+
+
+def run_reference(plan: Plan, world_size: int) -> Reference:
+    """Trains the plan's model on all ranks' batches, one after the other, and updates with the mean."""
+    ground = Ground(plan, world_size, rank=0)
+    reference = Reference(ground.parameters.numpy().copy(), [], [])
+    for step in range(plan.sgd_steps):
+        reference.local.append([_gradient(ground, step, rank) for rank in range(world_size)])
+        ground.parameters.numpy()[:] -= LEARNING_RATE * reference.mean(step)
+        reference.weights.append(ground.parameters.numpy().copy())
+    return reference
+
+
+def _gradient(ground: Ground, step: int, rank: int) -> Array:
+    ground.compute_gradient(step, rank)
+    return ground.gradient.numpy().copy()

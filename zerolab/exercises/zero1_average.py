@@ -1,0 +1,118 @@
+"""Your own ZeRO-1.
+
+Write the training loop of ZeRO-1 for one flat. You get
+
+* `parameters`: the model's parameters end to end in one tensor, the same on every rank; its size is a multiple of
+  `world_size`, and rank `r` owns part `r` of `parameters.chunk(world_size)`;
+* `gradients`: an iterator. Each turn runs forward and backward on this rank's own batch, with the parameters as they
+  are at that moment, and gives this rank's gradient: one tensor as large as `parameters`. It is yours to write into,
+  until the next turn;
+* `optimizer_cls`: call it with a list of tensors to get a torch optimizer over them. It updates a tensor `t` from
+  `t.grad` when you call `step()`.
+
+Each turn must leave every rank with the parameters that DDP would have. Return the optimizer.
+
+Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
+
+* the optimizer of rank `r` updates part `r` from the **mean** of all ranks' gradients;
+* after each turn the parameters equal those of DDP under SGD, to 1e-6;
+* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one part is free;
+* each turn is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
+
+`hint("zero1-average")` helps, three times. `solution("zero1-average")` shows ours.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from zerolab.engines.collectives import all_gather, reduce_scatter
+from zerolab.exercises import Targets, Wrong
+
+
+def zero1(
+    parameters: torch.Tensor,
+    gradients: Iterator[torch.Tensor],
+    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
+    rank: int,
+    world_size: int,
+) -> torch.optim.Optimizer:
+    """Trains as long as there are gradients; this rank updates its own part only."""
+    mine = parameters.chunk(world_size)[rank]
+    optimizer = optimizer_cls([mine])
+    for gradient in gradients:
+        reduce_scatter(gradient).wait()
+        mine.grad = gradient.chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        all_gather(parameters).wait()
+    return optimizer
+
+
+solution = zero1
+hole = "average the gradients"
+given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+look_for = (
+    "When it passes, look at the picture: in every turn each rank's timeline shows two bars of communication, and its "
+    "optimizer state covers one part of the flat and no more."
+)
+targets = Targets(
+    returns="the optimizer",
+    value=1e-6,
+    weights=1e-6,
+    shards=("optimizer_state",),
+    collectives=("reduce_scatter", "all_gather"),
+)
+hints = (
+    "Only the owner updates a part. Give the optimizer a part of `parameters` itself, a view and not a copy.",
+    "`reduce_scatter(gradient).wait()` leaves the sum of all ranks' gradients in this rank's part. DDP takes the mean.",
+    "After `step()` each rank has a new part and N - 1 old ones. `all_gather(parameters).wait()` brings the new ones.",
+)
+wrong = (
+    Wrong(
+        says="got the sum of all ranks' gradients, not their mean",
+        replace=".div_(world_size)",
+        by="",
+    ),
+    Wrong(
+        says="got this rank's own gradient",
+        replace="        reduce_scatter(gradient).wait()\n",
+        by="",
+    ),
+    Wrong(
+        says="updates a copy",
+        replace="mine = parameters.chunk(world_size)[rank]",
+        by="mine = parameters.chunk(world_size)[rank].clone()",
+    ),
+    Wrong(
+        says="updates part 0",
+        replace="mine = parameters.chunk(world_size)[rank]",
+        by="mine = parameters.chunk(world_size)[0]",
+    ),
+    Wrong(
+        says="the other parts are as old as before the update",
+        replace="        all_gather(parameters).wait()\n",
+        by="",
+    ),
+    Wrong(
+        says="keeps optimizer state for the whole flat",
+        whole="""
+def zero1(parameters, gradients, optimizer_cls, rank, world_size):
+    optimizer = optimizer_cls([parameters])
+    for gradient in gradients:
+        all_reduce(gradient).wait()
+        parameters.grad = gradient.div_(world_size)
+        optimizer.step()
+    return optimizer
+""",
+    ),
+    Wrong(
+        says="holds a second copy of the whole gradient",
+        replace="        reduce_scatter(gradient).wait()\n",
+        by="        gradient = gradient.clone()\n        reduce_scatter(gradient).wait()\n",
+    ),
+    Wrong(
+        says="all_reduce where a reduce_scatter is enough",
+        replace="reduce_scatter(gradient).wait()",
+        by="all_reduce(gradient).wait()",
+    ),
+)

@@ -1,0 +1,36 @@
+"""Errors on purpose: a lesson shows what a failure says without storing an error."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# What differs from run to run, or from box to box, would make a stored output differ each time.
+_VOLATILE = (
+    (re.compile(r"\x1b\[[0-9;]*m"), ""),
+    (re.compile(r",? ?\(?\bpid:? ?\d+\)?"), ""),
+    (re.compile(r"0x[0-9a-fA-F]+"), "0x..."),
+    (re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)+([^\s/:'\"]+)"), r"\1"),
+    (re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):\d+"), r"\1"),
+)
+
+
+@contextmanager
+def expect_error(*kinds: type[BaseException]) -> Iterator[None]:
+    """Runs the block, expects one of `kinds`, and prints its message as ordinary output, without pids and paths.
+
+    Raises RuntimeError if the block ends without that error; any other error passes through.
+    """
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    try:
+        yield
+    except kinds as error:
+        print(f"{type(error).__name__}: {without_volatile(str(error))}")
+    else:
+        raise RuntimeError(f"this cell was expected to raise {expected}, and nothing was raised")
+
+
+def without_volatile(message: str) -> str:
+    """The message without colours, process ids, addresses, ports and folders."""
+    for pattern, replacement in _VOLATILE:
+        message = pattern.sub(replacement, message)
+    return message

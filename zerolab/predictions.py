@@ -1,0 +1,87 @@
+"""A guess before each measurement: `reveal` puts the two side by side.
+
+A number that one has guessed first is remembered; a number that one is told is not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zerolab import progress
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+NO_GUESS = "No guess yet. Put a number in place of None, run that cell and this one again, and compare."
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A question with a measured answer.
+
+    Attributes:
+        unit: what the numbers count.
+        measure: reads the answer from a recording.
+        stage: the stage to record when the lesson's own recording is not handed in.
+    """
+
+    unit: str
+    measure: Callable[["Recording"], float]
+    stage: str
+
+
+def _state(recording: "Recording") -> int:
+    """Bytes of model state on rank 0, at the optimizer's update."""
+    state: Any = recording.ranks[0].meta["state"]
+    return int(sum(state.values()))
+
+
+def _bytes_a_parameter(recording: "Recording") -> float:
+    return _state(recording) / int(str(recording.meta["num_params"]))
+
+
+def _elements_sent_a_parameter(recording: "Recording") -> float:
+    """Elements that one rank sends in the last step, for each parameter of the model, without the (N-1)/N."""
+    logical: Any = recording.ranks[0].meta["logical_bytes"]
+    world_size = recording.world_size
+    return float(logical[-1] / 4 / int(str(recording.meta["num_params"])) * world_size / (world_size - 1))
+
+
+PREDICTIONS = {
+    "00-ddp-state": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "04-zero1-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero1"),
+    "04-zero1-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero1"),
+}
+
+
+def reveal(prediction_id: str, guess: float | None, recording: "Recording | None" = None) -> None:
+    """Prints the guess, what was measured, and their ratio; without a guess a fixed line.
+
+    Args:
+        prediction_id: a key of `PREDICTIONS`.
+        guess: a number, or None.
+        recording: the lesson's recording of what was asked; None makes one now (`gpt-tiny`, 4 ranks on the CPU).
+
+    Raises:
+        ValueError: an unknown id. A guess that is no number is answered with a line of text.
+    """
+    if prediction_id not in PREDICTIONS:
+        raise ValueError(f"there is no prediction {prediction_id!r}: choose one of {', '.join(sorted(PREDICTIONS))}")
+    if guess is None:
+        print(NO_GUESS)
+        return
+    if isinstance(guess, bool) or not isinstance(guess, int | float):
+        print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
+        return
+    prediction = PREDICTIONS[prediction_id]
+    measured = prediction.measure(recording if recording is not None else _experiment(prediction))
+    progress.note_guess(prediction_id, float(guess))
+    print(f"guess     {guess:,.2f} {prediction.unit}")
+    print(f"measured  {measured:,.2f} {prediction.unit}")
+    print(f"ratio     {guess / measured:.2f}" if measured else "ratio     -")
+
+
+def _experiment(prediction: Prediction) -> "Recording":
+    from zerolab import lab
+
+    return lab.record(prediction.stage, world_size=4, model="gpt-tiny", steps=2, device="cpu")

@@ -1,0 +1,100 @@
+"""What a learner has tried and passed: a small JSON file in the user's data folder, never in the project.
+
+`ZEROLAB_PROGRESS` names another file, or `off`. Under tests, and where notebooks are executed for storing, nothing
+is written. Losing the file loses nothing but ticks, so trouble with it is never an error.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+
+
+def path() -> Path | None:
+    """The progress file; None where nothing is to be kept."""
+    named = os.environ.get("ZEROLAB_PROGRESS")
+    if named:
+        return None if named == "off" else Path(named)
+    if "PYTEST_CURRENT_TEST" in os.environ or os.environ.get("ZEROLAB_STATIC") == "1":
+        return None
+    try:
+        import platformdirs
+    except ImportError:  # it comes with zerolab[lab]; a bare server keeps no progress
+        return None
+    return Path(platformdirs.user_data_dir("zerolab")) / "progress.json"
+
+
+def read() -> dict[str, Any]:
+    """`{"exercises": {id: {"tries", "passed"}}, "guesses": {id: guess}}`; empty for a missing or unreadable file."""
+    empty: dict[str, Any] = {"format": FORMAT, "exercises": {}, "guesses": {}}
+    file = path()
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file else empty
+    except (OSError, ValueError):
+        return empty
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else empty
+
+
+def note_attempt(exercise_id: str, passed: bool) -> None:
+    """Counts one try; an exercise that was passed once stays passed."""
+    content = read()
+    entry = content["exercises"].setdefault(exercise_id, {"tries": 0, "passed": False})
+    entry["tries"] += 1
+    entry["passed"] = entry["passed"] or passed
+    _write(content)
+
+
+def note_guess(prediction_id: str, guess: float) -> None:
+    """Keeps the first guess of a prediction; later ones are no predictions any more."""
+    content = read()
+    content["guesses"].setdefault(prediction_id, guess)
+    _write(content)
+
+
+def reset() -> bool:
+    """Forgets everything; returns whether there was anything to forget."""
+    file = path()
+    if file is None or not file.exists():
+        return False
+    file.unlink()
+    return True
+
+
+def summary() -> str:
+    """The progress as text, one line an exercise."""
+    from zerolab.exercises import names
+
+    done = read()["exercises"]
+    marks = {name: done.get(name, {"tries": 0, "passed": False}) for name in names()}
+    width = max(map(len, marks), default=0)
+    lines = [
+        f"{name:<{width}}  {'passed' if entry['passed'] else 'open':<6}  tries: {entry['tries']}"
+        for name, entry in marks.items()
+    ]
+    passed = sum(entry["passed"] for entry in marks.values())
+    return "\n".join([*lines, f"{passed} of {len(marks)} exercises passed"])
+
+
+def main(as_json: bool = False, forget: bool = False) -> str:
+    """What `zerolab progress [--json|--reset]` prints."""
+    if forget:
+        return "progress forgotten" if reset() else "there was no progress to forget"
+    return json.dumps(read(), indent=2, sort_keys=True) if as_json else summary()
+
+
+def _write(content: dict[str, Any]) -> None:
+    """Replaces the file in one move, so that a reader never sees half of it."""
+    file = path()
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".part")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as part:
+            json.dump(content, part, indent=2, sort_keys=True)
+        Path(temporary).replace(file)
+    except OSError:  # a full or read-only home: progress is a convenience
+        return
