@@ -1,0 +1,30 @@
+"""The animation of a recording: a widget in a notebook, and the same thing as a standalone page.
+
+`payload(recording)` is what both are drawn from, `page(recording)` the page, `Player(recording)` the widget. The
+widget alone needs anywidget, so it is imported on first use.
+"""
+
+from typing import Any
+
+from zerolab.player.page import frame, page
+from zerolab.player.payload import describe, payload
+
+__all__ = ["Player", "describe", "frame", "page", "payload", "still"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute may be anything
+    """`Player` and `still`, imported when first asked for; ImportError says which extra is missing."""
+    if name == "still":
+        from zerolab.player.still import still
+
+        return still
+    if name != "Player":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from zerolab.player.widget import Player
+    except ImportError as error:
+        raise ImportError(
+            f"The player in a notebook needs anywidget ({error}): pip install 'zerolab[lab]', "
+            "or write a page with recording.to_html('run.html')."
+        ) from error
+    return Player

@@ -1,0 +1,45 @@
+// The one time axis that all panes share: from nanoseconds to pixels and back.
+
+import { duration } from "./format.js";
+
+/** Space left of the axis for a rank's name and its rows' names, and right of it for what a line means. */
+export const GUTTER = { left: 152, right: 104 };
+
+/** The axis between two times, drawn from `left` to `right` in pixels. */
+export class Axis {
+  constructor(t0, t1, width) {
+    Object.assign(this, { t0, t1, left: GUTTER.left, right: Math.max(GUTTER.left + 50, width - GUTTER.right) });
+    this.perPixel = (t1 - t0) / (this.right - this.left);
+  }
+
+  x(t) {
+    return this.left + (t - this.t0) / this.perPixel;
+  }
+
+  t(x) {
+    return this.t0 + (Math.min(Math.max(x, this.left), this.right) - this.left) * this.perPixel;
+  }
+
+  /** The part of [start, end] that is in view, in pixels and at least one wide; null if none of it is. */
+  extent(start, end) {
+    if (end < this.t0 || start > this.t1) return null;
+    const left = Math.max(this.x(start), this.left);
+    return [left, Math.max(1, Math.min(this.x(end), this.right) - left)];
+  }
+
+  /** Round times from the start of the view on, about one per 110 pixels: `[{ x, text }]`. */
+  ticks() {
+    const rough = this.perPixel * 110;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+    const ticks = [];
+    for (let t = 0; t <= this.t1 - this.t0; t += step) ticks.push({ x: this.x(this.t0 + t), text: t ? `+${plain(t)}` : "0" });
+    return ticks;
+  }
+}
+
+/** A round time without needless decimals: 2000000 -> "2 ms". */
+function plain(ns) {
+  const [value, unit] = duration(ns).split(" ");
+  return `${Number(value)} ${unit}`;
+}

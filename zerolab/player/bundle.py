@@ -1,0 +1,64 @@
+"""The player's JavaScript and CSS as one text each, joined from the files beside this one.
+
+The files are ordinary ES modules, readable one by one. A notebook hands a widget its code as one text, in which
+relative imports lead nowhere, so the files are joined in the order declared here: each after all that it imports.
+Within one text the imports between files and the word `export` are not needed and are taken out.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+SCRIPTS = (
+    "format",
+    "dom",
+    "decode",
+    "model",
+    "axis",
+    "palette",
+    "pen",
+    "rows",
+    "ownership",
+    "timeline",
+    "memory",
+    "source",
+    "caption",
+    "mirror",
+    "theme",
+    "clock",
+    "keys",
+    "transport",
+    "player",
+    "index",
+)
+STYLES = ("base", "layout")
+
+_FOLDER = Path(__file__).parent
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?!default )", re.MULTILINE)
+
+
+def _module(name: str, before: set[str]) -> str:
+    """One file without its imports and exports; ValueError if it imports a file that does not come before it."""
+    text = (_FOLDER / f"{name}.js").read_text(encoding="utf-8")
+    for match in _IMPORT.finditer(text):
+        if match[2] not in before:
+            raise ValueError(f"{name}.js imports {match[2]}.js, which SCRIPTS does not list before it: move it up.")
+    return f"// {name}.js\n" + _EXPORT.sub("", _IMPORT.sub("", text))
+
+
+@cache
+def script() -> str:
+    """All of the player's JavaScript as one ES module; its default export is anywidget's `{ render }`."""
+    return "\n".join(_module(name, set(SCRIPTS[:place])) for place, name in enumerate(SCRIPTS))
+
+
+@cache
+def style() -> str:
+    """All of the player's CSS, every rule below the class `zl-player` or a class that begins with `zl-`."""
+    return "\n".join((_FOLDER / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
+
+
+def page_style() -> str:
+    """The rules that only the standalone page needs."""
+    return (_FOLDER / "page.css").read_text(encoding="utf-8")

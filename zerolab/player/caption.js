@@ -1,0 +1,92 @@
+// One sentence about one event, in words and numbers, all of them from the recording.
+
+import { count, duration, exact, words } from "./format.js";
+
+/** "12,352 elements" of a rank's part: how many, of how many. */
+function share(part, whole) {
+  return part === whole ? `all ${count(whole, "element")}` : `${exact(part)} of ${count(whole, "element")}`;
+}
+
+function size(spans) {
+  let sum = 0;
+  for (let k = 0; k < spans.length; k += 2) sum += spans[k + 1] - spans[k];
+  return sum;
+}
+
+function numbered(event) {
+  return event.number === null ? words(event.op) : `${words(event.op)} #${event.number}`;
+}
+
+/** What a collective did, seen from the rank that the event belongs to. */
+function collective(model, event) {
+  const ranks = event.group ? event.group.length : model.worldSize;
+  const what = event.unit ? `${event.unit} (${numbered(event)})` : numbered(event);
+  const part = exact(event.numel / ranks);
+  const sent = `it sent ${count(event.logicalBytes, "byte")}`;
+  const took = `in ${duration(event.end - event.start)}`;
+  if (event.op === "all_gather") {
+    const own = `its ${part} of ${count(event.numel, "element")} to ${ranks === 2 ? "the other rank" : `each of the other ${ranks - 1}`}`;
+    return `gathered ${what} ${took}: ${sent}, ${own}.`;
+  }
+  if (event.op === "reduce_scatter") return `reduced ${what} ${took}: ${sent} and keeps the sum of its own ${part} of ${count(event.numel, "element")}.`;
+  if (event.op === "all_reduce") return `reduced ${what} ${took}: ${sent} and keeps the sum of all ${count(event.numel, "element")}.`;
+  return `took part in ${what} ${took}: ${sent}${event.numel ? `; the buffer has ${count(event.numel, "element")}` : ""}.`;
+}
+
+/** A send or a receive that belongs to a collective. */
+function exchange(model, event) {
+  const whole = model.event(event.parent);
+  const receiving = /recv/.test(event.op);
+  const what = event.numel ? `${count(event.numel, "element")}` : "its piece";
+  const peer = event.peer === null ? "" : ` ${receiving ? "from" : "to"} rank ${event.peer}`;
+  return `${receiving ? "received" : "sent"} ${what}${peer}, a part of ${numbered(whole)}${whole.unit ? ` of ${whole.unit}` : ""}.`;
+}
+
+function waited(model, event) {
+  const of = event.parent === null ? event : model.event(event.parent);
+  const what = of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : event.unit ?? words(event.op);
+  return `waited ${duration(event.end - event.start)} for ${what}.`;
+}
+
+/** A change of ownership: what is held from now on, and whether that is more or less than before. */
+function hold(model, event) {
+  const what = `the ${words(event.category)} of ${event.unit}`;
+  const now = size(event.spans ?? []);
+  const before = size(model.held(event.rank, event.category, event.unit, event.index - 1));
+  const whole = model.units.find((unit) => unit.name === event.unit)?.padded || event.numel;
+  if (now === 0) return `let go of ${what}: nothing of them is held any more.`;
+  if (now < before) return `released ${what}: of ${exact(before)} elements it keeps ${exact(now)}.`;
+  if (now > before) return `now holds ${share(now, whole)} of ${what}.`;
+  return `still holds ${share(now, whole)} of ${what}.`;
+}
+
+function peak(model, event) {
+  const live = model.live(event.rank, event.index);
+  const largest = Object.entries(live).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]).slice(0, 3);
+  const parts = largest.map(([category, value]) => `${words(category)} ${exact(value)}`).join(", ");
+  return `reached a new peak of ${exact(model.total(event.index))} live bytes: ${parts}.`;
+}
+
+function updated(model, event) {
+  const live = model.live(event.rank, event.index);
+  const state = live.parameters + live.gradients + live.optimizer_state;
+  const formula = model.formulaBytes === null ? "" : `; the formula says ${exact(model.formulaBytes)}`;
+  return `updated its parameters in ${duration(event.end - event.start)}; its state is ${count(state, "byte")}${formula}.`;
+}
+
+/** The sentence about event `i`. */
+export function caption(model, i) {
+  const event = model.event(i);
+  const rank = `Rank ${event.rank}`;
+  if (event.kind === "collective") return `${rank} ${event.parent === null ? collective(model, event) : exchange(model, event)}`;
+  if (event.kind === "wait") return `${rank} ${waited(model, event)}`;
+  if (event.kind === "optimizer") return `${rank} ${updated(model, event)}`;
+  if (event.kind === "memory" && event.op === "hold") return `${rank} ${hold(model, event)}`;
+  if (event.kind === "memory" && event.op === "peak") return `${rank} ${peak(model, event)}`;
+  if (event.kind === "module") {
+    const activations = model.live(event.rank, i).activations;
+    const what = event.unit ?? "the model";
+    return `${rank} ran ${what} ${event.op} in ${duration(event.end - event.start)}; ${count(activations, "byte")} of activations are live.`;
+  }
+  return event.text ? `${rank}: ${event.text}` : `${rank}: ${words(event.op)}.`;
+}

@@ -1,0 +1,62 @@
+// Playing: recorded time, slowed down so that one training step takes a few seconds, without waiting where nothing ends.
+
+/** Seconds that a training step of middle length takes at speed 1. */
+const STEP_SECONDS = 12;
+/** No stretch in which no event ends is shown for longer than this, in seconds at speed 1. */
+const LONGEST_WAIT = 0.8;
+
+export const SPEEDS = [0.25, 0.5, 1, 2, 4];
+
+/** How many times slower than real the recording plays at speed 1; below 1 it plays faster than real. */
+export function slowdown(model) {
+  const steps = model.windows.filter((window) => window.step > 0 || model.windows.length === 1);
+  const lengths = steps.map((window) => window.t1 - window.t0).sort((a, b) => a - b);
+  const middle = lengths[lengths.length >> 1] ?? 1e9;
+  return (STEP_SECONDS * 1e9) / middle;
+}
+
+/** Moves a time on while the player plays; `moved(time)` is called once per frame, `ended()` at the end. */
+export class Clock {
+  constructor(model, moved, ended) {
+    Object.assign(this, { model, moved, ended, speed: 1, playing: false, time: 0, frame: 0 });
+    this.slow = slowdown(model);
+  }
+
+  play() {
+    if (this.playing) return;
+    this.playing = true;
+    let last = null;
+    const tick = (now) => {
+      if (!this.playing) return;
+      if (last !== null) this.#advance(Math.min(now - last, 100) * 1e6);
+      last = now;
+      if (this.playing) this.frame = requestAnimationFrame(tick);
+    };
+    this.frame = requestAnimationFrame(tick);
+  }
+
+  pause() {
+    this.playing = false;
+    cancelAnimationFrame(this.frame);
+  }
+
+  /** Moves on by `real` nanoseconds of the viewer's time. */
+  #advance(real) {
+    const { t_end: ends } = this.model.columns;
+    const rate = this.speed / this.slow;
+    const next = this.model.at(this.time) + 1;
+    const quiet = next < this.model.count ? ends[next] - Math.max(this.time, ends[next - 1]) : 0;
+    const whole = next < this.model.count ? ends[next] - ends[next - 1] : 0;
+    const longest = LONGEST_WAIT * 1e9 * rate;
+    const hurry = quiet > 0 && whole > longest ? whole / longest : 1;
+    const step = real * rate * hurry;
+    this.time += hurry > 1 ? Math.min(step, quiet) : step;
+    const end = ends[this.model.count - 1];
+    if (this.time >= end) {
+      this.time = end;
+      this.pause();
+    }
+    this.moved(this.time);
+    if (!this.playing) this.ended();
+  }
+}

@@ -1,0 +1,61 @@
+// Building and finding the player's elements. Text is always set as text, never parsed as HTML.
+
+/** `element("button", { class: "zl-play", title: "Play" }, ...children)`; a child may be a string. */
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+const ICONS = {
+  play: "M5 3.2v11.6L14.5 9z",
+  pause: "M4.5 3h3.2v12H4.5zM10.3 3h3.2v12h-3.2z",
+  next: "M4 3.4 11.2 9 4 14.6zM11.8 3.4H14v11.2h-2.2z",
+  previous: "M14 3.4 6.8 9l7.2 5.6zM4 3.4h2.2v11.2H4z",
+  nextPhase: "M2 3.4 8.5 9 2 14.6zM8.5 3.4 15 9l-6.5 5.6zM15 3.4h1.6v11.2H15z",
+  previousPhase: "M16 3.4 9.5 9l6.5 5.6zM9.5 3.4 3 9l6.5 5.6zM1.4 3.4H3v11.2H1.4z",
+};
+
+/** An icon of 18 by 18 pixels, drawn in the text's colour. */
+export function icon(name) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  const path = document.createElementNS(space, "path");
+  for (const [key, value] of Object.entries({ viewBox: "0 0 18 18", width: 18, height: 18, "aria-hidden": "true" })) svg.setAttribute(key, value);
+  path.setAttribute("d", ICONS[name]);
+  path.setAttribute("fill", "currentColor");
+  svg.append(path);
+  return svg;
+}
+
+/** A pane: a section with a heading, a place for a legend, and its body. */
+export function pane(name, title, ...body) {
+  const heading = element("h4", {}, title);
+  const legend = element("div", { class: "zl-legend" });
+  const section = element("section", { class: `zl-pane zl-${name}`, "aria-label": title }, element("header", {}, heading, legend), ...body);
+  return { section, heading, legend };
+}
+
+/** Two canvases on top of each other: what stays, and what moves with the cursor. */
+export function layers(label) {
+  const still = element("canvas", { role: "img", "aria-label": label });
+  const moving = element("canvas", { class: "zl-over", "aria-hidden": "true" });
+  return { still, moving, box: element("div", { class: "zl-layers" }, still, moving) };
+}
+
+/** One entry of a legend: a swatch painted by `fill(context)` or framed by `frame`, and its meaning in words. */
+export function swatch(text, fill, frame = null) {
+  const canvas = element("canvas", { width: 26, height: 20, "aria-hidden": "true" });
+  const context = canvas.getContext("2d");
+  context.scale(2, 2);
+  if (fill) {
+    context.fillStyle = fill(context);
+    context.fillRect(0, 0, 13, 10);
+  }
+  if (frame) {
+    context.strokeStyle = frame;
+    context.strokeRect(0.5, 0.5, 12, 9);
+  }
+  return element("span", { class: "zl-key" }, canvas, text);
+}

@@ -1,0 +1,77 @@
+// Where a player starts: in a notebook, handed to anywidget, or on a page of its own.
+
+import { element } from "./dom.js";
+import { PAYLOAD_VERSION } from "./decode.js";
+import { Player } from "./player.js";
+
+/** Every player on the page, in the order in which they appeared. */
+function register(player) {
+  window.zerolabPlayers = [...(window.zerolabPlayers ?? []), player];
+  player.root.zerolabPlayer = player;
+}
+
+/** A player in `host`, or a sentence there if the payload is not one that this code can read. */
+export function mount(host, payload, options) {
+  const sentence = trouble(payload);
+  if (sentence) {
+    host.append(element("p", { class: "zl-player zl-trouble", role: "alert" }, sentence));
+    return null;
+  }
+  const player = new Player(host, payload, options);
+  register(player);
+  return player;
+}
+
+function trouble(payload) {
+  if (payload?.format !== "zerolab-player") return "This is not a recording that the player can read; make it again with recording.play() or recording.to_html().";
+  if (payload.version === PAYLOAD_VERSION) return null;
+  return `This recording was written for version ${payload.version} of the player, this is version ${PAYLOAD_VERSION}: upgrade zerolab, or make the page again with the one that is installed.`;
+}
+
+/** The options of a standalone page's address: `#event=12&theme=dark&text=off&still`. */
+export function hashOptions(hash) {
+  const given = new URLSearchParams(hash.replace(/^#/, ""));
+  const event = Number.parseInt(given.get("event"), 10);
+  return {
+    event: Number.isNaN(event) ? undefined : event - 1,
+    theme: ["light", "dark"].includes(given.get("theme")) ? given.get("theme") : given.has("still") ? "light" : null,
+    text: given.get("text") !== "off",
+    still: given.has("still"),
+  };
+}
+
+/** Starts the standalone page: its payload stands in the page, its options in the address. */
+export function startPage() {
+  const payload = JSON.parse(document.getElementById("zerolab-payload").textContent);
+  const options = hashOptions(window.location.hash);
+  const host = document.getElementById("zerolab-player");
+  document.body.classList.toggle("zl-still", options.still);
+  // The page is the player's alone, so its keys work wherever the focus is.
+  const player = mount(host, payload, { ...options, keyboard: document.body });
+  if (!player) return;
+  window.addEventListener("hashchange", () => {
+    const { event } = hashOptions(window.location.hash);
+    if (event !== undefined) player.goto(event);
+  });
+}
+
+/** anywidget's entry: the model holds the payload, and is told the current event. */
+function render({ model, el }) {
+  const changed = (player) => {
+    model.set("event", player.index);
+    model.set("_state", player.state());
+    model.save_changes();
+  };
+  const wanted = model.get("event");
+  const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, changed });
+  if (!player) return undefined;
+  const follow = () => model.get("event") !== player.index && player.goto(model.get("event"));
+  model.on("change:event", follow);
+  return () => {
+    model.off("change:event", follow);
+    window.zerolabPlayers = window.zerolabPlayers.filter((other) => other !== player);
+    player.remove();
+  };
+}
+
+export default { render };

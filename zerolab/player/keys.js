@@ -1,0 +1,44 @@
+// The keyboard: one table that the player obeys and the help lists.
+
+import { element } from "./dom.js";
+
+/** `[keys, shown, what it does, method of the player, argument]`. */
+export const KEYS = [
+  [[" ", "k"], "space", "play or pause", "toggle"],
+  [["ArrowRight"], "→", "next event", "step", 1],
+  [["ArrowLeft"], "←", "previous event", "step", -1],
+  [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", "stepPhase", 1],
+  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of this rank", "stepPhase", -1],
+  [["PageDown"], "page down", "next training step", "stepWindow", 1],
+  [["PageUp"], "page up", "previous training step", "stepWindow", -1],
+  [["Home"], "home", "first event", "goto", 0],
+  [["End"], "end", "last event", "goto", Infinity],
+  [["+", "="], "+", "faster", "faster", 1],
+  [["-"], "−", "slower", "faster", -1],
+  [["z"], "z", "one step or the whole run", "toggleView"],
+  [["t"], "t", "light or dark", "toggleTheme"],
+  [["?"], "?", "this list", "toggleHelp"],
+];
+
+const BY_KEY = new Map(KEYS.flatMap(([keys, , , method, argument]) => keys.map((key) => [key, [method, argument]])));
+
+/** Obeys the keyboard while `root` has the focus. A pressed button keeps its own space and enter. */
+export function listen(root, player) {
+  root.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
+    if (event.key === "Escape") player.toggleHelp(false);
+    if (event.target.tagName === "BUTTON" && event.key === " ") return;
+    const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
+    const [method, argument] = BY_KEY.get(name) ?? [];
+    if (!method) return;
+    event.preventDefault();
+    event.stopPropagation();
+    player[method](argument);
+  });
+}
+
+/** The list of keys, shown under `?`. */
+export function help() {
+  const rows = KEYS.flatMap(([, shown, what]) => [element("dt", {}, shown), element("dd", {}, what)]);
+  return element("div", { class: "zl-help", hidden: "", role: "note", "aria-label": "Keyboard" }, element("h4", {}, "Keyboard"), element("dl", {}, ...rows));
+}

@@ -1,0 +1,144 @@
+// What every rank's memory held when: categories stacked over the common time axis, beside the formula's line.
+
+import { bytes } from "./format.js";
+import { GUTTER } from "./axis.js";
+import { STACK } from "./palette.js";
+import { Pen } from "./pen.js";
+import { rankName, rankTrouble, rowHeights } from "./rows.js";
+import { drawTicks } from "./timeline.js";
+
+
+/** Height of the time axis' numbers, which stand once, below this last of the panes. */
+const AXIS_FOOT = 20;
+/** Room above a row for the mark of its peak. */
+const MARK = 7;
+
+/** The pane. The stacks are drawn once per view; the cursor and the numbers of this moment lie over them. */
+export class Memory {
+  constructor(canvas, overlay) {
+    this.pen = new Pen(canvas);
+    this.over = new Pen(overlay);
+  }
+
+  layout(model, width) {
+    this.rows = rowHeights(model.worldSize, 1, 30, 10);
+    this.height = this.rows.pitch * model.worldSize;
+    // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
+    this.top = Math.max(1, model.formulaBytes ?? 0, ...model.peaks.map((peak) => peak?.bytes ?? 0)) * 1.04;
+    this.over.resize(width, this.height + AXIS_FOOT);
+    return this.pen.resize(width, this.height + AXIS_FOOT);
+  }
+
+  drawView({ model, palette, axis }) {
+    this.pen.clear();
+    drawTicks(this.pen, palette, axis, this.height);
+    this.#times(palette, axis);
+    for (let rank = 0; rank < model.worldSize; rank++) this.#rank(model, palette, axis, rank);
+  }
+
+  draw({ model, palette, axis, index, time }) {
+    const { over, rows } = this;
+    over.clear();
+    for (let rank = 0; rank < model.worldSize; rank++) {
+      const live = model.live(rank, index);
+      if (!live || rows.line < 10) continue;
+      const total = Object.values(live).reduce((sum, value) => sum + value, 0);
+      const y = rank * rows.pitch + MARK + Math.min(rows.line / 2, 7);
+      over.text(bytes(total), GUTTER.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
+    }
+    const x = Math.round(axis.x(time)) + 0.5;
+    if (model.count && x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
+  }
+
+  #times(palette, axis) {
+    let free = axis.left - 20;
+    for (const { x, text } of axis.ticks()) {
+      if (x < free || x > axis.right - 16) continue;
+      free = x + this.pen.text(text, x, this.height + 11, { colour: palette.muted, size: 10.5, align: "center" }) + 12;
+    }
+  }
+
+  #rank(model, palette, axis, rank) {
+    const { pen, rows } = this;
+    const base = rank * rows.pitch + MARK + rows.line;
+    rankName(pen, palette, rank, base - rows.line, rows.line >= 24 ? 14 : rows.line);
+    pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
+    const trouble = rankTrouble(model.payload, rank);
+    if (!model.ofRank[rank].length) {
+      pen.text(trouble, axis.left, base - rows.line / 2, { colour: palette.wait, size: 11.5 });
+      return;
+    }
+    this.#stack(model, palette, axis, rank, base);
+    this.#marks(model, palette, axis, rank, base);
+  }
+
+  /** The categories' areas from the bottom up, as steps: a level holds from the end of one event to the next. */
+  #stack(model, palette, axis, rank, base) {
+    const steps = this.#steps(model, axis, rank);
+    const floor = new Float64Array(steps.length);
+    const { context } = this.pen;
+    for (const category of STACK) {
+      const values = model.columns[`live.${category}`];
+      const y = (k) => base - (floor[k] / this.top) * this.rows.line;
+      context.beginPath();
+      for (let k = 0; k < steps.length; k++) this.#level(context, steps, k, y(k));
+      for (let k = 0; k < steps.length; k++) floor[k] += values[steps[k].index];
+      for (let k = steps.length - 1; k >= 0; k--) this.#level(context, steps, k, y(k), true);
+      context.fillStyle = palette.category(context, category);
+      context.fill();
+    }
+  }
+
+  #level(context, steps, k, y, backwards = false) {
+    context.lineTo(backwards ? steps[k].x1 : steps[k].x0, y);
+    context.lineTo(backwards ? steps[k].x0 : steps[k].x1, y);
+  }
+
+  /** The rank's levels in view: `[{ index, x0, x1 }]`; events closer than a third of a pixel keep only the last. */
+  #steps(model, axis, rank) {
+    const { t_end: end } = model.columns;
+    const steps = [];
+    for (const index of model.ofRank[rank]) {
+      if (end[index] > axis.t1) break;
+      const x0 = Math.max(axis.left, axis.x(end[index]));
+      const last = steps.at(-1);
+      if (last) last.x1 = x0;
+      if (last && x0 - last.x0 < 0.34 && !this.#isPeak(model, rank, last.index)) steps.pop();
+      steps.push({ index, x0, x1: axis.right });
+    }
+    if (steps.length && rankTrouble(model.payload, rank)) steps.at(-1).x1 = Math.max(steps.at(-1).x0, steps.at(-1).x0 + 1);
+    return steps;
+  }
+
+  #isPeak(model, rank, index) {
+    return model.peaks[rank].index === index;
+  }
+
+  /** The formula's line and the mark of the highest level, both named in the right gutter. */
+  #marks(model, palette, axis, rank, base) {
+    const { pen, rows } = this;
+    const peak = model.peaks[rank];
+    const height = (value) => base - (value / this.top) * rows.line;
+    const size = 10.5;
+    const x = axis.right + 8;
+    const room = GUTTER.right - 10;
+    const peakText = rows.line >= 12 ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room }) : 0;
+    const at = axis.x(model.columns.t_end[peak.index]);
+    if (at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
+    if (model.formulaBytes === null) return;
+    const y = Math.round(height(model.formulaBytes)) + 0.5;
+    pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
+    const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
+    if (rows.line >= 24) pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), { colour: palette.formula, size, room });
+  }
+
+  #triangle(x, y, fill) {
+    const { context } = this.pen;
+    context.fillStyle = fill;
+    context.beginPath();
+    context.moveTo(x, y + 1);
+    context.lineTo(x - 4.5, y - 6);
+    context.lineTo(x + 4.5, y - 6);
+    context.fill();
+  }
+}

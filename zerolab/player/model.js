@@ -1,0 +1,191 @@
+// The recording as the panes ask for it: what one event says, who holds what after it, what was live, which steps.
+
+import { decode } from "./decode.js";
+
+/** The categories that make up the state, in the order in which they are drawn. */
+export const STATE = ["parameters", "gradients", "optimizer_state"];
+
+/** The place of the last value of an ascending list that is <= `value`; -1 if there is none. */
+export function lastAtMost(list, value) {
+  let low = 0;
+  let high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+/** A recording, decoded once; everything else is looked up by event index. */
+export class Model {
+  constructor(payload) {
+    this.payload = payload;
+    this.count = payload.count;
+    this.worldSize = payload.world_size;
+    this.units = payload.units;
+    this.columns = decode(payload);
+    this.ofRank = this.#perRank();
+    this.window = this.#windowSteps();
+    this.holds = this.#ownership();
+    this.windows = this.#windows();
+    this.peaks = this.#peaks();
+    this.collectives = this.#matched();
+    this.formula = payload.meta.formula;
+    this.formulaBytes = this.formula ? STATE.reduce((sum, category) => sum + this.formula[category], 0) : null;
+  }
+
+  /** Event `i` with its numbers replaced by the words they stand for; null where it says nothing. */
+  event(i) {
+    const { payload, columns } = this;
+    const from = (table, column) => (columns[column][i] ? table[columns[column][i] - 1] : null);
+    const unit = from(payload.units, "unit");
+    return {
+      index: i,
+      rank: columns.rank[i],
+      seq: columns.seq[i],
+      start: columns.t_start[i],
+      end: columns.t_end[i],
+      step: columns.step[i],
+      phase: from(payload.phases, "phase"),
+      kind: from(payload.kinds, "kind"),
+      op: from(payload.words, "op"),
+      unit: unit && unit.name,
+      group: from(payload.groups, "group"),
+      dtype: from(payload.words, "dtype"),
+      numel: columns.numel[i],
+      logicalBytes: columns.logical_bytes[i],
+      number: columns.number[i] ? columns.number[i] - 1 : null,
+      parent: columns.parent[i] < 0 ? null : columns.parent[i],
+      peer: columns.peer[i] ? columns.peer[i] - 1 : null,
+      category: from(payload.categories, "category"),
+      spans: from(payload.spans, "spans"),
+      text: from(payload.words, "text"),
+      source: columns.source[i] ? columns.source[i] - 1 : null,
+      line: columns.line[i],
+      fromAutograd: columns.from_autograd[i] === 1,
+    };
+  }
+
+  /** Live bytes per category on `rank` just after event `i`; null before the rank's first event. */
+  live(rank, i) {
+    const places = this.ofRank[rank];
+    const last = lastAtMost(places, i);
+    if (last < 0) return null;
+    const out = {};
+    for (const category of this.payload.categories) out[category] = this.columns[`live.${category}`][places[last]];
+    return out;
+  }
+
+  /** Sum of the live bytes after event `i`, of the event's own rank. */
+  total(i) {
+    let sum = 0;
+    for (const category of this.payload.categories) sum += this.columns[`live.${category}`][i];
+    return sum;
+  }
+
+  /** The spans `[start, stop, start, stop, ...]` of a category of a unit that `rank` holds after event `i`. */
+  held(rank, category, unit, i) {
+    const changes = this.holds.get(`${rank}:${category}:${unit}`);
+    if (!changes) return [];
+    const last = lastAtMost(changes.at, i);
+    return last < 0 ? [] : changes.spans[last];
+  }
+
+  /** The last event that had ended by time `t`; the first event before any has. */
+  at(t) {
+    return Math.max(0, lastAtMost(this.columns.t_end, t));
+  }
+
+  /** The window (a training step, or what came before the first) that event `i` belongs to. */
+  windowOf(i) {
+    return this.windows.find((window) => window.step === this.window[i]) ?? this.windows[0];
+  }
+
+  /** The nearest event in `direction` (+1 or -1) at which the phase changes, on the rank of event `i`. */
+  nextPhase(i, direction) {
+    const places = this.ofRank[this.columns.rank[i]];
+    const same = (a, b) => ["phase", "step"].every((name) => this.columns[name][a] === this.columns[name][b]);
+    let at = lastAtMost(places, i);
+    if (direction > 0) {
+      while (at + 1 < places.length && same(places[at], places[at + 1])) at += 1;
+      return places[Math.min(at + 1, places.length - 1)];
+    }
+    at = Math.max(0, at - 1);
+    while (at > 0 && same(places[at], places[at - 1])) at -= 1;
+    return places[at];
+  }
+
+  #perRank() {
+    const lists = Array.from({ length: this.worldSize }, () => []);
+    for (let i = 0; i < this.count; i++) lists[this.columns.rank[i]]?.push(i);
+    return lists;
+  }
+
+  /** Each event's window: its training step; what lies between two steps belongs to the one before. */
+  #windowSteps() {
+    const out = new Float64Array(this.count);
+    for (const places of this.ofRank) {
+      let step = 0;
+      for (const i of places) out[i] = step = this.columns.step[i] || step;
+    }
+    return out;
+  }
+
+  #ownership() {
+    const holds = new Map();
+    const { columns, payload } = this;
+    const hold = payload.words.indexOf("hold") + 1;
+    for (let i = 0; i < this.count; i++) {
+      if (!hold || columns.op[i] !== hold || !columns.unit[i] || !columns.category[i]) continue;
+      const key = `${columns.rank[i]}:${payload.categories[columns.category[i] - 1]}:${payload.units[columns.unit[i] - 1].name}`;
+      if (!holds.has(key)) holds.set(key, { at: [], spans: [] });
+      holds.get(key).at.push(i);
+      holds.get(key).spans.push(columns.spans[i] ? payload.spans[columns.spans[i] - 1] : []);
+    }
+    return holds;
+  }
+
+  #windows() {
+    const windows = new Map();
+    const { window: step, columns: { t_start: start, t_end: end } } = this;
+    for (let i = 0; i < this.count; i++) {
+      if (!windows.has(step[i])) windows.set(step[i], { step: step[i], t0: Infinity, t1: -Infinity, first: i, last: i, events: 0 });
+      const window = windows.get(step[i]);
+      window.t0 = Math.min(window.t0, start[i]);
+      // Between two steps anything may happen; the axis ends with the step itself.
+      if (this.columns.step[i] || !step[i]) window.t1 = Math.max(window.t1, end[i]);
+      window.last = i;
+      window.events += 1;
+    }
+    const sorted = [...windows.values()].sort((a, b) => a.step - b.step);
+    for (const window of sorted) window.t1 = Math.max(window.t1, window.t0 + 1000);
+    return sorted;
+  }
+
+  #peaks() {
+    return this.ofRank.map((places) => {
+      let best = null;
+      for (const i of places) if (best === null || this.total(i) > best.bytes) best = { index: i, bytes: this.total(i) };
+      return best;
+    });
+  }
+
+  #matched() {
+    const matched = new Map();
+    for (let i = 0; i < this.count; i++) {
+      const number = this.columns.number[i];
+      if (!number || this.columns.parent[i] >= 0) continue;
+      const key = `${this.columns.group[i]}:${number}`;
+      if (!matched.has(key)) matched.set(key, []);
+      matched.get(key).push(i);
+    }
+    return matched;
+  }
+
+  /** The same collective on every rank, event `i` included; a send, a receive or a wait counts as its collective. */
+  sameCollective(i) {
+    const at = this.columns.parent[i] >= 0 ? this.columns.parent[i] : i;
+    return this.collectives.get(`${this.columns.group[at]}:${this.columns.number[at]}`) ?? [i];
+  }
+}

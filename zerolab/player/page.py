@@ -1,0 +1,63 @@
+"""The player as one HTML file that works without a network, and as a frame inside another page."""
+
+import base64
+import hashlib
+import html
+import json
+from typing import TYPE_CHECKING
+
+from zerolab.player.bundle import page_style, script, style
+from zerolab.player.payload import describe, payload
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<div id="zerolab-player"></div>
+<script type="application/json" id="zerolab-payload">{payload}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+FRAME_HEIGHT = 780
+
+
+def _hash(text: str) -> str:
+    """The name of an inline text in a content security policy."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+def policy(code: str, css: str) -> str:
+    """The page's own rule for the browser: exactly this script and this style, and no connection to anywhere."""
+    return f"default-src 'none'; script-src {_hash(code)}; style-src {_hash(css)}; base-uri 'none'; form-action 'none'"
+
+
+def page(recording: "Recording") -> str:
+    """The standalone page of a recording: offline, no foreign address in it, under its own strict policy.
+
+    Its address takes options after `#`: `event=12` (counted from 1), `theme=light` or `dark`, `text=off` (no text,
+    for comparing pictures) and `still` (fixed width, light unless told otherwise), joined by `&`.
+    """
+    code = script() + "\nstartPage();\n"
+    css = style() + page_style()
+    # "<" could end the element that the payload stands in; as an escape it is the same string to JSON.
+    data = json.dumps(payload(recording), separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape(f"zerolab: {describe(recording)}")
+    return _PAGE.format(policy=policy(code, css), title=title, style=css, payload=data, script=code)
+
+
+def frame(recording: "Recording", height: int = FRAME_HEIGHT) -> str:
+    """The page inside an iframe, for exported notebooks and sites: nothing to fetch, loaded when scrolled to."""
+    inner = html.escape(page(recording), quote=True)
+    title = html.escape(describe(recording), quote=True)
+    look = f"width:100%;height:{height}px;border:0"
+    return f'<iframe title="{title}" sandbox="allow-scripts" loading="lazy" style="{look}" srcdoc="{inner}"></iframe>'

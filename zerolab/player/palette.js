@@ -1,0 +1,121 @@
+// Colours and patterns. One meaning each: saturated hues are ranks (owners), muted ones are categories of memory,
+// greys are computing, amber is "lit" (the current event), red hatching is waiting. No two meanings share a colour,
+// and every rank and category also has a pattern, so that nothing is told by colour alone.
+
+/** Okabe and Ito's colours (safe for the common colour blindnesses), eight ranks; a ninth starts over. */
+const RANKS = {
+  light: ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89400", "#5b6270"],
+  dark: ["#3d9bd6", "#efb440", "#2fbf97", "#dc96bd", "#7cc8f2", "#ea7f3c", "#d3c13c", "#98a1b0"],
+};
+const RANK_PATTERNS = ["plain", "rising", "falling", "dots", "level", "upright", "cross", "checks"];
+
+const CATEGORY_COLOURS = {
+  light: {
+    parameters: "#6d4f3b", gradients: "#b7957a", optimizer_state: "#dfcebb",
+    communication: "#7f6a9e", activations: "#b5c4b1", other: "#dcdcd8",
+  },
+  dark: {
+    parameters: "#d9b99b", gradients: "#987a62", optimizer_state: "#5e4c3f",
+    communication: "#a48fc6", activations: "#5f7460", other: "#45484b",
+  },
+};
+const CATEGORY_PATTERNS = {
+  parameters: "plain", gradients: "rising", optimizer_state: "dots",
+  communication: "falling", activations: "plain", other: "level",
+};
+
+/** The order in which memory is stacked: the state at the bottom, where the formula's line can be read against it. */
+export const STACK = ["parameters", "gradients", "optimizer_state", "communication", "activations", "other"];
+
+const INKS = {
+  light: {
+    paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#b9bec6",
+    lit: "#f5b700", glow: "rgba(245, 183, 0, 0.20)", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
+    optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b",
+  },
+  dark: {
+    paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
+    lit: "#ffcf33", glow: "rgba(255, 207, 51, 0.18)", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
+    optimizer: "#c3c9d2", onDark: "#14171c", formula: "#ff6f9f",
+  },
+};
+
+/** How each pattern crosses an 8 by 8 tile: line segments `[x0, y0, x1, y1]`, or discs `[x, y]`. */
+const TILES = {
+  plain: [],
+  rising: [[-2, 2, 2, -2], [-2, 10, 10, -2], [6, 10, 10, 6]],
+  falling: [[-2, 6, 2, 10], [-2, -2, 10, 10], [6, -2, 10, 2]],
+  dots: [[2, 2], [6, 6]],
+  level: [[0, 2, 8, 2], [0, 6, 8, 6]],
+  upright: [[2, 0, 2, 8], [6, 0, 6, 8]],
+  cross: [[0, 4, 8, 4], [4, 0, 4, 8]],
+  checks: [[1, 2, 3, 2], [5, 6, 7, 6]],
+};
+
+/** One theme's colours, and its pattern fills, made once per canvas scale. */
+export class Palette {
+  constructor(theme) {
+    this.theme = theme;
+    Object.assign(this, INKS[theme]);
+    this.fills = new Map();
+  }
+
+  rankColour(rank) {
+    return RANKS[this.theme][rank % 8];
+  }
+
+  /** The fill of what `rank` owns. */
+  rank(context, rank) {
+    return this.#pattern(context, this.rankColour(rank), RANK_PATTERNS[rank % 8], this.paper, 0.5);
+  }
+
+  /** The fill of a category of memory. */
+  category(context, category) {
+    return this.#pattern(context, CATEGORY_COLOURS[this.theme][category], CATEGORY_PATTERNS[category], this.ink, 0.28);
+  }
+
+  /** The fill of waiting: red hatching over paper, never a solid colour, because nothing is done. */
+  waiting(context) {
+    return this.#pattern(context, this.paper, "rising", this.wait, 0.95);
+  }
+
+  /** The fill of a collective in flight. */
+  communication(context) {
+    return this.#pattern(context, CATEGORY_COLOURS[this.theme].communication, "plain", this.ink, 0);
+  }
+
+  #pattern(context, colour, name, stroke, strength) {
+    if (name === "plain") return colour;
+    const key = `${colour}:${name}`;
+    if (!this.fills.has(key)) this.fills.set(key, this.#tile(context, colour, name, stroke, strength));
+    return this.fills.get(key);
+  }
+
+  #tile(context, colour, name, stroke, strength) {
+    const scale = 2;
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = 8 * scale;
+    const tile = canvas.getContext("2d");
+    tile.scale(scale, scale);
+    tile.fillStyle = colour;
+    tile.fillRect(0, 0, 8, 8);
+    tile.globalAlpha = strength;
+    tile.strokeStyle = tile.fillStyle = stroke;
+    tile.lineWidth = 1.2;
+    tile.beginPath();
+    for (const [x0, y0, x1, y1] of TILES[name]) {
+      if (x1 === undefined) {
+        tile.moveTo(x0 + 1, y0);
+        tile.arc(x0, y0, 1, 0, 7);
+      } else {
+        tile.moveTo(x0, y0);
+        tile.lineTo(x1, y1);
+      }
+    }
+    if (name === "dots") tile.fill();
+    else tile.stroke();
+    const pattern = context.createPattern(canvas, "repeat");
+    pattern.setTransform(new DOMMatrix([1 / scale, 0, 0, 1 / scale, 0, 0]));
+    return pattern;
+  }
+}

@@ -1,0 +1,248 @@
+"""A recording as the page reads it: columns of small numbers in base64, and the few tables they point into.
+
+A JSON list of events costs 400 bytes an event. Here every field is one column over all events, rank by rank in the
+order of `seq`; a column holds the differences from one event to the next (or the plain values, where differences say
+nothing), runs of zeros are counted instead of repeated, and the numbers are written in as few bytes as they need.
+What repeats (words, sources, spans) stands in a table once and is pointed to from 1; 0 means "nothing".
+"""
+
+import base64
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, Source, Spans, UnitInfo
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+VERSION = 1
+SHARDED_STAGES = ("zero1", "zero2", "zero3")
+META = (
+    "stage",
+    "num_params",
+    "optimizer",
+    "precision",
+    "backend",
+    "device",
+    "simulated",
+    "formula",
+    "steps",
+)
+
+
+T = TypeVar("T", bound=Hashable)
+Held = dict[tuple[str, str], dict[int, Spans]]
+
+
+class Table(Generic[T]):
+    """Values that events point into, each stored once; `index` gives a value's place, counted from 1."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._places: dict[T, int] = {}
+
+    def index(self, value: T | None) -> int:
+        """The place of `value`, which is appended if it is new; 0 for None."""
+        if value is None:
+            return 0
+        if value not in self._places:
+            self.values.append(value)
+            self._places[value] = len(self.values)
+        return self._places[value]
+
+
+def zigzag(value: int) -> int:
+    """A signed number as an unsigned one, small staying small: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    return 2 * value if value >= 0 else -2 * value - 1
+
+
+def varint(value: int) -> bytes:
+    """An unsigned number in groups of seven bits, lowest first; the high bit says that more follow."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode(values: Iterable[int]) -> str:
+    """Numbers as base64 text: zigzag varints; a zero is followed by how many more zeros come after it."""
+    out = bytearray()
+    zeros = 0
+    for value in [*values, None]:
+        if value == 0:
+            zeros += 1
+            continue
+        if zeros:
+            out += b"\0" + varint(zeros - 1)
+            zeros = 0
+        if value is not None:
+            out += varint(zigzag(value))
+    return base64.b64encode(bytes(out)).decode()
+
+
+def column(values: list[int], *, delta: bool) -> dict[str, object]:
+    """One column of the payload: its text, and whether it holds differences."""
+    steps = [b - a for a, b in zip([0, *values], values, strict=False)] if delta else values
+    return {"delta": delta, "data": encode(steps)}
+
+
+class _Tables:
+    """All tables of a payload, filled while the columns are written."""
+
+    def __init__(self, recording: "Recording") -> None:
+        self.words: Table[str] = Table()
+        self.spans: Table[tuple[tuple[int, int], ...]] = Table()
+        self.groups: Table[tuple[int, ...]] = Table()
+        self.sources: Table[str] = Table()
+        self.units: Table[str] = Table()
+        for unit in recording.units:
+            self.units.index(unit.name)
+
+
+def _fields(tables: _Tables) -> dict[str, tuple[bool, Callable[[Event], int]]]:
+    """Every column but `place`, `parent` and `live`: whether it holds differences, and its value for an event."""
+
+    def code(words: tuple[str, ...], word: str | None) -> int:
+        return 0 if word is None else words.index(word) + 1
+
+    return {
+        "t_start": (True, lambda e: e.t_start),
+        "duration": (False, lambda e: e.t_end - e.t_start),
+        "step": (True, lambda e: e.step),
+        "phase": (True, lambda e: code(PHASES, e.phase)),
+        "kind": (False, lambda e: code(KINDS, e.kind)),
+        "op": (False, lambda e: tables.words.index(e.op)),
+        "unit": (True, lambda e: tables.units.index(e.unit)),
+        "group": (True, lambda e: tables.groups.index(e.group)),
+        "dtype": (True, lambda e: tables.words.index(e.dtype)),
+        "numel": (True, lambda e: e.numel),
+        "logical_bytes": (False, lambda e: e.logical_bytes),
+        "source": (True, lambda e: tables.sources.index(e.source.id if e.source else None)),
+        "line": (True, lambda e: e.source.line if e.source else 0),
+        "from_autograd": (True, lambda e: int(bool(e.source and e.source.from_autograd))),
+        "number": (False, lambda e: 0 if e.number is None else e.number + 1),
+        "peer": (False, lambda e: 0 if e.peer is None else e.peer + 1),
+        "category": (False, lambda e: code(CATEGORIES, e.category)),
+        "spans": (False, lambda e: tables.spans.index(e.spans)),
+        "text": (False, lambda e: tables.words.index(e.text)),
+    }
+
+
+def _live(events: list[Event]) -> dict[str, list[int]]:
+    """The live bytes per category after each event; an event that says nothing repeats its rank's last word."""
+    out: dict[str, list[int]] = {category: [] for category in CATEGORIES}
+    last: dict[int, dict[str, int]] = {}
+    for event in events:
+        live = last[event.rank] = event.live or last.get(event.rank, {})
+        for category, values in out.items():
+            values.append(live.get(category, 0))
+    return out
+
+
+def _columns(events: list[Event], tables: _Tables) -> dict[str, object]:
+    """All columns over all events."""
+    columns: dict[str, object] = {
+        "rank": column([e.rank for e in events], delta=True),
+        # Within a rank `seq` counts up by one, so what is left after subtracting the place is a run of zeros.
+        "seq": column([e.seq - place for place, e in enumerate(events)], delta=True),
+        "parent": column([0 if e.parent is None else e.seq - e.parent for e in events], delta=False),
+    }
+    for name, (delta, value) in _fields(tables).items():
+        columns[name] = column([value(e) for e in events], delta=delta)
+    for category, values in _live(events).items():
+        columns[f"live.{category}"] = column(values, delta=True)
+    return columns
+
+
+def _held(events: Iterable[Event]) -> Held:
+    """For every unit and category the smallest part that each rank was ever recorded to hold."""
+
+    def size(spans: Spans) -> int:
+        return sum(stop - start for start, stop in spans)
+
+    held: Held = {}
+    for event in events:
+        if event.op == "hold" and event.unit and event.category and event.spans:
+            of_ranks = held.setdefault((event.unit, event.category), {})
+            of_ranks[event.rank] = min(of_ranks.get(event.rank, event.spans), event.spans, key=size)
+    return held
+
+
+def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]] | None:
+    """Who keeps which part of a unit's flat, read off the recording: `[start, stop, rank]`, or None if all keep all.
+
+    The part that a rank never lets go of is the one it owns. Where every rank always held everything (ZeRO-1 under an
+    optimizer without state), the stage's own rule is used: N equal parts in rank order.
+    """
+    for category in ("optimizer_state", "parameters", "gradients"):
+        of_ranks = held.get((unit.name, category), {})
+        parts = sorted([start, stop, rank] for rank, spans in of_ranks.items() for start, stop in spans)
+        disjoint = all(left[1] <= right[0] for left, right in zip(parts, parts[1:], strict=False))
+        if len(of_ranks) > 1 and disjoint:
+            return parts
+    if recording.world_size == 1 or (recording.meta.get("stage") in SHARDED_STAGES and not unit.frozen):
+        share = unit.padded // recording.world_size
+        return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
+    return None
+
+
+def _units(recording: "Recording", tables: _Tables, held: Held) -> list[dict[str, object]]:
+    """The units in the order of the model; a unit that only events name is listed without a size."""
+    known = {unit.name: unit for unit in recording.units}
+    out: list[dict[str, object]] = []
+    for name in tables.units.values:
+        unit = known.get(name, UnitInfo(name, 0, 0, "", ()))
+        out.append(
+            {
+                "name": name,
+                "numel": unit.numel,
+                "padded": unit.padded,
+                "dtype": unit.dtype,
+                "parameters": len(unit.parameters),
+                "frozen": unit.frozen,
+                "owners": owners(recording, unit, held) if unit.padded else None,
+            }
+        )
+    return out
+
+
+def describe(recording: "Recording") -> str:
+    """The recording in one sentence that is the same on every machine: it names no times and counts no waits."""
+    meta = recording.meta
+    steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
+    stage = str(meta.get("stage") or "a loop of your own")
+    ranks = "1 rank" if recording.world_size == 1 else f"{recording.world_size} ranks"
+    collectives = {e.number for rank in recording.ranks for e in rank.events if e.kind == "collective"} - {None}
+    text = f"{stage} on {ranks}, {'simulated' if meta.get('simulated') else 'recorded'}: "
+    text += f"{steps} training step{'' if steps == 1 else 's'}, "
+    return text + f"{len(collectives)} collectives, {len(recording.units)} units"
+
+
+def payload(recording: "Recording") -> dict[str, object]:
+    """The whole recording as plain JSON values for the player; at most about 60 bytes an event, tables apart."""
+    ranks = sorted(recording.ranks, key=lambda rank: rank.rank)
+    events = [event for rank in ranks for event in sorted(rank.events, key=lambda e: e.seq)]
+    tables = _Tables(recording)
+    columns = _columns(events, tables)
+    missing = Source("source not recorded", "")
+    texts = [recording.sources.get(key, missing) for key in tables.sources.values]
+    return {
+        "format": "zerolab-player",
+        "version": VERSION,
+        "title": describe(recording),
+        "world_size": recording.world_size,
+        "meta": {key: recording.meta.get(key) for key in META},
+        "ranks": [{"rank": r.rank, "complete": r.complete, "events": len(r.events)} for r in ranks],
+        "phases": PHASES,
+        "kinds": KINDS,
+        "categories": CATEGORIES,
+        "words": tables.words.values,
+        "groups": tables.groups.values,
+        "spans": [[edge for span in spans for edge in span] for spans in tables.spans.values],
+        "units": _units(recording, tables, _held(events)),
+        "sources": [{"label": source.label, "text": source.text} for source in texts],
+        "count": len(events),
+        "columns": columns,
+    }

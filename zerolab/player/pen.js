@@ -1,0 +1,84 @@
+// A canvas to draw on: sharp at any pixel ratio, with text that is cut to fit and remembers where it stands.
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
+
+/** The canvas of one pane. `labels` lists every text drawn since the last `clear`, so that a test can see overlaps. */
+export class Pen {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.labels = [];
+    this.width = 0;
+    this.height = 0;
+    this.showText = true;
+  }
+
+  /** Gives the canvas a size in CSS pixels; true if that changed anything. */
+  resize(width, height, scale = window.devicePixelRatio || 1) {
+    if (width === this.width && height === this.height && scale === this.scale) return false;
+    Object.assign(this, { width, height, scale });
+    this.canvas.width = Math.round(width * scale);
+    this.canvas.height = Math.round(height * scale);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    this.context.setTransform(scale, 0, 0, scale, 0, 0);
+    return true;
+  }
+
+  clear() {
+    this.context.clearRect(0, 0, this.width, this.height);
+    this.labels = [];
+  }
+
+  box(x, y, width, height, fill) {
+    this.context.fillStyle = fill;
+    this.context.fillRect(x, y, width, height);
+  }
+
+  frame(x, y, width, height, stroke, lineWidth = 1) {
+    this.context.strokeStyle = stroke;
+    this.context.lineWidth = lineWidth;
+    this.context.strokeRect(x + lineWidth / 2, y + lineWidth / 2, Math.max(0, width - lineWidth), Math.max(0, height - lineWidth));
+  }
+
+  line(x0, y0, x1, y1, stroke, lineWidth = 1, dash = []) {
+    const { context } = this;
+    context.strokeStyle = stroke;
+    context.lineWidth = lineWidth;
+    context.setLineDash(dash);
+    context.beginPath();
+    context.moveTo(x0, y0);
+    context.lineTo(x1, y1);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  /**
+   * Writes `text` at (x, middle of the line y), cut with an ellipsis to `room` pixels; nothing if not even three
+   * letters fit. `align` is "left", "center" or "right". Returns the width that was written.
+   */
+  text(text, x, y, { colour, size = 11, weight = 400, align = "left", room = Infinity } = {}) {
+    const { context } = this;
+    context.font = `${weight} ${size}px ${FONT}`;
+    const shown = this.#cut(text, room);
+    if (!shown) return 0;
+    const width = context.measureText(shown).width;
+    const left = align === "center" ? x - width / 2 : align === "right" ? x - width : x;
+    this.labels.push({ text: shown, x: left, y: y - size * 0.55, width, height: size * 1.1 });
+    if (this.showText) {
+      context.fillStyle = colour;
+      context.textBaseline = "middle";
+      context.fillText(shown, left, y + 0.5);
+    }
+    return width;
+  }
+
+  #cut(text, room) {
+    if (this.context.measureText(text).width <= room) return text;
+    for (let length = text.length - 1; length >= 3; length--) {
+      const shorter = `${text.slice(0, length)}…`;
+      if (this.context.measureText(shorter).width <= room) return shorter;
+    }
+    return "";
+  }
+}

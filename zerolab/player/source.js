@@ -1,0 +1,98 @@
+// The line of source that caused the current event, lit in the file or the learner's cell it stands in.
+
+import { lastAtMost } from "./model.js";
+
+const TOKENS = /(#.*$)|("""[\s\S]*?(?:"""|$)|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b(and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|None|nonlocal|not|or|pass|raise|return|True|False|try|while|with|yield)\b/gm;
+
+/** Splits Python source into pieces `[text, class]`; the class is "comment", "string", "keyword" or "". */
+export function pieces(text) {
+  const out = [];
+  let at = 0;
+  for (const match of text.matchAll(TOKENS)) {
+    if (match.index > at) out.push([text.slice(at, match.index), ""]);
+    out.push([match[0], match[1] ? "comment" : match[2] ? "string" : "keyword"]);
+    at = match.index + match[0].length;
+  }
+  if (at < text.length) out.push([text.slice(at), ""]);
+  return out;
+}
+
+/** Python source as lines of DOM nodes; everything is set as text, so nothing in it can become markup. */
+function lines(text) {
+  const rows = [[]];
+  for (const [piece, kind] of pieces(text)) {
+    piece.split("\n").forEach((part, k) => {
+      if (k) rows.push([]);
+      if (!part) return;
+      const span = document.createElement("span");
+      span.textContent = part;
+      if (kind) span.className = `zl-${kind}`;
+      rows.at(-1).push(span);
+    });
+  }
+  return rows;
+}
+
+/** The pane: a heading with the file's name and the text below it. */
+export class SourcePane {
+  constructor(heading, box) {
+    Object.assign(this, { heading, box, shown: null, lit: null, texts: new Map() });
+  }
+
+  draw({ model, event }) {
+    if (!event || event.source === null) {
+      // The text stays, so that the pane does not flicker between an event with a line and one without.
+      const last = event ? this.#lastOf(model, event) : null;
+      if (last !== null) this.#show(last, model.payload.sources[last]);
+      this.#light(null);
+      this.#head(event ? "no line recorded for this event" : "", "");
+      return;
+    }
+    const source = model.payload.sources[event.source];
+    this.#show(event.source, source);
+    this.#head(`${source.label}:${event.line}`, event.fromAutograd ? "from autograd" : "");
+    this.#light(this.texts.get(event.source).children[event.line - 1] ?? null);
+  }
+
+  /** The source that the event's rank was last seen in. */
+  #lastOf(model, event) {
+    const places = model.ofRank[event.rank];
+    const found = places.slice(0, lastAtMost(places, event.index) + 1).findLast((i) => model.columns.source[i] > 0);
+    return found === undefined ? null : model.columns.source[found] - 1;
+  }
+
+  #head(label, note) {
+    const text = note ? `${label} (${note})` : label;
+    if (this.heading.textContent !== text) this.heading.textContent = text;
+  }
+
+  #show(key, source) {
+    if (this.shown === key) return;
+    if (!this.texts.has(key)) this.texts.set(key, this.#build(source.text));
+    this.box.replaceChildren(this.texts.get(key));
+    this.shown = key;
+    this.lit = null;
+  }
+
+  #build(text) {
+    const code = document.createElement("code");
+    lines(text).forEach((spans, k) => {
+      const row = document.createElement("div");
+      row.dataset.line = String(k + 1);
+      row.append(...spans);
+      code.append(row);
+    });
+    return code;
+  }
+
+  #light(row) {
+    if (row === this.lit) return;
+    this.lit?.classList.remove("zl-lit");
+    this.lit = row;
+    if (!row) return;
+    row.classList.add("zl-lit");
+    const { box } = this;
+    const hidden = row.offsetTop < box.scrollTop + 40 || row.offsetTop > box.scrollTop + box.clientHeight - 60;
+    if (hidden) box.scrollTop = row.offsetTop - box.clientHeight / 2;
+  }
+}

@@ -1,0 +1,24 @@
+// Light or dark: what the reader chose in the player, else what the page around it says, else what the system says.
+
+/** The theme of the surrounding page: JupyterLab's and VS Code's marks on the body, else the system's preference. */
+export function surroundingTheme() {
+  const { body } = document;
+  const lab = body.dataset.jpThemeLight;
+  if (lab !== undefined) return lab === "true" ? "light" : "dark";
+  if (body.classList.contains("vscode-dark")) return "dark";
+  if (body.classList.contains("vscode-high-contrast")) return body.classList.contains("vscode-high-contrast-light") ? "light" : "dark";
+  if (body.classList.contains("vscode-light")) return "light";
+  return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+/** Calls `changed` whenever the surrounding theme may have changed; returns a function that stops it. */
+export function watchTheme(changed) {
+  const observer = new MutationObserver(changed);
+  observer.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-light"] });
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  system.addEventListener("change", changed);
+  return () => {
+    observer.disconnect();
+    system.removeEventListener("change", changed);
+  };
+}

@@ -1,0 +1,160 @@
+// What every rank did when: a lane for computing and a lane for communication, on the common time axis.
+
+import { GUTTER } from "./axis.js";
+import { tail, words } from "./format.js";
+import { Pen } from "./pen.js";
+import { rankName, rankTrouble, rowHeights } from "./rows.js";
+
+const LANES = { module: 0, optimizer: 0, wait: 0, collective: 1 };
+
+/** The time axis through a pane: a thin line at every round time. */
+export function drawTicks(pen, palette, axis, height) {
+  for (const { x } of axis.ticks()) pen.line(x + 0.5, 0, x + 0.5, height, palette.hair);
+}
+
+/** The pane. Bars are drawn once per view into `pen`; the cursor and the lit bars lie over it in `over`. */
+export class Timeline {
+  constructor(canvas, overlay) {
+    this.pen = new Pen(canvas);
+    this.over = new Pen(overlay);
+  }
+
+  layout(model, width) {
+    this.rows = rowHeights(model.worldSize, 2, 13, 9);
+    this.height = this.rows.pitch * model.worldSize;
+    this.over.resize(width, this.height);
+    return this.pen.resize(width, this.height);
+  }
+
+  /** Everything that stays while the cursor moves. */
+  drawView({ model, palette, axis }) {
+    const { pen } = this;
+    pen.clear();
+    this.bars = [];
+    drawTicks(pen, palette, axis, this.height);
+    for (let rank = 0; rank < model.worldSize; rank++) this.#rank(model, palette, axis, rank);
+  }
+
+  /** The cursor, and the current event's bar with its like on the other ranks. */
+  draw({ model, palette, axis, index, event, time }) {
+    const { over } = this;
+    over.clear();
+    if (!event) return;
+    for (const other of event.kind === "collective" || event.kind === "wait" ? model.sameCollective(index) : []) {
+      this.#light(model, palette, axis, other, 1);
+    }
+    this.#light(model, palette, axis, index, 2);
+    const x = Math.round(axis.x(time)) + 0.5;
+    if (x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
+  }
+
+  /** The event whose bar lies at a point, children of it last; null where there is none. */
+  hit(x, y) {
+    const found = this.bars.findLast((bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + this.rows.line);
+    return found ? found.index : null;
+  }
+
+  #lane(rank, lane) {
+    return rank * this.rows.pitch + lane * (this.rows.line + 2) + 2;
+  }
+
+  #rank(model, palette, axis, rank) {
+    const { pen, rows } = this;
+    const top = this.#lane(rank, 0);
+    rankName(pen, palette, rank, top, rows.row >= 24 ? rows.line : rows.row);
+    if (rows.line >= 10) {
+      const style = { colour: palette.muted, size: 10.5, align: "right" };
+      pen.text("computing", GUTTER.left - 10, top + rows.line / 2, style);
+      pen.text("communication", GUTTER.left - 10, top + rows.line * 1.5 + 2, style);
+    }
+    const first = this.bars.length;
+    for (const i of drawn(model, model.ofRank[rank])) this.#bar(model, palette, axis, i);
+    for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
+    const trouble = rankTrouble(model.payload, rank);
+    if (trouble) this.#trouble(model, palette, axis, rank, trouble);
+  }
+
+  #trouble(model, palette, axis, rank, sentence) {
+    const places = model.ofRank[rank];
+    const end = places.length ? axis.x(model.columns.t_end[places.at(-1)]) : axis.left;
+    if (end > axis.right) return;
+    const x = Math.max(end + 8, axis.left);
+    const y = this.#lane(rank, 0) + this.rows.row / 2;
+    const room = axis.right - x;
+    const style = { colour: palette.wait, size: 11.5, room };
+    if (room > 120) this.pen.text(sentence, x, y, style);
+    else this.pen.text(sentence, Math.min(end, axis.right) - 8, y, { ...style, room: Infinity, align: "right" });
+  }
+
+  #bar(model, palette, axis, i) {
+    const { pen, rows } = this;
+    const event = model.event(i);
+    const extent = axis.extent(event.start, event.end);
+    if (!extent) return;
+    const [x, width] = extent;
+    const y = this.#lane(event.rank, LANES[event.kind]);
+    pen.box(x, y, width, rows.line, this.#fill(palette, event));
+    if (event.kind === "wait") pen.frame(x, y, width, rows.line, palette.wait);
+    else if (width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
+    this.bars.push({ index: i, x, y, width });
+  }
+
+  /** Names a bar where nothing else lies over it. */
+  #label(model, palette, bar, [x, width]) {
+    const event = model.event(bar.index);
+    const { y } = bar;
+    if (this.rows.line < 11 || event.kind === "wait" || width < 14) return;
+    const names = [this.#name(event, event.unit ?? ""), this.#name(event, tail(event.unit ?? "")), tail(event.unit ?? event.op)];
+    this.pen.context.font = "400 10px system-ui";
+    const fits = names.find((name) => name && this.pen.context.measureText(name).width < width - 8);
+    const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
+    if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, { colour, size: 10, align: "center", room: width - 4 });
+  }
+
+  #name(event, unit) {
+    if (event.kind === "module") return unit;
+    return `${words(event.op)} ${unit}`.trim();
+  }
+
+  #fill(palette, event) {
+    if (event.kind === "wait") return palette.waiting(this.pen.context);
+    if (event.kind === "collective") return palette.communication(this.pen.context);
+    if (event.kind === "optimizer") return palette.optimizer;
+    return event.op === "backward" ? palette.backward : palette.forward;
+  }
+
+  #light(model, palette, axis, index, lineWidth) {
+    const parent = model.columns.parent[index];
+    const kind = model.payload.kinds[model.columns.kind[index] - 1];
+    const at = parent >= 0 && kind === "collective" ? parent : index;
+    const event = model.event(at);
+    const extent = axis.extent(event.start, event.end);
+    if (!extent || !(event.kind in LANES)) return;
+    const [x, width] = extent;
+    this.over.frame(x - 2, this.#lane(event.rank, LANES[event.kind]) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+  }
+}
+
+/** Each bar with the widest part of it, `[x, width]`, that no later bar of the same lane covers. */
+function freeRooms(bars) {
+  return bars.map((bar, k) => {
+    const end = bar.x + bar.width;
+    let best = [bar.x, 0];
+    let from = bar.x;
+    for (const other of [...bars.slice(k + 1).filter((one) => one.y === bar.y && one.x < end), { x: end, width: 0 }]) {
+      if (other.x - from > best[1]) best = [from, other.x - from];
+      from = Math.max(from, other.x + other.width);
+    }
+    return [bar, best];
+  });
+}
+
+/** The events of a rank that have a bar, long ones first where they start together, so that what is inside lies on top. */
+function drawn(model, places) {
+  const { columns, payload } = model;
+  const kept = places.filter((i) => {
+    const kind = payload.kinds[columns.kind[i] - 1];
+    return kind in LANES && !(kind === "collective" && columns.parent[i] >= 0);
+  });
+  return kept.sort((a, b) => columns.t_start[a] - columns.t_start[b] || columns.t_end[b] - columns.t_end[a]);
+}

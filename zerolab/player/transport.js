@@ -1,0 +1,123 @@
+// The row of controls below the panes: play, step, speed, and the scrubber over the whole recording.
+
+import { element, icon } from "./dom.js";
+import { count, exact } from "./format.js";
+import { SPEEDS } from "./clock.js";
+
+/** "4 times slower than real", from the factor by which time is stretched. */
+export function pace(slower) {
+  const factor = slower >= 1 ? slower : 1 / slower;
+  const shown = factor >= 10 ? exact(Number(factor.toPrecision(2))) : factor.toPrecision(2);
+  return slower >= 1 ? `${shown}× slower than real` : `${shown}× faster than real`;
+}
+
+/** The controls of one player; `draw` shows the current event's place. */
+export class Transport {
+  constructor(player) {
+    this.player = player;
+    this.model = player.model;
+    const button = (name, title, action) => {
+      const made = element("button", { type: "button", class: `zl-${name}`, title, "aria-label": title }, icon(name));
+      made.addEventListener("click", action);
+      return made;
+    };
+    this.play = button("play", "Play", () => player.toggle());
+    this.speed = this.#speeds();
+    this.view = element("button", { type: "button", class: "zl-wide", title: "One step or the whole run (z)" }, "whole run");
+    this.view.addEventListener("click", () => player.toggleView());
+    this.track = this.#track();
+    this.place = element("output", { class: "zl-place" });
+    this.pace = element("span", { class: "zl-pace" });
+    this.element = element(
+      "div", { class: "zl-transport", role: "group", "aria-label": "Controls" },
+      button("previousPhase", "Previous phase (↑)", () => player.stepPhase(-1)),
+      button("previous", "Previous event (←)", () => player.step(-1)),
+      this.play,
+      button("next", "Next event (→)", () => player.step(1)),
+      button("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
+      this.track, this.place,
+      element("label", { class: "zl-speed" }, this.speed, this.pace), this.view,
+    );
+    if (!this.model.count) for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
+  }
+
+  draw({ index, playing, speed, slower, whole }) {
+    const { model } = this;
+    const wanted = playing ? "pause" : "play";
+    if (this.play.dataset.shows !== wanted) {
+      this.play.dataset.shows = wanted;
+      this.play.replaceChildren(icon(wanted));
+      this.play.title = playing ? "Pause (space)" : "Play (space)";
+      this.play.setAttribute("aria-label", playing ? "Pause" : "Play");
+      this.play.setAttribute("aria-pressed", String(playing));
+    }
+    this.speed.value = String(speed);
+    this.pace.textContent = pace(slower);
+    this.view.setAttribute("aria-pressed", String(whole));
+    if (!model.count) return;
+    this.thumb.style.left = `${this.#share(index) * 100}%`;
+    this.place.textContent = `event ${exact(index + 1)} of ${exact(model.count)}`;
+    this.track.setAttribute("aria-valuenow", String(index + 1));
+    this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
+  }
+
+  #speeds() {
+    const options = SPEEDS.map((speed) => element("option", { value: speed }, `${speed}×`));
+    const select = element("select", { "aria-label": "Speed", title: "Speed (+ and −)" }, ...options);
+    select.addEventListener("change", () => this.player.setSpeed(Number(select.value)));
+    return select;
+  }
+
+  /** The scrubber: every event has the same room, so that a long setup does not hide the steps. */
+  #track() {
+    const parts = this.model.windows.map((window) => {
+      const part = element("span", { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` }, name(window));
+      part.style.flexGrow = String(window.events);
+      return part;
+    });
+    this.thumb = element("i", { class: "zl-thumb" });
+    const attributes = {
+      class: "zl-track", role: "slider", "aria-label": "Event", "aria-orientation": "horizontal",
+      "aria-valuemin": Math.min(1, this.model.count), "aria-valuemax": this.model.count, "aria-valuenow": Math.min(1, this.model.count), tabindex: 0,
+    };
+    const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), this.thumb);
+    drag(track, (share) => this.player.goto(this.#at(share)));
+    return track;
+  }
+
+  /** Events in the order of the steps, as the parts of the track stand side by side. */
+  #share(index) {
+    return (index + 0.5) / this.model.count;
+  }
+
+  #at(share) {
+    return Math.floor(share * this.model.count);
+  }
+}
+
+/** A window's name: "setup" for what came before the first step. */
+export function name(window) {
+  return window.step === 0 ? "setup" : `step ${window.step}`;
+}
+
+/** Calls `moved(share, event)` with the pointer's place across `target`, from 0 to 1, while it is held down. */
+export function drag(target, moved, released = () => {}) {
+  let held = false;
+  const share = (event) => {
+    const box = target.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+  };
+  target.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    held = true;
+    target.setPointerCapture(event.pointerId);
+    moved(share(event), event);
+  });
+  target.addEventListener("pointermove", (event) => held && moved(share(event), event));
+  const end = (event) => {
+    if (held) released(event);
+    held = false;
+  };
+  target.addEventListener("pointerup", end);
+  target.addEventListener("pointercancel", end);
+}
