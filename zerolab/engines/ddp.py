@@ -8,7 +8,8 @@ Traffic a rank and step: 2Ψ elements times (N-1)/N, one all_reduce of the gradi
 import torch
 
 from zerolab.engines.collectives import Exchange, all_reduce
-from zerolab.engines.engine import Engine, Flat
+from zerolab.engines.engine import Engine
+from zerolab.engines.flat import Flat
 
 
 class DDP(Engine):
@@ -26,7 +27,7 @@ class DDP(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the whole mean gradient."""
-        flat.owned.grad = gradient.div_(self.world_size)
+        flat.mean = gradient.div_(self.world_size)
 
     def publish(self) -> None:
         """Sends nothing: every rank has made the same update."""

@@ -90,7 +90,8 @@ def partition(model: nn.Module, world_size: int, units: list[str] | None = None)
             kinds.setdefault((not parameter.requires_grad, parameter.dtype), []).append((name, parameter))
         for frozen, dtype in sorted(kinds, key=lambda kind: (kind[0], str(kind[1]))):
             slots = tuple(_lay_out(kinds[frozen, dtype]))
-            name = unit + (" frozen" if frozen else "") + (f" {dtype}"[7:] if _mixed(kinds, frozen) else "")
+            suffix = [" frozen"] * frozen + [f" {dtype}".replace("torch.", "")] * _is_mixed(kinds, frozen)
+            name = unit + "".join(suffix)
             flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size))
     return flats
 
@@ -150,5 +151,5 @@ def _lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
         start += parameter.numel()
 
 
-def _mixed(kinds: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]], frozen: bool) -> bool:
+def _is_mixed(kinds: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]], frozen: bool) -> bool:
     return sum(kind_frozen == frozen for kind_frozen, _ in kinds) > 1

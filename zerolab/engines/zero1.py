@@ -9,7 +9,8 @@ updated parameters go to everyone (Ψ). An all_reduce in place of the first woul
 import torch
 
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
-from zerolab.engines.engine import Engine, Flat
+from zerolab.engines.engine import Engine
+from zerolab.engines.flat import Flat
 
 
 class Zero1(Engine):
@@ -27,7 +28,7 @@ class Zero1(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the whole gradient; the owned part of it is the mean, the rest is what this rank computed."""
-        flat.owned.grad = flat.part(gradient).div_(self.world_size)
+        flat.mean = flat.part(gradient).div_(self.world_size)
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""

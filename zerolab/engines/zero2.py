@@ -9,7 +9,8 @@ Traffic a rank and step: 2Ψ elements times (N-1)/N, the same two collectives as
 import torch
 
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
-from zerolab.engines.engine import Engine, Flat
+from zerolab.engines.engine import Engine
+from zerolab.engines.flat import Flat
 
 
 class Zero2(Engine):
@@ -27,7 +28,7 @@ class Zero2(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        flat.owned.grad = flat.part(gradient).div(self.world_size)
+        flat.mean = flat.part(gradient).div(self.world_size)
         flat.gradient = None
 
     def publish(self) -> None:

@@ -10,8 +10,6 @@ gather refills it; giving a parameter other data would free nothing until backwa
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,7 +18,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
-from zerolab.engines.engine import Engine, Flat
+from zerolab.engines.engine import Engine
+from zerolab.engines.flat import Flat
 from zerolab.engines.partition import ROOT
 
 
@@ -40,7 +39,7 @@ class Zero3(Engine):
         storage = flat.whole.untyped_storage()
         if storage.size() == 0:
             storage.resize_(flat.whole.numel() * flat.whole.element_size())
-            flat.part(flat.whole).copy_(flat.owned.detach())
+            flat.part(flat.whole).copy_(flat.shard)
             all_gather(flat.whole).wait()
             flat.show()
 
@@ -58,7 +57,7 @@ class Zero3(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        flat.owned.grad = flat.part(gradient).div(self.world_size)
+        flat.mean = flat.part(gradient).div(self.world_size)
         flat.gradient = None
 
     def publish(self) -> None:
@@ -112,21 +111,10 @@ class Zero3(Engine):
     def _release_frozen(self, unit: str) -> None:
         """Frozen parameters have no gradient of their own: they are done when the unit owes none to anything else."""
         flats = self._units[unit]
-        if not self._inputs_awaited[unit] and not any(flat.missing for flat in flats if not flat.layout.frozen):
+        if not self._inputs_awaited[unit] and not any(flat.awaited for flat in flats if not flat.layout.frozen):
             for flat in flats:
                 if flat.layout.frozen:
                     self.release(flat)
-
-    @contextmanager
-    def gathered(self, flat: Flat) -> Iterator[None]:
-        """Within it the flat's parameters are whole on every rank, and may be read and written."""
-        self.gather(flat)
-        yield
-        self.release(flat)
-
-    def adopt(self, flat: Flat) -> None:
-        """Takes the owned shard out of what was written into the whole flat."""
-        flat.owned.copy_(flat.part(flat.whole))
 
 
 def _needing_gradient(values: Any) -> list[torch.Tensor]:

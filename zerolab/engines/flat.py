@@ -1,0 +1,122 @@
+"""One flat on one rank: its tensors, and which of them is what.
+
+    whole      [padded]  the unit's parameters end to end; the module's own parameters are views of it
+    shard      [owned]   the part that this rank owns; in most stages a view of `whole`
+    owned      [owned]   what the optimizer updates: the shard itself, or in bf16 an fp32 master copy of it
+    gradient   [padded]  the gradient that is being collected; None while there is none
+    mean       [owned]   the mean gradient over all ranks of what this rank owns; None before it is known
+
+"owned" is a shard of `layout.shard_numel` elements, or in DDP the whole flat.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from zerolab.engines.partition import FlatLayout, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A piece of model state that a rank holds right now: `span` is `[start, stop)` in elements of the unit's flat."""
+
+    category: str
+    unit: str
+    span: tuple[int, int]
+    tensor: torch.Tensor
+
+
+class Flat:
+    """The tensors of one flat on this rank (see the module's text); an engine decides what `shard` is.
+
+    Args:
+        layout: what lies where.
+        parameters: the module's parameters, in the layout's order.
+        rank: this rank.
+    """
+
+    shard: torch.Tensor
+    owned: nn.Parameter
+
+    def __init__(self, layout: FlatLayout, parameters: list[nn.Parameter], rank: int) -> None:
+        self.layout, self.parameters, self.rank = layout, parameters, rank
+        self.gradient: torch.Tensor | None = None
+        self.mean: torch.Tensor | None = None
+        self.awaited: set[Slot] = set(layout.slots)  # the parameters that owe this backward a gradient
+        self.whole = self.lay_out([parameter.detach() for parameter in parameters])
+
+    def members(self) -> Iterator[tuple[Slot, nn.Parameter]]:
+        """The module's parameters, each with its place."""
+        return zip(self.layout.slots, self.parameters, strict=True)
+
+    def lay_out(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The tensors end to end, in the order of the slots, zero-padded: shape [padded], dtype of the layout."""
+        whole = torch.zeros(self.layout.padded, dtype=self.layout.dtype, device=self.parameters[0].device)
+        for slot, tensor in zip(self.layout.slots, tensors, strict=True):
+            whole[slot.start : slot.stop] = tensor.reshape(-1)
+        return whole
+
+    def views(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        """The slots of a tensor as large as the flat, each in its parameter's shape."""
+        return [whole[slot.start : slot.stop].view(slot.shape) for slot in self.layout.slots]
+
+    def part(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a tensor as large as the flat: a view of shape [shard_numel]."""
+        start, stop = self.layout.span(self.rank)
+        return whole[start:stop]
+
+    def show(self) -> None:
+        """Makes the module's parameters views of `whole`."""
+        for parameter, view in zip(self.parameters, self.views(self.whole), strict=True):
+            parameter.data = view
+
+    def load(self, values: torch.Tensor) -> None:
+        """Takes new parameters, laid end to end: shape [padded]."""
+        if self.whole.untyped_storage().size():
+            self.whole.copy_(values)
+        mine = values if self.owned.numel() == self.layout.padded else self.part(values)
+        self.shard.copy_(mine)
+        self.owned.copy_(mine)
+
+    def collect(self, slot: Slot, gradient: torch.Tensor) -> None:
+        """Adds one parameter's finished gradient at its place in the flat's."""
+        self.collected()[slot.start : slot.stop].add_(gradient.reshape(-1))
+        self.awaited.discard(slot)
+
+    def collected(self) -> torch.Tensor:
+        """The gradient as collected so far, shape [padded]; zero where nothing has arrived, padding too."""
+        if self.gradient is None:
+            self.gradient = torch.zeros(self.layout.padded, dtype=self.whole.dtype, device=self.whole.device)
+        return self.gradient
+
+    def begin_update(self) -> None:
+        """Gives the optimizer the mean gradient; to a master copy, in the master's precision and place."""
+        if self.mean is not None:
+            self.owned.grad = self.mean.to(self.owned)
+
+    def finish_update(self) -> None:
+        """Clears the gradients, and brings an updated master copy back into the shard."""
+        self.owned.grad = self.mean = self.gradient = None
+        self.awaited = set(self.layout.slots)
+        if self.owned.dtype != self.shard.dtype:
+            self.shard.copy_(self.owned.detach())
+
+    def holdings(self, optimizer_state: dict[str, object]) -> Iterator[Holding]:
+        """What this rank holds of this flat right now; several holdings may lie in one storage."""
+        name, everything = self.layout.name, (0, self.layout.padded)
+        span = everything if self.owned.numel() == self.layout.padded else self.layout.span(self.rank)
+        if self.whole.untyped_storage().size():
+            yield Holding("parameters", name, everything, self.whole)
+        yield Holding("parameters", name, span, self.shard)
+        if self.gradient is not None:
+            yield Holding("gradients", name, everything, self.gradient)
+        for gradient in (self.mean, self.owned.grad):
+            if gradient is not None:
+                yield Holding("gradients", name, span, gradient)
+        if self.owned.dtype != self.shard.dtype:
+            yield Holding("optimizer_state", name, span, self.owned)
+        for value in optimizer_state.values():
+            if isinstance(value, torch.Tensor):  # a step counter covers no elements
+                yield Holding("optimizer_state", name, span if value.numel() == self.owned.numel() else (0, 0), value)
