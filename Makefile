@@ -33,7 +33,7 @@ test: lint
 	$(ENV)/pytest
 
 bench: env
-	$(ENV)/python -m tests.bench
+	$(ENV)/python tests/bench/run.py
 
 notebooks: env
-	$(ENV)/python -m tools.notebooks
+	$(ENV)/python tools/notebooks.py

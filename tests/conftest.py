@@ -98,7 +98,9 @@ def pytest_runtest_logreport(report):
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.section("time of each part")
     for part, minutes in MINUTES.items():
-        tests = seconds.get(part, {})
+        tests = seconds.get(part)
+        if not tests:
+            continue
         taken = sum(tests.values())
         terminalreporter.line(f"{part:<10} {taken:7.1f} s of {60 * minutes} s, {len(tests)} tests")
         if taken > 60 * minutes:

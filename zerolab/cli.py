@@ -132,13 +132,15 @@ def _play(arguments: Arguments) -> None:
 
 
 def _add_lab(commands: Any) -> None:
-    _command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
+    parser = _command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
+    parser.add_argument("--port", type=int, default=8888, help="the first port to try (default: %(default)s)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
-def _lab(_: Arguments) -> None:
+def _lab(arguments: Arguments) -> None:
     from zerolab.workspace import lab
 
-    lab()
+    lab(port=arguments.port, browser=False if arguments.no_browser else None)
 
 
 def _add_reset(commands: Any) -> None:
@@ -149,7 +151,8 @@ def _add_reset(commands: Any) -> None:
 def _reset(arguments: Arguments) -> None:
     from zerolab.workspace import reset
 
-    reset(arguments.which)
+    restored, kept = reset(arguments.which)
+    print(f"{restored} is as published again" + (f"; yours is kept as {kept}" if kept else ""))
 
 
 def _add_doctor(commands: Any) -> None:

@@ -65,8 +65,7 @@ def find_chromium() -> Path | None:
     named = os.environ.get("ZEROLAB_CHROMIUM")
     if named:
         if not Path(named).is_file():
-            message = f"ZEROLAB_CHROMIUM is {named!r}, which is no file; correct it or unset it"
-            raise FileNotFoundError(message)
+            raise FileNotFoundError(f"ZEROLAB_CHROMIUM is {named!r}, which is no file; correct it or unset it")
         return Path(named)
     for name in CHROMIUM_NAMES:
         found = shutil.which(name)

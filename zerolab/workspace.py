@@ -1,6 +1,6 @@
 """The folder `work/` in which a learner works, and the JupyterLab that opens there.
 
-The notebooks of the series stay as they were published; a learner writes in copies. `open_lab` fills in the copies that
+The notebooks of the series stay as they were published; a learner writes in copies. `lab` fills in the copies that
 are missing and starts JupyterLab on them, `reset` brings one back and keeps the old one beside it.
 """
 
@@ -17,6 +17,7 @@ from typing import NoReturn
 FIRST_NOTEBOOK = "00-start-here.ipynb"
 FIRST_PORT, PORTS = 8888, 100
 PACKAGE = Path(__file__).resolve().parent
+WORK = Path("work")
 
 
 def published() -> Path:
@@ -26,12 +27,11 @@ def published() -> Path:
         RuntimeError: neither is there, so this installation is incomplete.
 
     """
-    checkout = PACKAGE.parent / "notebooks"
-    for folder in (checkout, PACKAGE / "_notebooks"):
-        if any(folder.glob("*.ipynb")):
-            return folder
-    message = f"no notebooks in {checkout}, and this zerolab carries none; install it again"
-    raise RuntimeError(message)
+    checkout = (PACKAGE.parent / "pyproject.toml").is_file()
+    folder = PACKAGE.parent / "notebooks" if checkout else PACKAGE / "_notebooks"
+    if not any(folder.glob("*.ipynb")):
+        raise RuntimeError(f"no notebooks in {folder}, where this zerolab should keep them; install it again")
+    return folder
 
 
 def fill(folder: Path) -> list[Path]:
@@ -63,12 +63,13 @@ def _copy(path: Path, target: Path) -> Path:
         half.replace(target)
     except OSError as problem:
         half.unlink(missing_ok=True)
-        message = f"{target} could not be written ({problem.strerror}); start zerolab in a folder of your own"
-        raise RuntimeError(message) from problem
+        raise RuntimeError(
+            f"{target} could not be written ({problem.strerror}); start zerolab in a folder of your own"
+        ) from problem
     return target
 
 
-def reset(which: str, folder: Path) -> tuple[Path, Path | None]:
+def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
     """Brings one notebook of the series back; returns it, and where the old one is kept (None if there was none).
 
     Args:
@@ -82,8 +83,7 @@ def reset(which: str, folder: Path) -> tuple[Path, Path | None]:
     found = [path for path in sorted(published().glob("*.ipynb")) if path.name.startswith(which)]
     if len(found) != 1 or not which:
         names = ", ".join(path.stem for path in found or sorted(published().glob("*.ipynb")))
-        message = f"{which!r} names {len(found)} notebooks; choose one of {names}"
-        raise ValueError(message)
+        raise ValueError(f"{which!r} names {len(found)} notebooks; choose one of {names}")
     target = folder / found[0].name
     kept = _keep(target) if target.exists() else None
     return _copy(found[0], target), kept
@@ -113,8 +113,7 @@ def free_port(first: int = FIRST_PORT) -> int:
             except OSError:
                 continue
             return port
-    message = f"ports {first} to {first + PORTS - 1} are all taken; close a JupyterLab or give another --port"
-    raise RuntimeError(message)
+    raise RuntimeError(f"ports {first} to {first + PORTS - 1} are all taken; close a JupyterLab or give another --port")
 
 
 def has_display(environment: Mapping[str, str]) -> bool:
@@ -154,7 +153,7 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
     ]
 
 
-def open_lab(folder: Path, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
+def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
     """Fills `folder`, says where to look, and becomes JupyterLab.
 
     Args:
@@ -167,8 +166,7 @@ def open_lab(folder: Path, *, port: int = FIRST_PORT, browser: bool | None = Non
 
     """
     if importlib.util.find_spec("jupyterlab") is None:
-        message = 'JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"'
-        raise RuntimeError(message)
+        raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')
     folder = folder.resolve()
     new = fill(folder)
     chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)

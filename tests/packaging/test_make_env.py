@@ -1,0 +1,148 @@
+"""`make env` chooses torch by looking at the box, says what is missing in a sentence, and does nothing twice."""
+
+import argparse
+import http.server
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+specification = importlib.util.spec_from_file_location("make_env", ROOT / "tools" / "make_env.py")
+make_env = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(make_env)
+
+
+def choice(asked, *, gpu=False, index=True):
+    return make_env.choose_torch(asked, has_gpu=lambda: gpu, answers=lambda _: index)
+
+
+@pytest.mark.parametrize("asked", ["cpu", "cuda", "system"])
+def test_what_the_person_chose_is_taken_whatever_the_box_has(asked):
+    assert choice(asked, gpu=True, index=True) == asked
+
+
+def test_a_working_gpu_gets_the_cuda_build():
+    assert choice("auto", gpu=True) == "cuda"
+
+
+def test_without_a_gpu_the_cpu_index_is_taken_if_it_answers_and_pips_own_settings_if_not():
+    assert choice("auto", index=True) == "cpu"
+    assert choice("auto", index=False) == "default"
+
+
+def test_an_unknown_choice_is_refused_with_the_known_ones():
+    with pytest.raises(SystemExit, match="TORCH=rocm is not known; it is cpu, cuda or system"):
+        choice("rocm")
+
+
+def test_an_index_that_answers_counts_and_one_that_does_not_is_given_up_in_time():
+    class Answers(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            """Says nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert make_env.reaches(f"http://127.0.0.1:{server.server_port}", seconds=20)
+        server.shutdown()
+    assert not make_env.reaches(f"http://127.0.0.1:{server.server_port}", seconds=20)
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as silent:  # takes the connection and never answers
+        assert not make_env.reaches(f"http://127.0.0.1:{silent.server_port}", seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("version", "missing", "sentence"),
+    [
+        ((3, 10), "", "needs Python 3.11 to 3.13, and this is 3.10 .* make env PYTHON=python3.12"),
+        ((3, 14), "", "needs Python 3.11 to 3.13, and this is 3.14"),
+        ((3, 11), "ensurepip", "Python 3.11 has no venv; apt install python3.11-venv"),
+        ((3, 11), "git", "git is not installed; apt install git"),
+    ],
+)
+def test_each_missing_prerequisite_is_a_sentence_with_its_remedy(version, missing, sentence):
+    with pytest.raises(SystemExit, match=sentence):
+        make_env.check_prerequisites(version, lambda name: name != missing, lambda name: name != missing)
+
+
+def test_a_box_with_everything_passes():
+    make_env.check_prerequisites((3, 13), lambda _: True, lambda _: True)
+
+
+def plan(made, *, torch="auto", extras="lab,test", switch=False):
+    """What is to be done with an environment of which `made` is the note."""
+    return make_env.plan(made, argparse.Namespace(torch=torch, extras=extras, switch=switch))
+
+
+def note(**changes):
+    """The note of an environment that is up to date, but for some changes."""
+    same = {"fingerprint": make_env.fingerprint(), "extras": ["lab", "test"], "torch": "cpu", "python": "3.12"}
+    return {**same, **changes}
+
+
+def test_an_environment_that_is_up_to_date_is_left_alone():
+    assert plan(note()) is None
+    assert plan(note(), torch="cpu") is None
+    assert plan(note(extras=["deepspeed", "lab", "test"])) is None, "more than asked for is no reason either"
+
+
+def test_a_changed_project_or_a_further_extra_is_added_to_what_is_there():
+    for planned in (plan(note(fingerprint="older")), plan(note(), extras="lab,test,deepspeed")):
+        assert not planned["fresh"]
+        assert planned["torch"] == "cpu"
+    assert planned["extras"] == ["deepspeed", "lab", "test"]
+
+
+def test_another_torch_or_another_python_makes_it_anew():
+    assert plan(note(), torch="cuda")["fresh"]
+    assert plan(note(python="3.10"), switch=True)["fresh"]
+    assert plan(note(python="3.10")) is None, "unless a Python was chosen, the one that is there will do"
+
+
+def test_the_boxs_own_torch_is_kept_and_the_pins_lose_their_torch_line(tmp_path):
+    environment = make_env.Environment(tmp_path / "env")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    asked = []
+    environment.pip = lambda *arguments: asked.append(arguments)
+    # A torch of this name and version stands for the box's; only its version is looked at.
+    site = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    (site / "torch-2.12.0.dist-info").mkdir()
+    (site / "torch-2.12.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.12.0\n")
+    environment.add_torch("system")
+    assert asked == [(make_env.pinned("setuptools"),)]
+    assert "torch==" not in environment.constraints.read_text()
+    assert "numpy==" in environment.constraints.read_text()
+
+
+def test_a_box_whose_torch_is_too_old_gets_a_sentence_and_no_half_made_environment(tmp_path):
+    environment = make_env.Environment(tmp_path / "env")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    with pytest.raises(SystemExit, match=r"TORCH=system needs torch 2.11 or newer, and .* has none; leave TORCH= out"):
+        environment.add_torch("system")
+    assert not (tmp_path / "env").exists()
+
+
+def make(folder, *arguments):
+    return subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_make_env_does_nothing_the_second_time(tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/make_env.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+    (tmp_path / ".venv" / "bin" / "zerolab").touch()
+    (tmp_path / ".venv" / "zerolab-env.json").write_text(json.dumps(note(python=VERSION)))
+    done = make(tmp_path, "env", f"PYTHON={sys.executable}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_python_that_does_not_start_is_a_sentence():
+    done = make(ROOT, "env", "PYTHON=python3.99")
+    assert done.returncode
+    assert "'python3.99' is not a Python that starts; zerolab needs 3.11 to 3.13" in done.stderr
