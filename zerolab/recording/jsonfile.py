@@ -1,0 +1,261 @@
+"""A recording as a JSON file: compact, readable line by line, and checked piece by piece on the way back in.
+
+An event is one line: when it started and how long it took (nanoseconds), the step, phase, kind and op, the live bytes
+in the order of `categories`, and then by name what only some events have. `at` is the source line, `id:line`, with a
+`*` behind it if autograd was in between. Nothing of a file is ever executed.
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, RankRecording, Source, SourceLine, UnitInfo
+
+FORMAT = "zerolab-recording"
+VERSION = 1
+_OPTIONAL: dict[str, type | tuple[type, ...]] = {
+    "unit": str,
+    "group": list,
+    "dtype": str,
+    "numel": int,
+    "logical_bytes": int,
+    "number": int,
+    "parent": int,
+    "peer": int,
+    "category": str,
+    "spans": list,
+    "text": str,
+}
+
+
+class Contents(NamedTuple):
+    """What a file holds."""
+
+    world_size: int
+    meta: dict[str, object]
+    units: tuple[UnitInfo, ...]
+    sources: dict[str, Source]
+    ranks: list[RankRecording]
+
+
+def write(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Writes the file whole or not at all.
+
+    Raises ValueError if the folder does not exist.
+    """
+    write_text(path, "".join(f"{line}\n" for line in _lines(contents)))
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes any text file whole or not at all.
+
+    Raises ValueError if the folder does not exist, or `path` is one.
+    """
+    target = Path(path)
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"cannot save to {str(path)!r}: its folder does not exist; create it, or choose another")
+    if target.is_dir():
+        raise ValueError(f"cannot save to {str(path)!r}: it is a folder; name a file in it, such as 'run.json'")
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: str | os.PathLike[str]) -> Contents:
+    """Reads and checks a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a folder, an empty, malformed or newer file.
+    """
+    source, name = Path(path), str(path)
+    if source.is_dir():
+        raise ValueError(f"{name!r} is a folder, not a recording: name the file that save() wrote, such as 'run.json'")
+    if not source.exists():
+        raise FileNotFoundError(f"{name!r} does not exist: check the name, or record one with `zerolab record`")
+    try:
+        text = source.read_text(encoding="utf-8")
+        document = json.loads(text)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        what = "is empty" if source.stat().st_size == 0 else f"is not JSON ({error})"
+        raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
+    try:
+        return _document(document)
+    except _Malformed as error:
+        raise ValueError(f"{name!r} is no recording that can be read: {error}") from None
+
+
+class _Malformed(Exception):
+    """What is wrong with a file, and what to do, without its name."""
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _dump(value: object) -> str:
+    return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def _finite(value: object) -> object:
+    """JSON knows neither infinity nor NaN, and a loss may be one: it becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _lines(contents: Contents) -> Iterator[str]:
+    """The file's text, one event a line."""
+    yield "{"
+    for key, value in {"format": FORMAT, "version": VERSION, "world_size": contents.world_size}.items():
+        yield f'"{key}": {_dump(value)},'
+    yield f'"meta": {_dump(contents.meta)},'
+    yield f'"categories": {_dump(CATEGORIES)},'
+    yield from _listed('"units": [', (_dump(_unit_row(unit)) for unit in contents.units), "],")
+    sources = ((key, {"label": source.label, "text": source.text}) for key, source in contents.sources.items())
+    yield from _listed('"sources": {', (f"{_dump(key)}: {_dump(value)}" for key, value in sources), "},")
+    yield '"ranks": ['
+    for place, rank in enumerate(contents.ranks):
+        head = {"rank": rank.rank, "complete": rank.complete, "meta": rank.meta}
+        yield _dump(head)[:-1] + ',"events": ['
+        yield from _listed("", (_dump(_row(event)) for event in rank.events), "]}")
+        if place < len(contents.ranks) - 1:
+            yield ","
+    yield "]"
+    yield "}"
+
+
+def _listed(opening: str, items: Iterator[str], closing: str) -> Iterator[str]:
+    """The items one a line, with commas between them."""
+    if opening:
+        yield opening
+    before = None
+    for item in items:
+        if before is not None:
+            yield before + ","
+        before = item
+    if before is not None:
+        yield before
+    yield closing
+
+
+def _unit_row(unit: UnitInfo) -> dict[str, object]:
+    return {key: getattr(unit, key) for key in ("name", "numel", "padded", "dtype", "parameters", "frozen")}
+
+
+def _row(event: Event) -> list[object]:
+    more: dict[str, object] = {}
+    for key in _OPTIONAL:
+        value = getattr(event, key)
+        if value is not None and not (key in ("numel", "logical_bytes") and value == 0):
+            more[key] = value
+    if event.source is not None:
+        more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
+    head = [event.t_start, event.t_end - event.t_start, event.step, event.phase, event.kind, event.op]
+    return [*head, [event.live.get(category, 0) for category in CATEGORIES], more]
+
+
+def _document(document: Any) -> Contents:
+    found = document.get("format") if isinstance(document, dict) else type(document).__name__
+    if found != FORMAT:
+        raise _Malformed(f"its format is {found!r}, not {FORMAT!r}; name a file that save() wrote")
+    version = _get(document, "version", int)
+    if version > VERSION:
+        raise _Malformed(f"a newer zerolab wrote it (version {version}, this one reads {VERSION}); upgrade zerolab")
+    if version < 1 or _get(document, "categories", list) != list(CATEGORIES):
+        raise _Malformed(f"it says version {version} with other categories than that has; record it again")
+    world_size = _get(document, "world_size", int)
+    units = tuple(_each(document, "units", _unit))
+    sources = {key: _source(value) for key, value in _get(document, "sources", dict).items()}
+    ranks = _each(document, "ranks", lambda value: _rank(value, world_size, sources, units))
+    numbers = [rank.rank for rank in ranks]
+    if not ranks or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < world_size:
+        raise _Malformed(f"it has ranks {numbers} of a world of {world_size}; record it again")
+    return Contents(world_size, _get(document, "meta", dict), units, sources, ranks)
+
+
+def _get(holder: Any, key: str, kind: type | tuple[type, ...]) -> Any:
+    """`holder[key]`, which must be of this kind."""
+    value = holder.get(key) if isinstance(holder, dict) else None
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        wanted = getattr(kind, "__name__", kind)
+        raise _Malformed(f"{key!r} is {_short(value)}, not of type {wanted}; record it again, or fetch the file again")
+    return value
+
+
+def _each(holder: Any, key: str, read_one: Callable[[Any], Any]) -> list[Any]:
+    return [read_one(value) for value in _get(holder, key, list)]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _unit(value: Any) -> UnitInfo:
+    kinds = {"name": str, "numel": int, "padded": int, "dtype": str, "frozen": bool}
+    parameters = tuple(_get(value, "parameters", list))
+    return UnitInfo(parameters=parameters, **{key: _get(value, key, kind) for key, kind in kinds.items()})
+
+
+def _source(value: Any) -> Source:
+    return Source(_get(value, "label", str), _get(value, "text", str))
+
+
+def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]) -> RankRecording:
+    rank = _get(value, "rank", int)
+    rows = _get(value, "events", list)
+    events = tuple(_event(row, rank, seq, sources) for seq, row in enumerate(rows))
+    return RankRecording(
+        rank, world_size, events, sources, units, _get(value, "meta", dict), _get(value, "complete", bool)
+    )
+
+
+def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
+    where = f"event {seq} of rank {rank}"
+    if not isinstance(row, list) or len(row) != 8 or not all(type(value) is int for value in row[:3]):
+        raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
+    start, duration, step, phase, kind, op, live, more = row
+    words_fit = phase in PHASES and kind in KINDS and isinstance(op, str) and isinstance(more, dict)
+    live_fits = isinstance(live, list) and len(live) == len(CATEGORIES) and all(type(value) is int for value in live)
+    if not words_fit or not live_fits or duration < 0:
+        raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
+    fields = {key: _get(more, key, _OPTIONAL[key]) for key in more if key in _OPTIONAL}
+    if (category := fields.get("category")) is not None and category not in CATEGORIES:
+        raise _Malformed(f"{where} has the category {category!r}, not one of {', '.join(CATEGORIES)}; record it again")
+    if "group" in fields:
+        fields["group"] = tuple(fields["group"])
+    if "spans" in fields:
+        fields["spans"] = _spans(fields["spans"], where)
+    at = _line(_get(more, "at", str), sources, where) if "at" in more else None
+    bytes_by_category = dict(zip(CATEGORIES, live, strict=True))
+    return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **fields)
+
+
+def _spans(value: list[Any], where: str) -> tuple[tuple[int, int], ...]:
+    for span in value:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(edge) is int for edge in span)):
+            raise _Malformed(f"{where} has the span {_short(span)}, not [start, stop]; record it again")
+    return tuple((start, stop) for start, stop in value)
+
+
+def _line(text: str, sources: dict[str, Source], where: str) -> SourceLine:
+    key, _, line = text.rstrip("*").rpartition(":")
+    if key not in sources or not line.isdigit():
+        raise _Malformed(f"{where} points to the source {_short(text)}, which is not in the file; record it again")
+    return SourceLine(key, int(line), text.endswith("*"))

@@ -1,0 +1,126 @@
+"""Every live storage of one rank, by category, to the byte.
+
+Tensors share storages, and it is storages that take memory; so the ledger counts those. A storage enters with the
+first tensor that shows it, and leaves when torch drops it: a weak reference to the storage fires then, whoever dropped
+it. What a storage is *for* is often known only later (a temporary of backward becomes a gradient), therefore `assign`
+also corrects the peak if the storage was already alive at that moment.
+"""
+
+import weakref
+from collections import deque
+from time import monotonic_ns
+
+import torch
+
+from zerolab.recording.events import CATEGORIES
+
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
+
+
+class Entry(weakref.ref[torch.UntypedStorage]):
+    """A live storage: its bytes, its category, the flat that it belongs to, and when it came."""
+
+    __slots__ = ("category", "key", "nbytes", "since", "unit")
+
+    key: int
+    nbytes: int
+    category: int
+    unit: str | None
+    since: int
+
+
+class Ledger:
+    """Live bytes by category, now (`live`, `total`) and at the highest moment since `start_peak` (`peak`).
+
+    `category` is what new storages count as; the recorder sets it as the phases go by.
+    """
+
+    def __init__(self) -> None:
+        self.live = [0] * len(CATEGORIES)
+        self.total = 0
+        self.category = OTHER
+        # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
+        self.freed: deque[Entry] = deque()
+        self._entries: dict[int, Entry] = {}
+        self._births = 0
+        self.start_peak()
+
+    def start_peak(self) -> None:
+        """Forgets the highest moment so far: from here on it is searched again."""
+        self.peak, self.peak_total = self.live.copy(), self.total
+        self.peak_time, self._peak_birth = monotonic_ns(), self._births
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Takes in the storage of `tensor`, if it is new, under the current category."""
+        storage = tensor.untyped_storage()
+        if self.freed:
+            self.settle()
+        if storage._cdata not in self._entries and (nbytes := storage.nbytes()):
+            self._enter(storage, nbytes, self.category, None)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Takes in that a storage has another size; it keeps its category and its flat, even at size 0."""
+        self.settle()
+        entry, nbytes = self._entries.get(storage._cdata), storage.nbytes()
+        if entry is None:
+            if nbytes:
+                self._enter(storage, nbytes, self.category, None)
+        elif entry.nbytes != nbytes:
+            self._count(entry.category, -entry.nbytes)
+            entry.nbytes, entry.since = nbytes, self._births + 1
+            self._grow(entry.category, nbytes)
+
+    def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
+        """Says what the storage of `tensor` is for; one that was never seen is older than the recorder."""
+        if self.freed:
+            self.settle()
+        storage = tensor.untyped_storage()
+        entry = self._entries.get(storage._cdata)
+        if entry is None:
+            if nbytes := storage.nbytes():
+                self._enter(storage, nbytes, category, unit)
+            return
+        entry.unit = unit or entry.unit
+        if entry.category != category:
+            self.live[entry.category] -= entry.nbytes
+            self.live[category] += entry.nbytes
+            if entry.since <= self._peak_birth:  # alive at the peak: it counts there as what it turned out to be
+                self.peak[entry.category] -= entry.nbytes
+                self.peak[category] += entry.nbytes
+            entry.category = category
+
+    def unit_of(self, tensor: torch.Tensor) -> str | None:
+        """The flat that the storage of `tensor` was assigned to."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        return entry.unit if entry is not None else None
+
+    def settle(self) -> None:
+        """Takes out the storages that were dropped since the last call."""
+        while self.freed:
+            entry = self.freed.popleft()
+            if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
+                del self._entries[entry.key]
+                self._count(entry.category, -entry.nbytes)
+
+    def close(self) -> None:
+        """Lets go of every storage, so that nothing of the recorder runs when one is dropped later."""
+        self.settle()
+        self._entries.clear()
+
+    def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
+        entry = Entry(storage, self.freed.append)
+        entry.key, entry.nbytes, entry.category, entry.unit = storage._cdata, nbytes, category, unit
+        entry.since = self._births + 1
+        self._entries[entry.key] = entry
+        self._grow(category, nbytes)
+
+    def _grow(self, category: int, nbytes: int) -> None:
+        self._births += 1
+        self._count(category, nbytes)
+        if self.total > self.peak_total:
+            self.peak, self.peak_total = self.live.copy(), self.total
+            self.peak_time, self._peak_birth = monotonic_ns(), self._births
+
+    def _count(self, category: int, nbytes: int) -> None:
+        self.live[category] += nbytes
+        self.total += nbytes

@@ -1,0 +1,134 @@
+"""The log of one rank: events as they happen, and the training step in which they do."""
+
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any
+
+import torch
+
+from zerolab.recording.events import CATEGORIES, Event, Phase
+from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
+from zerolab.recording.sources import Sources
+from zerolab.recording.wire import bytes_sent
+
+Draft = dict[str, Any]
+"""An event that may not have ended: the fields of `Event`, but `rank` and `seq`; `live` as a list."""
+
+
+@dataclass(slots=True)
+class StepFigures:
+    """What is measured of one training step: bytes by category (as the ledger lists them) and bytes sent."""
+
+    number: int
+    state: list[int] | None = None  # at the optimizer's update
+    peak: list[int] = field(default_factory=list)
+    wire_at_start: int | None = None
+    wire_bytes: int | None = None
+    operations: int = 0
+
+
+class Log:
+    """Collects the events of one rank in the order in which they start."""
+
+    def __init__(self, ledger: Ledger, sources: Sources) -> None:
+        self.ledger, self.sources = ledger, sources
+        self.drafts: list[Draft] = []
+        self.steps: list[StepFigures] = []  # the finished ones
+        self.current: StepFigures | None = None
+        self.phase: Phase = "setup"
+        self.in_backward = False
+        self.operations = 0
+        self.losses: list[float] = []
+        self._numbers = 0
+        self._open: list[Draft] = []
+        self._peak_told = ledger.peak
+
+    @property
+    def step(self) -> int:
+        """The training step that is under way, counted from 1; 0 between steps."""
+        return self.current.number if self.current is not None else 0
+
+    def add(self, kind: str, op: str, *, source: bool = True, **fields: Any) -> Draft:
+        """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
+        self.tell_peak()
+        now = monotonic_ns()
+        draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase, **fields}
+        draft["source"] = self.sources.here(in_backward=self.in_backward) if source else None
+        draft["live"] = self.ledger.live.copy()
+        self.drafts.append(draft)
+        return draft
+
+    def end(self, draft: Draft) -> None:
+        """The event has ended now."""
+        self.tell_peak()
+        draft["t_end"] = monotonic_ns()
+        draft["live"] = self.ledger.live.copy()
+
+    def next_number(self) -> int:
+        """The number of the next collective."""
+        self._numbers += 1
+        return self._numbers - 1
+
+    def place(self, draft: Draft) -> int:
+        """The event's `seq`; the ones that are asked for are recent."""
+        for index in range(len(self.drafts) - 1, -1, -1):
+            if self.drafts[index] is draft:
+                return index
+        raise RuntimeError(f"event {draft['op']!r} is not in this log: it belongs to another recorder")
+
+    def tell_peak(self) -> None:
+        """Logs the step's highest moment so far, if there was a new one since the last event."""
+        self.ledger.settle()
+        peak = self.ledger.peak
+        if peak is self._peak_told:
+            return
+        self._peak_told = peak
+        if self.current is not None and self.ledger.peak_total > self.ledger.total:
+            time = self.ledger.peak_time
+            draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step}
+            # The very list that `assign` corrects: the event tells the same as the step's figures.
+            self.drafts.append({**draft, "phase": self.phase, "source": None, "live": peak})
+
+    def begin_step(self) -> None:
+        """A new training step begins; one that is still open has ended."""
+        self.end_step()
+        number = self.steps[-1].number + 1 if self.steps else 1
+        self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
+        self.ledger.settle()
+        self.ledger.start_peak()
+        self._peak_told = self.ledger.peak
+
+    def end_step(self) -> None:
+        """The step's communication is over. Without an update it was no training step, and its number is used again."""
+        current, self.current = self.current, None
+        if current is None or current.state is None:
+            return
+        current.peak = self.ledger.peak
+        current.operations = self.operations - current.operations
+        now = bytes_sent()
+        if now is not None and current.wire_at_start is not None:
+            current.wire_bytes = now - current.wire_at_start
+        self.steps.append(current)
+
+    def compute(self, phase: Phase) -> None:
+        """From here on the model computes: what is allocated are activations."""
+        self.phase, self.ledger.category = phase, ACTIVATIONS
+
+    def rest(self) -> None:
+        """The model computes no more: what is allocated is nothing in particular."""
+        self.ledger.category = OTHER
+
+    def enter_backward(self) -> bool:
+        """Notices that autograd has begun to work; True the first time. Called wherever it may have."""
+        if self.in_backward or torch._C._current_graph_task_id() == -1:  # type: ignore[attr-defined]
+            return False
+        self.in_backward = True
+        self.compute("backward")
+        return True
+
+    def events(self, rank: int) -> list[Event]:
+        """All events so far, as plain values."""
+        return [
+            Event(rank=rank, seq=seq, **{**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))})
+            for seq, draft in enumerate(self.drafts)
+        ]

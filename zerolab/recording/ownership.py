@@ -1,0 +1,127 @@
+"""Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+
+from zerolab.engines.partition import FlatLayout, partition
+from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
+from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from zerolab.recording.log import Log
+
+
+class Held(NamedTuple):
+    """A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""
+
+    category: int
+    unit: str | None
+    span: tuple[int, int]
+    tensor: torch.Tensor
+
+
+class Ownership:
+    """Keeps the ledger's categories right, and logs a `hold` event whenever this rank holds something else."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.engines: list[Any] = []
+        self._models: WeakKeyDictionary[nn.Module, dict[int, tuple[str, int]]] = WeakKeyDictionary()
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._told: dict[tuple[int, str], Spans] = {}
+        self.units: dict[str, UnitInfo] = {}
+
+    def add_engine(self, engine: Any) -> None:
+        """From now on `engine.holdings()` says what is held."""
+        self.engines.append(engine)
+        self._learn_units(flat.layout for flat in engine.flats)
+        self.sync()
+
+    def add_model(self, module: nn.Module) -> None:
+        """Notes a model that no engine trains; its units are those that an engine would make."""
+        layouts = partition(module, 1)
+        self._learn_units(layouts)
+        places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
+        self._models[module] = {id(parameter): places[name] for name, parameter in module.named_parameters()}
+        self.sync()
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notes an optimizer that is about to update something."""
+        if not any(engine.optimizer is optimizer for engine in self.engines):
+            self._optimizers.add(optimizer)
+
+    def is_known(self, module: nn.Module) -> bool:
+        """Whether an engine trains this module, or it was noted before."""
+        return module in self._models or any(engine.model is module for engine in self.engines)
+
+    def sync(self) -> None:
+        """Looks again: corrects the ledger's categories and logs what has changed."""
+        assign = self._log.ledger.assign
+        now: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for held in self._held():
+            assign(held.tensor, held.category, held.unit)
+            if held.unit is not None and held.span[1] > held.span[0]:
+                now.setdefault((held.category, held.unit), []).append(held.span)
+        for key in [*now, *(key for key in self._told if key not in now)]:
+            spans = merge_spans(now.get(key, ()))
+            if self._told.get(key, ()) != spans:
+                self._told[key] = spans
+                category, unit = key
+                self._log.add("memory", "hold", unit=unit, category=CATEGORIES[category], spans=spans)
+
+    def _held(self) -> Iterator[Held]:
+        for engine in self.engines:
+            for holding in engine.holdings():
+                yield Held(CATEGORIES.index(holding.category), holding.unit, holding.span, holding.tensor)
+        for model, places in self._models.items():
+            for parameter in model.parameters():
+                unit, start = places.get(id(parameter), (None, 0))
+                yield from self._held_of(parameter, unit, (start, start + parameter.numel()))
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    yield from self._held_of(parameter, None, (0, 0))
+            yield from self._state_of(optimizer)
+
+    def _held_of(self, parameter: torch.Tensor, unit: str | None, span: tuple[int, int]) -> Iterator[Held]:
+        if _is_plain(parameter):
+            yield Held(PARAMETERS, unit, span, parameter)
+        if parameter.is_leaf and parameter.grad is not None and _is_plain(parameter.grad):
+            yield Held(GRADIENTS, unit, span, parameter.grad)
+
+    def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
+        places = {key: place for known in self._models.values() for key, place in known.items()}
+        for parameter, state in optimizer.state.items():
+            unit, start = places.get(id(parameter), (None, 0))
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and _is_plain(value):
+                    whole = value.numel() == parameter.numel()
+                    yield Held(OPTIMIZER_STATE, unit, (start, start + value.numel()) if whole else (0, 0), value)
+
+    def _learn_units(self, layouts: Iterable[FlatLayout]) -> None:
+        for layout in layouts:
+            self.units[layout.name] = UnitInfo(
+                name=layout.name,
+                numel=layout.numel,
+                padded=layout.padded,
+                dtype=str(layout.dtype).removeprefix("torch."),
+                parameters=tuple(slot.name for slot in layout.slots),
+                frozen=layout.frozen,
+            )
+
+
+def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
+    """The same elements in as few spans as possible, in order: `(0, 4), (2, 6), (8, 9)` become `(0, 6), (8, 9)`."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided

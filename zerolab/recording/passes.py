@@ -1,0 +1,175 @@
+"""Forward, backward and the update: which module works when, and which training step it is."""
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from zerolab.engines.partition import ROOT, find_units
+from zerolab.recording.ledger import GRADIENTS
+from zerolab.recording.log import Draft, Log
+from zerolab.recording.ownership import Ownership
+
+
+class Passes:
+    """Logs the units' forward and backward, the optimizer's updates, and counts the training steps."""
+
+    def __init__(self, log: Log, ownership: Ownership) -> None:
+        self._log, self._ownership = log, ownership
+        self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._running: list[tuple[nn.Module, Draft]] = []
+        self._backward: list[Draft] = []  # the root's, and above it the unit's whose turn it is
+        self._updating: list[tuple[Any, Draft]] = []
+        self._stack: ExitStack | None = None
+
+    def install(self, stack: ExitStack) -> None:
+        """Watches until `stack` closes."""
+        self._stack = stack
+        for handle in (
+            register_module_forward_pre_hook(self._before_forward),
+            register_module_forward_hook(self._after_forward),
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ):
+            stack.callback(handle.remove)
+
+    def know(self, model: nn.Module, units: list[str]) -> None:
+        """Gives the modules of `model` whose passes are logged their names."""
+        for name in units:
+            module = model.get_submodule(name)
+            self._names[id(module)] = (weakref.ref(module), name)
+        self._names[id(model)] = (weakref.ref(model), ROOT)
+
+    def watch_gradients(self, model: nn.Module) -> None:
+        """Has each parameter's gradient counted as one as soon as it exists, before anybody else can move it."""
+        for parameter in model.parameters():
+            if self._stack is not None and parameter.requires_grad and parameter.is_leaf:
+                handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
+                self._stack.callback(handle.remove)
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is not None and type(gradient) is torch.Tensor:
+            self._log.ledger.assign(gradient, GRADIENTS, None)
+
+    def _name(self, module: nn.Module) -> str | None:
+        known = self._names.get(id(module))
+        return known[1] if known is not None and known[0]() is module else None
+
+    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        name = self._name(module)
+        if name is None:
+            if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
+                return  # inside a unit, or a loss
+            self._learn(module)
+            name = ROOT
+        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+            return  # activation checkpointing runs it again within backward
+        if self._running and self._running[0][0] is module:
+            self._running.clear()  # the last forward has raised
+        if not self._running:
+            self._begin(name)
+        self._running.append((module, self._log.add("module", "forward", unit=name)))
+
+    def _learn(self, module: nn.Module) -> None:
+        if not self._ownership.is_known(module):
+            self.watch_gradients(module)
+            self._ownership.add_model(module)
+        self.know(module, find_units(module))
+
+    def _begin(self, name: str) -> None:
+        log = self._log
+        log.in_backward = False
+        self._backward.clear()
+        self._updating.clear()
+        trains = torch.is_grad_enabled()
+        if trains and (log.current is None or log.current.state is not None):
+            log.begin_step()
+        self._ownership.sync()
+        log.compute("forward")
+
+    def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if not self._running or self._running[-1][0] is not module:
+            return
+        _, draft = self._running.pop()
+        self._log.end(draft)
+        hook = partial(self._before_backward, draft["unit"])
+        for output in (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs):
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(hook)
+        if not self._running and not torch.is_grad_enabled():
+            self._log.rest()
+
+    def _before_backward(self, unit: str, gradient: torch.Tensor) -> None:
+        """The gradient of a unit's output has arrived: its backward begins, and that of the unit before it is over."""
+        log = self._log
+        log.enter_backward()
+        if not self._backward:
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)  # type: ignore[attr-defined]
+            self._backward.append(log.add("module", "backward", unit=ROOT))
+        if unit == ROOT or self._backward[-1]["unit"] == unit:
+            return
+        if len(self._backward) > 1:
+            log.end(self._backward.pop())
+        self._backward.append(log.add("module", "backward", unit=unit))
+
+    def _after_backward(self) -> None:
+        while self._backward:
+            self._log.end(self._backward.pop())
+        self._log.in_backward = False
+        self._log.rest()
+
+    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        log = self._log
+        if not self._updating:
+            self._ownership.add_optimizer(optimizer)
+            self._ownership.sync()
+            if log.current is None:  # a loop without modules
+                log.begin_step()
+            log.in_backward, log.phase = False, "step"
+            log.rest()
+            if log.current is not None and log.current.state is None:
+                log.ledger.settle()
+                log.current.state = log.ledger.live.copy()
+        self._updating.append((optimizer, log.add("optimizer", "step")))
+
+    def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        while self._updating:  # more than one if an inner update has raised
+            other, draft = self._updating.pop()
+            self._log.end(draft)
+            if other is optimizer:
+                break
+        if not self._updating:
+            self._ownership.sync()
+
+
+def engine_call(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Callable[..., Any]]:
+    """What to do around an engine's methods: by the method's name, functions of (original, engine, ...)."""
+
+    def init(original: Callable[..., Any], engine: Any, model: Any, *args: Any, **keywords: Any) -> None:
+        if isinstance(model, nn.Module):
+            passes.watch_gradients(model)  # before the engine's own hooks, which move the gradients
+        original(engine, model, *args, **keywords)
+        passes.know(model, list(dict.fromkeys(flat.layout.unit for flat in engine.flats if flat.layout.unit != ROOT)))
+        ownership.add_engine(engine)
+
+    def step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:
+        result = original(engine, *args, **keywords)
+        ownership.sync()
+        log.end_step()
+        return result
+
+    def training_step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:
+        loss = original(engine, *args, **keywords)
+        if type(loss) is torch.Tensor and loss.numel() == 1:
+            log.losses.append(loss.item())
+        return loss
+
+    return {"__init__": init, "step": step, "training_step": training_step}

@@ -1,0 +1,58 @@
+"""Looking over somebody's shoulder for a while, and leaving everything as it was."""
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Calls `wrapper(original, *args, **keywords)` instead of the method or function `owner.name`.
+
+    Whatever is there is wrapped, even another wrapper, and put back at the end; what the owner merely inherited is
+    inherited again.
+    """
+    original, own = getattr(owner, name), name in vars(owner)
+
+    def instead(*args: Any, **keywords: Any) -> Any:
+        return wrapper(original, *args, **keywords)
+
+    setattr(owner, name, instead)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+
+
+@contextmanager
+def intercept(function: types.FunctionType, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Calls `wrapper(original, *args, **keywords)` instead of `function`, by whatever name it was imported.
+
+    `from m import f` copies the reference into the importing module, or into a learner's cell, where replacing `m.f`
+    does not reach. So not the reference changes but the function's code: for a while it only hands over to `wrapper`.
+    """
+    code, defaults, keyword_defaults = function.__code__, function.__defaults__, function.__kwdefaults__
+    original = types.FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
+    original.__kwdefaults__ = keyword_defaults
+    target = f"__recorded_{function.__name__}"
+    names = tuple(target if name == "_target" else name for name in _hand_over.__code__.co_names)
+    function.__globals__[target] = lambda *args, **keywords: wrapper(original, *args, **keywords)
+    function.__code__ = _hand_over.__code__.replace(co_names=names)
+    try:
+        yield
+    finally:
+        function.__code__, function.__defaults__ = code, defaults
+        del function.__globals__[target]
+
+
+def _hand_over(*args: Any, **keywords: Any) -> Any:
+    return _target(*args, **keywords)
+
+
+def _target(*args: Any, **keywords: Any) -> Any:
+    """Stands for the name that `intercept` puts into the code; never called."""
+    raise NotImplementedError

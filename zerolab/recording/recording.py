@@ -1,0 +1,246 @@
+"""All ranks' recordings merged: one clock, collectives matched across ranks, tables, and a file to keep."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from zerolab.recording import jsonfile
+from zerolab.recording.events import CATEGORIES, Event, RankRecording, Source, UnitInfo
+from zerolab.tables import Table
+
+if TYPE_CHECKING:
+    from zerolab.player import Player
+
+_SHARED_META = (  # what is the same on every rank, or measured on the first
+    "stage",
+    "num_params",
+    "optimizer",
+    "precision",
+    "backend",
+    "device",
+    "simulated",
+    "formula",
+    "torch",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as all its ranks saw it: their events by rank. `ops` has more than one word where they differ."""
+
+    number: int
+    events: dict[int, Event]
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """What the ranks called: one word if they agree."""
+        return tuple(dict.fromkeys(event.op for event in self.events.values()))
+
+
+class Recording:
+    """What all ranks of one run did, as data.
+
+    `ranks` holds one RankRecording each, in order of rank (a rank that died may be missing), `events` all of their
+    events by start, `sources` and `units` what these refer to, `meta` what holds for the whole run (stage, num_params,
+    optimizer, precision, backend, device, simulated, formula, steps) and `results` what the ranks returned, if it was
+    recorded just now. Times are nanoseconds since the first rank began to record.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[RankRecording],
+        *,
+        world_size: int,
+        meta: Mapping[str, object],
+        units: Iterable[UnitInfo] = (),
+        sources: Mapping[str, Source] | None = None,
+        results: list[Any] | None = None,
+    ) -> None:
+        self.ranks = list(ranks)
+        self.world_size, self.meta, self.results = world_size, dict(meta), results
+        self.units, self.sources = tuple(units), dict(sources or {})
+
+    @classmethod
+    def merge(cls, rank_recordings: Iterable[RankRecording], results: list[Any] | None = None) -> Self:
+        """Brings the ranks' recordings together on one clock that starts with the first of them.
+
+        Raises ValueError if there is none, a rank twice, or recordings of different runs.
+        """
+        ranks = sorted(rank_recordings, key=lambda recording: recording.rank)
+        numbers, sizes = [recording.rank for recording in ranks], {recording.world_size for recording in ranks}
+        if not ranks or len(set(numbers)) < len(numbers) or len(sizes) > 1:
+            raise ValueError(
+                f"cannot merge recordings of ranks {numbers} out of {sorted(sizes)}: give one of each rank of one run"
+            )
+        zero = min(_start(recording) for recording in ranks)
+        sources = {key: source for recording in ranks for key, source in recording.sources.items()}
+        units = {unit.name: unit for recording in reversed(ranks) for unit in recording.units}
+        meta = {key: ranks[0].meta.get(key) for key in _SHARED_META}
+        meta["steps"] = min(_steps(recording) for recording in ranks)
+        named = tuple(units.values())
+        merged = [_shifted(recording, zero, sources, named) for recording in ranks]
+        return cls(merged, world_size=sizes.pop(), meta=meta, units=named, sources=sources, results=results)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the recording as JSON, whole or not at all; `results` are not in it.
+
+        Raises ValueError if `path` is a folder, or in a folder that does not exist.
+        """
+        contents = jsonfile.Contents(self.world_size, self.meta, self.units, self.sources, self.ranks)
+        jsonfile.write(path, contents)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads what `save` wrote; it executes nothing of the file.
+
+        Raises ValueError for a folder and for an empty, malformed or newer file; FileNotFoundError for none.
+        """
+        contents = jsonfile.read(path)
+        world_size, meta, units, sources, ranks = contents
+        return cls(ranks, world_size=world_size, meta=meta, units=units, sources=sources)
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """The events of all ranks, by start."""
+        every = [event for recording in self.ranks for event in recording.events]
+        return sorted(every, key=lambda event: (event.t_start, event.rank, event.seq))
+
+    @cached_property
+    def collectives(self) -> list[Collective]:
+        """The collectives by number, each with the events of all ranks that took part."""
+        found: dict[int, dict[int, Event]] = {}
+        for recording in self.ranks:
+            for event in recording.events:
+                if event.kind == "collective" and event.number is not None:
+                    found.setdefault(event.number, {})[event.rank] = event
+        return [Collective(number, found[number]) for number in sorted(found)]
+
+    def rank(self, number: int) -> RankRecording:
+        """One rank's recording. Raises ValueError if it is not there."""
+        for recording in self.ranks:
+            if recording.rank == number:
+                return recording
+        there = ", ".join(str(recording.rank) for recording in self.ranks)
+        raise ValueError(f"rank {number!r} is not in this recording: choose one of {there}")
+
+    def table(self) -> Table:
+        """One row a rank: bytes of state at the update, by formula, at the peak, and sent in the last step."""
+        formula = self.meta.get("formula")
+        rows = []
+        for recording in self.ranks:
+            state = recording.meta.get("state") or {}
+            row: dict[str, Any] = {"rank": recording.rank}
+            row |= {category: state.get(category) for category in CATEGORIES[:3]} if isinstance(state, dict) else {}
+            row["state"] = sum(state.values()) if isinstance(state, dict) and state else None
+            row["formula"] = sum(formula.values()) if isinstance(formula, dict) else None
+            row["peak"] = recording.meta.get("peak_total")
+            row["logical bytes"] = _last(recording.meta.get("logical_bytes"))
+            rows.append(row)
+        return Table(rows, f"{self._title()}: bytes a rank, at the update and at the peak of the last step")
+
+    def memory(self, rank: int | None = None) -> Table:
+        """One row a category: bytes of `rank` (None: the first) at the update, by formula, and at the peak.
+
+        Raises ValueError if the rank is not in the recording.
+        """
+        recording = self.ranks[0] if rank is None else self.rank(rank)
+        columns = {
+            "state": recording.meta.get("state"),
+            "formula": self.meta.get("formula"),
+            "peak": recording.meta.get("peak"),
+        }
+        known = {name: values if isinstance(values, dict) else {} for name, values in columns.items()}
+        rows: list[dict[str, Any]] = [
+            {"category": category, **{name: values.get(category) for name, values in known.items()}}
+            for category in CATEGORIES
+        ]
+        total = {name: sum(values.values()) if values else None for name, values in known.items()}
+        return Table([*rows, {"category": "total", **total}], f"{self._title()}: bytes of rank {recording.rank}")
+
+    def traffic(self, step: int | None = None, rank: int | None = None) -> Table:
+        """One row a kind of collective: how often in one step, over how many elements, and what a rank must send.
+
+        Args:
+            step: counted from 1; None takes the last.
+            rank: whose bytes; None takes the first.
+
+        Raises ValueError for a step or a rank that is not in the recording. What really left the sockets depends on
+        the machine and is not in this table: see `wire_bytes`.
+        """
+        recording = self.ranks[0] if rank is None else self.rank(rank)
+        last = _steps(recording)
+        chosen = last if step is None else step
+        if not 0 <= chosen <= last:
+            raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
+        partners = {collective.number: len(collective.events) for collective in self.collectives}
+        rows: dict[str, dict[str, Any]] = {}
+        for event in recording.events:
+            if event.kind == "collective" and event.parent is None and event.step == chosen:
+                ranks = 2 if event.number is None else partners[event.number]
+                row = rows.setdefault(
+                    event.op, {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
+                )
+                row["count"] += 1
+                row["elements"] += event.numel
+                row["logical bytes"] += event.logical_bytes
+        total = {key: sum(row[key] for row in rows.values()) for key in ("count", "elements", "logical bytes")}
+        return Table(
+            [*rows.values(), {"op": "total", **total}], f"{self._title()}: step {chosen} of rank {recording.rank}"
+        )
+
+    def wire_bytes(self) -> dict[int, list[int | None]]:
+        """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
+        return {recording.rank: _list(recording.meta.get("wire_bytes")) for recording in self.ranks}
+
+    def play(self) -> "Player":
+        """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`."""
+        from zerolab.player import Player
+
+        return Player(self)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the animation as one page that needs nothing else, not even a network."""
+        from zerolab.player import page
+
+        jsonfile.write_text(path, page(self))
+
+    def _title(self) -> str:
+        stage = self.meta.get("stage") or "a loop of your own"
+        return f"{stage} on {self.world_size} rank{'s' * (self.world_size != 1)}"
+
+    def __repr__(self) -> str:
+        steps = self.meta.get("steps")
+        missing = "" if len(self.ranks) == self.world_size else f", {self.world_size - len(self.ranks)} ranks missing"
+        return f"<Recording of {self._title()}: {steps} steps, {len(self.collectives)} collectives{missing}>"
+
+
+def _start(recording: RankRecording) -> int:
+    started = recording.meta.get("started_ns")
+    if isinstance(started, int):
+        return started
+    return min((event.t_start for event in recording.events), default=0)
+
+
+def _steps(recording: RankRecording) -> int:
+    steps = recording.meta.get("steps")
+    return steps if isinstance(steps, int) else 0
+
+
+def _shifted(
+    recording: RankRecording, zero: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]
+) -> RankRecording:
+    """The same recording with its times counted from `zero`, and with what all ranks share."""
+    events = tuple(replace(event, t_start=event.t_start - zero, t_end=event.t_end - zero) for event in recording.events)
+    meta = {**recording.meta, "started_ns": _start(recording) - zero}
+    return replace(recording, events=events, sources=sources, units=units, meta=meta)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _last(value: object) -> Any:
+    values = _list(value)
+    return values[-1] if values else None

@@ -1,0 +1,79 @@
+"""Which line of source caused an event: the innermost frame in an engine, or in what the learner wrote.
+
+Importing this module is cheap; the runtime fills `LABELS` in each rank before a function that points into cells runs.
+"""
+
+import hashlib
+import linecache
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+from zerolab.recording.events import Source, SourceLine
+
+LABELS: dict[str, str] = {}
+"""File name of a notebook cell, as its code objects carry it -> label, such as `cell [3]`."""
+
+PACKAGE = Path(__file__).resolve().parent.parent
+_LESSON_FOLDERS = ("engines", "exercises")  # what a learner reads or writes; the rest of the package is machinery
+_MACHINERY = tuple(
+    {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
+)
+_AUTOGRAD = "from autograd"  # frames above this one were entered by autograd, not by a line of the learner's
+
+
+def label(filename: str) -> str | None:
+    """What a file is called in a recording, never with an absolute path; None for files that are no one's lesson."""
+    if filename in LABELS:
+        return LABELS[filename]
+    if filename.startswith("<"):
+        return None
+    path = Path(os.path.realpath(filename))
+    if path.is_relative_to(PACKAGE) and path.relative_to(PACKAGE).parts[0] in _LESSON_FOLDERS:
+        return f"zerolab/{path.relative_to(PACKAGE).as_posix()}"
+    return None if str(path).startswith(_MACHINERY) else path.name
+
+
+class Sources:
+    """Finds the line that an event comes from, and keeps the text of every file that one came from."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, Source] = {}
+        self._keys: dict[str, str | None] = {}
+        self._last: SourceLine | None = None
+
+    def here(self, *, in_backward: bool = False) -> SourceLine | None:
+        """The innermost line of a lesson that is being executed.
+
+        A frame that autograd called has none of its own: the line that started backward is given, marked so. Where
+        autograd runs in a thread of its own there is not even that, and the last line seen is given.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        from_autograd = False
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            key = self._keys[filename] if filename in self._keys else self._learn(filename)
+            if key == _AUTOGRAD:
+                from_autograd = True
+            elif key is not None:
+                self._last = SourceLine(key, frame.f_lineno, from_autograd)
+                return self._last
+            frame = frame.f_back
+        if in_backward and self._last is not None:
+            return SourceLine(self._last.id, self._last.line, from_autograd=True)
+        return None
+
+    def _learn(self, filename: str) -> str | None:
+        name = label(filename)
+        if name is None:
+            key = _AUTOGRAD if filename.endswith(("torch/autograd/graph.py", "torch\\autograd\\graph.py")) else None
+        else:
+            source = Source(name, "".join(linecache.getlines(filename)))
+            # Named by what it holds: a cell that was edited and run again is another source under the same label.
+            key = hashlib.sha256(f"{source.label}\n{source.text}".encode()).hexdigest()[:12]
+            self.texts[key] = source
+        self._keys[filename] = key
+        return key
