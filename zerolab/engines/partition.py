@@ -6,8 +6,9 @@ parameters laid end to end and padded with zeros to a multiple of N, so that eve
 the collectives need that, and it costs at most N - 1 elements a flat.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,14 +35,16 @@ class Slot:
 class FlatLayout:
     """The plan of one flat: which parameters lie where, and which span each rank owns.
 
-    A unit has one flat for each dtype, and another for its frozen parameters, which no optimizer may touch: weight
-    decay and momentum would move them. `name` is unique in the model; `unit` is the module's name, or "root".
+    A unit has one flat for each dtype and parameter group, and another for its frozen parameters, which no optimizer
+    may touch: weight decay and momentum would move them. `name` is unique in the model; `unit` is the module's name,
+    or "root"; `group` is the number of the parameter group, None for the parameters that no group claims.
     """
 
     name: str
     unit: str
     dtype: torch.dtype
     frozen: bool
+    group: int | None
     slots: tuple[Slot, ...]
     world_size: int
 
@@ -65,13 +68,22 @@ class FlatLayout:
         return rank * self.shard_numel, (rank + 1) * self.shard_numel
 
 
-def partition(model: nn.Module, world_size: int, units: list[str] | None = None) -> list[FlatLayout]:
+Selector = Callable[[str, nn.Parameter], bool]
+ParamGroups = Sequence[tuple[Selector, dict[str, Any]]]
+_Kind = tuple[bool, int | None, torch.dtype]
+
+
+def partition(
+    model: nn.Module, world_size: int, units: list[str] | None = None, param_groups: ParamGroups = ()
+) -> list[FlatLayout]:
     """Plans the flats of `model` for `world_size` ranks, the root unit's first.
 
     Args:
         model: the module; a parameter that is reachable under several names counts once.
         world_size: number of ranks N, at least 1.
         units: names of the modules that travel as one; None finds the blocks (see `find_units`).
+        param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
+            that holds claims the parameter.
 
     Raises:
         TypeError: `model` is not a module.
@@ -85,14 +97,13 @@ def partition(model: nn.Module, world_size: int, units: list[str] | None = None)
         raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to shard or to train")
     flats = []
     for unit, members in _members(model, find_units(model) if units is None else units).items():
-        kinds: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]] = {}
+        kinds: dict[_Kind, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in members:
-            kinds.setdefault((not parameter.requires_grad, parameter.dtype), []).append((name, parameter))
-        for frozen, dtype in sorted(kinds, key=lambda kind: (kind[0], str(kind[1]))):
-            slots = tuple(_lay_out(kinds[frozen, dtype]))
-            suffix = [" frozen"] * frozen + [f" {dtype}".replace("torch.", "")] * _is_mixed(kinds, frozen)
-            name = unit + "".join(suffix)
-            flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size))
+            kinds.setdefault(_kind(name, parameter, param_groups), []).append((name, parameter))
+        for kind in sorted(kinds, key=str):
+            frozen, group, dtype = kind
+            name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype in kinds}) > 1)
+            flats.append(FlatLayout(name, unit, dtype, frozen, group, tuple(_lay_out(kinds[kind])), world_size))
     return flats
 
 
@@ -151,5 +162,15 @@ def _lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
         start += parameter.numel()
 
 
-def _is_mixed(kinds: dict[tuple[bool, torch.dtype], list[tuple[str, nn.Parameter]]], frozen: bool) -> bool:
-    return sum(kind_frozen == frozen for kind_frozen, _ in kinds) > 1
+def _kind(name: str, parameter: nn.Parameter, param_groups: ParamGroups) -> _Kind:
+    if not parameter.requires_grad:
+        return True, None, parameter.dtype
+    claims = (number for number, (selects, _) in enumerate(param_groups) if selects(name, parameter))
+    return False, next(claims, None), parameter.dtype
+
+
+def _suffix(kind: _Kind, several_dtypes: bool) -> str:
+    frozen, group, dtype = kind
+    words = ["frozen"] * frozen + [f"group {group}"] * (group is not None)
+    words += [str(dtype).removeprefix("torch.")] * several_dtypes
+    return "".join(f" {word}" for word in words)
