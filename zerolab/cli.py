@@ -124,16 +124,17 @@ def _play(arguments: Arguments) -> None:
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
     _check_folder(page)
     from zerolab.recording.recording import Recording
+    from zerolab.workspace import has_display
 
     Recording.load(arguments.recording).to_html(page)
     print(f"the page is {page}")
-    if not arguments.no_open and _has_screen():
+    if not arguments.no_open and has_display(os.environ):
         webbrowser.open(page.resolve().as_uri())
 
 
 def _add_lab(commands: Any) -> None:
     parser = _command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
-    parser.add_argument("--port", type=int, default=8888, help="the first port to try (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8888, help="the first port to try (default: 8888)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
@@ -145,14 +146,14 @@ def _lab(arguments: Arguments) -> None:
 
 def _add_reset(commands: Any) -> None:
     parser = _command(commands, "reset", _reset, "restore a lesson; what was there is kept as .bak")
-    parser.add_argument("which", help="the lesson's number or the beginning of its name, such as 04")
+    parser.add_argument("which", help="the beginning of the lesson's name, such as 04")
 
 
 def _reset(arguments: Arguments) -> None:
     from zerolab.workspace import reset
 
     restored, kept = reset(arguments.which)
-    print(f"{restored} is as published again" + (f"; yours is kept as {kept}" if kept else ""))
+    print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
 
 
 def _add_doctor(commands: Any) -> None:
@@ -189,8 +190,3 @@ def _check_folder(path: Path | None) -> None:
         raise FileNotFoundError(
             f"cannot write {path}: the folder {path.parent} does not exist or is not yours to write"
         )
-
-
-def _has_screen() -> bool:
-    """False on a server without a display, where a text browser would take over the terminal."""
-    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -4,6 +4,7 @@ The notebooks of the series stay as they were published; a learner writes in cop
 are missing and starts JupyterLab on them, `reset` brings one back and keeps the old one beside it.
 """
 
+import contextlib
 import importlib.util
 import os
 import secrets
@@ -62,7 +63,8 @@ def _copy(path: Path, target: Path) -> Path:
         shutil.copyfile(path, half)
         half.replace(target)
     except OSError as problem:
-        half.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            half.unlink()
         raise RuntimeError(
             f"{target} could not be written ({problem.strerror}); start zerolab in a folder of your own"
         ) from problem

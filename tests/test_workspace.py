@@ -1,0 +1,146 @@
+"""The learner's folder: filled without ever overwriting, reset without losing, opened on loopback only."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from zerolab import workspace
+
+
+@pytest.fixture
+def series(tmp_path, monkeypatch):
+    """Three published files to work with, so that these tests do not depend on the lessons."""
+    folder = tmp_path / "published"
+    (folder / ".ipynb_checkpoints").mkdir(parents=True)
+    for name in ("00-start-here.ipynb", "04-zero1.ipynb", "04-zero1-more.ipynb", ".ipynb_checkpoints/04-zero1.ipynb"):
+        (folder / name).write_text(f"published {name}")
+    monkeypatch.setattr(workspace, "published", lambda: folder)
+    return folder
+
+
+def test_filling_copies_what_is_missing_and_nothing_hidden(series, tmp_path):
+    new = workspace.fill(tmp_path / "work")
+    assert [path.name for path in new] == ["00-start-here.ipynb", "04-zero1-more.ipynb", "04-zero1.ipynb"]
+    assert sorted((tmp_path / "work").iterdir()) == sorted(new)
+
+
+def test_filling_again_touches_nothing_that_is_there(series, tmp_path):
+    workspace.fill(tmp_path / "work")
+    mine = tmp_path / "work" / "04-zero1.ipynb"
+    mine.write_text("my work")
+    (tmp_path / "work" / "00-start-here.ipynb").unlink()
+    assert [path.name for path in workspace.fill(tmp_path / "work")] == ["00-start-here.ipynb"]
+    assert mine.read_text() == "my work"
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_a_remedy(series, tmp_path):
+    (tmp_path / "work").write_text("a file where the folder should be")
+    with pytest.raises(RuntimeError, match=r"work.* could not be written .*start zerolab in a folder of your own"):
+        workspace.fill(tmp_path / "work")
+
+
+def test_reset_brings_the_published_one_back_and_keeps_every_old_one(series, tmp_path):
+    workspace.fill(tmp_path)
+    for attempt in ("first", "second"):
+        (tmp_path / "00-start-here.ipynb").write_text(attempt)
+        restored, kept = workspace.reset("00", tmp_path)
+        assert restored.read_text() == "published 00-start-here.ipynb"
+        assert kept.read_text() == attempt
+    assert (tmp_path / "00-start-here.ipynb.bak").read_text() == "first"
+    assert (tmp_path / "00-start-here.ipynb.bak2").read_text() == "second"
+
+
+def test_reset_of_a_notebook_that_was_not_there_keeps_nothing(series, tmp_path):
+    assert workspace.reset("00", tmp_path) == (tmp_path / "00-start-here.ipynb", None)
+
+
+@pytest.mark.parametrize(("which", "count"), [("99", 0), ("04", 2), ("", 3)])
+def test_reset_of_none_or_of_several_is_refused_with_the_names(series, tmp_path, which, count):
+    with pytest.raises(ValueError, match=rf"'{which}' names {count} notebooks; choose one of .*04-zero1"):
+        workspace.reset(which, tmp_path)
+    assert not list(tmp_path.glob("*.ipynb*"))
+
+
+def test_the_series_of_a_checkout_is_its_notebooks_folder():
+    assert workspace.published() == workspace.PACKAGE.parent / "notebooks"
+
+
+def test_a_taken_port_is_passed_over():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert workspace.free_port(port) > port
+
+
+def test_without_a_display_the_address_and_the_tunnel_are_printed():
+    shown = workspace.how_to_reach(8890, "abc", {"SSH_CONNECTION": "10.0.0.9 5000 10.0.0.7 22", "USER": "ada"})
+    assert "http://127.0.0.1:8890/lab/tree/00-start-here.ipynb?token=abc" in shown
+    assert "ssh -N -L 8890:127.0.0.1:8890 ada@10.0.0.7" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS always has a display")
+def test_a_display_is_seen_by_its_variables():
+    assert workspace.has_display({"DISPLAY": ":0"})
+    assert workspace.has_display({"WAYLAND_DISPLAY": "wayland-0"})
+    assert not workspace.has_display({"SSH_CONNECTION": "a 1 b 2"})
+
+
+def test_root_is_allowed_only_where_it_is_root(tmp_path):
+    assert "--allow-root" in workspace.lab_command(tmp_path, 1, browser=True, root=True)
+    assert "--allow-root" not in workspace.lab_command(tmp_path, 1, browser=True, root=False)
+
+
+@pytest.mark.slow
+def test_lab_listens_on_loopback_only_and_asks_for_its_token(tmp_path):
+    """The whole command, as a person on a server without a display starts it."""
+    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name} | {"HOME": str(tmp_path)}
+    command = [Path(sys.executable).with_name("zerolab"), "lab", "--port", str(workspace.free_port(21000))]
+    with (tmp_path / "log").open("w") as log:
+        lab = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        address, page = wait_for(tmp_path / "log", lab)
+        assert "JupyterLab" in page
+        port = int(re.search(r":(\d+)/", address).group(1))
+        assert listening(port) == {"127.0.0.1"}
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents")
+        assert re.search(r"token=(\S+)", address).group(1) not in " ".join(psutil.Process(lab.pid).cmdline())
+        assert (tmp_path / "work" / "00-start-here.ipynb").is_file()
+    finally:
+        lab.send_signal(signal.SIGTERM)
+        lab.wait(20)
+
+
+def wait_for(log, lab):
+    """The printed address, and what it answers as soon as it does."""
+    for _ in range(300):
+        found = re.search(r"http://127\.0\.0\.1\S+", log.read_text())
+        assert lab.poll() is None, log.read_text()
+        if found:
+            try:
+                with urllib.request.urlopen(found.group()) as answer:
+                    return found.group(), answer.read().decode()
+            except urllib.error.URLError:
+                pass
+        time.sleep(0.1)
+    pytest.fail(f"no JupyterLab after 30 s: {log.read_text()}")
+
+
+def listening(port):
+    """The addresses on which somebody listens at a port."""
+    return {
+        entry.laddr.ip
+        for entry in psutil.net_connections("tcp")
+        if entry.status == "LISTEN" and entry.laddr.port == port
+    }
