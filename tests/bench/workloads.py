@@ -73,7 +73,7 @@ def _torch_engine(variant: str, model: nn.Module) -> tuple[nn.Module, Any]:
     from zerolab.engines.partition import find_units
 
     if variant in ("torch-ddp", "torch-zero1"):
-        wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+        wrapped = DistributedDataParallel(model)  # these models have no buffers
         if variant == "torch-ddp":
             return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
         return wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-3)

@@ -1,0 +1,133 @@
+"""Stages side by side: the same losses, and bytes that are the formula plus its named terms, on every rank."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zerolab import theory
+from zerolab.lab import Comparison, compare, record
+
+BATCHES = [(torch.randn(6, 4, generator=torch.Generator().manual_seed(step)), torch.arange(6) % 3) for step in range(3)]
+
+
+def half_frozen() -> nn.Module:
+    """An odd classifier whose first layer is frozen."""
+    model = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 3))
+    model[0].requires_grad_(False)
+    return model
+
+
+def train_half_frozen(world_size: int) -> Comparison:
+    return compare(world_size=world_size, model=half_frozen, batches=BATCHES, steps=3, device="cpu")
+
+
+CASES = {
+    "gpt-tiny on 4": lambda: compare(world_size=4, model="gpt-tiny", steps=3, device="cpu"),
+    "mlp-odd on 3": lambda: compare(world_size=3, model="mlp-odd", steps=3, device="cpu"),
+    "half frozen on 2": lambda: train_half_frozen(2),
+    "half frozen on 1": lambda: train_half_frozen(1),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def comparison(request: pytest.FixtureRequest) -> Iterator[Comparison]:
+    return CASES[request.param]()
+
+
+def test_all_stages_have_the_same_losses_and_they_fall(comparison: Comparison) -> None:
+    losses = [row["losses"] for row in comparison.rows]
+    assert [row["stage"] for row in comparison.rows] == list(theory.STAGES)
+    for others in losses[1:]:
+        assert others == pytest.approx(losses[0], abs=1e-5, rel=0)
+    assert len(losses[0]) == 3
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_state_is_formula_plus_terms_to_the_byte_on_every_rank(comparison: Comparison) -> None:
+    for row in comparison.rows:
+        assert [rank["rank"] for rank in row["ranks"]] == list(range(row["world_size"]))
+        for rank in row["ranks"]:
+            assert total(rank["state"]) - total(row["formula"]) == total(rank["terms"]), (row["stage"], rank)
+        assert row["state"] == row["ranks"][0]["state"]
+        assert row["terms"] == row["ranks"][0]["terms"]
+
+
+def test_the_peak_holds_the_state(comparison: Comparison) -> None:
+    for row in comparison.rows:
+        for rank in row["ranks"]:
+            assert total(rank["peak"]) >= total(rank["state"])
+
+
+def test_logical_traffic_is_the_formula_up_to_padding(comparison: Comparison) -> None:
+    for row in comparison.rows:
+        flats, passes = 8, theory.PASSES[row["stage"]]  # at most N - 1 elements of padding a flat, 4 bytes each
+        padding = passes * flats * 4 * row["world_size"]
+        frozen = 4 * 35 * passes if row["terms"]["frozen"] else 0  # what is frozen is never reduced
+        assert -frozen <= row["traffic"]["logical_bytes"] - row["traffic"]["formula_bytes"] <= padding
+
+
+def test_a_table_shows_nothing_unexplained_and_no_seconds(comparison: Comparison) -> None:
+    table = comparison.table()
+    assert [row["unexplained"] for row in table] == [0] * len(theory.STAGES)
+    assert "seconds" not in str(table)
+    assert repr(comparison) == str(table)
+    assert all(row["step_seconds"] > 0 for row in comparison.rows)
+
+
+def test_recordings_come_by_stage(comparison: Comparison) -> None:
+    assert list(comparison.recordings) == list(theory.STAGES)
+    assert comparison.recordings["zero3"].world_size == comparison.rows[0]["world_size"]
+
+
+@pytest.mark.slow
+def test_gpt_10m_on_four_ranks_sends_what_the_algorithm_must_and_no_more() -> None:
+    rows = compare(world_size=4, model="gpt-10m", steps=2, device="cpu").rows
+    for row in rows:
+        assert row["losses"] == pytest.approx(rows[0]["losses"], abs=1e-5, rel=0)
+        assert row["traffic"]["wire_bytes"] <= 1.02 * row["traffic"]["logical_bytes"]
+        assert row["traffic"]["logical_bytes"] == pytest.approx(row["traffic"]["formula_bytes"], rel=0.02)
+        for rank in row["ranks"]:
+            assert total(rank["state"]) - total(row["formula"]) == total(rank["terms"])
+
+
+def test_frozen_parameters_are_named_as_what_the_formula_counts_too_much() -> None:
+    (row,) = compare(["zero1"], world_size=2, model=half_frozen, batches=BATCHES, steps=2, device="cpu").rows
+    assert row["num_params"] == 35 + 56 + 24
+    assert row["terms"]["frozen"] == -(4 * 35 + 8 * 35 // 2)
+
+
+def test_record_is_the_same_training_alone() -> None:
+    recording = record("zero2", world_size=2, model="mlp-odd", steps=2, device="cpu")
+    assert recording.meta["stage"] == "zero2"
+    assert recording.meta["num_params"] == 343
+    assert len(recording.results) == 2
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"world_size": 0}, "world size is 0"),
+        ({"stages": ["zero7"]}, "unknown stage 'zero7'"),
+        ({"stages": []}, "no stages were named"),
+        ({"model": "resnet"}, "unknown model 'resnet'"),
+        ({"model": nn.Linear(2, 2)}, "model is a Linear: pass a model's name, or a function that returns a module"),
+        ({"model": nn.Identity}, "Identity has no parameters"),
+        ({"model": lambda: None}, "not a torch.nn.Module"),
+        ({"model": half_frozen}, "pass batches="),
+        ({"model": half_frozen, "batches": BATCHES, "steps": 4}, "there are 3 batches for 4 steps"),
+        ({"model": half_frozen, "batches": BATCHES, "steps": 3}, "batch 0 has 6 rows for 4 ranks"),
+        ({"steps": 1}, "steps is 1: take at least 2"),
+        ({"precision": "bf16"}, "cannot be trained yet"),
+        ({"device": "tpu", "model": "mlp-odd"}, "tpu"),
+    ],
+)
+def test_bad_input_gets_a_sentence_before_any_rank_starts(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        compare(**keywords)
+
+
+def total(sizes: dict[str, int]) -> int:
+    return sum(sizes.values())
