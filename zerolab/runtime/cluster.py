@@ -1,0 +1,187 @@
+"""The kernel's side of the ranks: `Cluster` starts them, runs functions on them, and replaces them when one fails."""
+
+import math
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zerolab.runtime.cells import Cells
+from zerolab.runtime.launch import launcher
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from zerolab.recording.recording import Recording
+    from zerolab.runtime.ranks import Ranks
+
+DEVICES = ("auto", "cpu", "cuda")
+_open: "weakref.WeakValueDictionary[int, Cluster]" = weakref.WeakValueDictionary()
+
+
+class Cluster:
+    """Real ranks under this process: `world_size` processes joined by torch.distributed, kept from call to call.
+
+    They are ready, with the process group made and a first all_reduce done, when the constructor returns. A rank that
+    raises, dies or hangs ends the call with an error that names it, and the next call runs on fresh ranks.
+
+    Args:
+        world_size: number of ranks; by default as many as there are GPUs if there are two or more, else 4.
+        device: "cpu", "cuda", or "auto": GPUs where there are any. More ranks than GPUs share them, over gloo.
+        timeout: seconds that a rank may wait in one collective while no other rank moves.
+
+    Raises:
+        TypeError, ValueError: an argument that makes no sense; the message has the value and the remedy.
+        RankError: a rank could not join the process group.
+    """
+
+    def __init__(self, world_size: int | None = None, device: str = "auto", timeout: float = 20.0) -> None:
+        _check(world_size, device, timeout)
+        launcher()  # it imports torch in the background while this process does the same
+        gpus = _gpus(device)
+        self.device = "cuda" if gpus else "cpu"
+        self.world_size = world_size or (gpus if gpus > 1 else 4)
+        self.timeout = float(timeout)
+        self._shared_gpus = 0 < gpus < self.world_size
+        if self._shared_gpus:
+            print(f"{self.world_size} ranks share {gpus} GPU{'s' * (gpus > 1)}: they communicate over gloo, not NCCL")
+        self._busy = threading.Lock()
+        self._closed = self._lost = False
+        self._ranks: Ranks | None = None
+        self._start()
+        _open[id(self)] = self
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Calls `fn(*args, **kwargs)` on every rank; one result per rank, tensors as copies in CPU memory.
+
+        `fn` may be defined in a cell and may close over values; they travel by value. What ranks print appears
+        labelled. Plain tensors come back without gradient tracking, parameters remain parameters.
+
+        Raises:
+            RankError: a rank raised or died; CollectiveHang if the ranks wait for each other.
+            TypeError: `fn` or an argument cannot be sent.
+        """
+        return self._call("run", fn, args, kwargs, range(self.world_size))
+
+    def record(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> "Recording":
+        """As `run`, watched: what the ranks did, as a Recording; its `results` are what `run` would return.
+
+        Raises:
+            RankError: as `run`; its `recording` holds what the ranks had recorded by then.
+        """
+        from zerolab.recording.recording import Recording
+        from zerolab.runtime import travel
+        from zerolab.runtime.faults import RankError
+
+        try:
+            answers = self._call("record", fn, args, kwargs, range(self.world_size))
+        except RankError as error:
+            done = [travel.unpack(each.value)[1] for each in error.outcomes.values() if each.kind == "done"]
+            broken = [each.value["recording"] for each in error.outcomes.values() if each.kind == "raised"]
+            parts = sorted((part for part in done + broken if part is not None), key=lambda part: part.rank)
+            error.recording = Recording.merge(parts) if parts else None
+            raise
+        return Recording.merge([part for _, part in answers], results=[result for result, _ in answers])
+
+    def close(self) -> None:
+        """Ends the ranks. Calling it again does nothing."""
+        self._closed = True
+        _open.pop(id(self), None)
+        self._let_go()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"Cluster(world_size={self.world_size}, device={self.device!r}, timeout={self.timeout:g}{state})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Cluster stays in the notebook: it cannot be part of a function that runs on its ranks")
+
+    def _call(
+        self, task: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Sequence[int]
+    ) -> list[Any]:
+        from zerolab.runtime import travel
+
+        if self._closed:
+            raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
+        call = travel.pack_call(fn, args, kwargs)
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("this cluster is running something in another thread; wait for it or make a second one")
+        try:
+            ranks = self._usable_ranks()
+            message = pickle.dumps((task, self._sent_cells.news(), call))
+            return [travel.unpack(answer) for answer in ranks.call(message, chosen, self.timeout)]
+        except BaseException:
+            self._lost = True
+            self._let_go()
+            raise
+        finally:
+            self._busy.release()
+
+    def _usable_ranks(self) -> "Ranks":
+        """The ranks there are, or fresh ones if the last call cost them or they died since."""
+        if self._ranks is not None and not self._ranks.are_all_alive():
+            self._lost = True
+            self._let_go()
+        if self._ranks is None:
+            self._start()
+        if self._lost:
+            print("fresh ranks: what the ranks held in memory was lost when the last run failed")
+            self._lost = False
+        return self._ranks
+
+    def _start(self) -> None:
+        from zerolab.runtime.ranks import Ranks
+
+        self._sent_cells = Cells()
+        self._ranks = Ranks(self.world_size, self.device, shared_gpus=self._shared_gpus)
+        self._finalizer = weakref.finalize(self, self._ranks.kill)
+
+    def _let_go(self) -> None:
+        if self._ranks is not None:
+            self._finalizer()
+            self._ranks = None
+
+
+def most_recent() -> Cluster | None:
+    """The open cluster that was made last."""
+    return list(_open.values())[-1] if _open else None
+
+
+def _check(world_size: object, device: object, timeout: object) -> None:
+    """Refuses arguments that make no sense, in one sentence each, before anything is started."""
+    if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int)):
+        raise TypeError(f"world_size is {world_size!r}, not a whole number; give the number of ranks, such as 4")
+    if isinstance(world_size, int) and world_size < 1:
+        raise ValueError(f"world_size is {world_size}, but there must be at least one rank; give 1 or more")
+    if device not in DEVICES:
+        raise ValueError(f"device is {device!r}, which is not known; give one of {', '.join(map(repr, DEVICES))}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r}, not a number; give seconds, such as 20.0")
+    if math.isnan(timeout) or timeout <= 0:
+        raise ValueError(f"timeout is {timeout!r}, but waiting takes time; give seconds above 0, such as 20.0")
+
+
+def _gpus(device: str) -> int:
+    """How many GPUs the ranks use: those that CUDA_VISIBLE_DEVICES shows, 0 on the CPU."""
+    import torch
+
+    found = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    if device == "cuda" and found == 0:
+        raise ValueError(
+            "device is 'cuda', but torch sees no GPU here; use device='cpu' or look at CUDA_VISIBLE_DEVICES"
+        )
+    return found

@@ -1,0 +1,162 @@
+"""What went wrong on the ranks, in words: which rank, why, where, and what the others were doing meanwhile."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerolab.runtime.counter import DONE, INSIDE, Position
+
+LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
+
+
+class RankError(RuntimeError):
+    """A rank raised or died. The message names the root cause first, then what the other ranks were doing.
+
+    Attributes:
+        rank: the rank at fault; None if no single one is.
+        pid: its process number.
+        exception: name of the exception it raised, such as `ValueError`; None if it died.
+        signal: name of the signal that killed it, such as `SIGSEGV`; None if none did.
+        exitcode: what it gave to `os._exit`; None if it did not end so.
+        traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
+        recording: after `record`, what the ranks had recorded by then; else None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        pid: int | None = None,
+        exception: str | None = None,
+        signal: str | None = None,
+        exitcode: int | None = None,
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.rank, self.pid = rank, pid
+        self.exception, self.signal, self.exitcode = exception, signal, exitcode
+        self.traceback = traceback
+        self.recording: Any = None
+        self.outcomes: dict[int, Outcome] = {}
+
+    def _render_traceback_(self) -> list[str]:
+        """For IPython: the message alone, which holds the rank's traceback; the kernel's own would say nothing."""
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+class CollectiveHang(RankError):
+    """A rank waits in a collective for longer than the cluster's `timeout`, and no other rank moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a call on one rank: `done` with a result, `raised` with a report, or `died` with an exit code."""
+
+    rank: int
+    kind: str
+    value: Any
+    time: int  # nanoseconds on the clock that all processes share
+
+    @property
+    def blames_a_peer(self) -> bool:
+        """Whether the rank only noticed that another had gone."""
+        return self.kind == "raised" and bool(self.value["peer"])
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one rank stands: its phase, its last collective, the line of source. Empty words where nobody knows."""
+
+    rank: int
+    state: str  # running, waiting, finished, failed, not taking part
+    position: Position
+    phase: str = ""
+    where: str = ""
+
+    @property
+    def doing(self) -> str:
+        """In words, for example `waiting in all_reduce #3`."""
+        label, state = self.position.label, self.position.state
+        if not label:
+            return f"{self.state}, no collective yet"
+        if state == INSIDE and self.state == "running":
+            return f"waiting in {label}"
+        return f"{self.state}, {'after' if state == DONE else 'in'} {label}"
+
+
+def root_cause(outcomes: Sequence[Outcome]) -> Outcome:
+    """The failure that explains the others: the earliest that does not itself blame a peer."""
+    failures = [outcome for outcome in outcomes if outcome.kind != "done"]
+    return min(failures, key=lambda outcome: (outcome.blames_a_peer, outcome.time))
+
+
+def rank_error(cause: Outcome, pid: int, crash: str, standings: Sequence[Standing]) -> RankError:
+    """The error for a rank that raised or died.
+
+    Args:
+        cause: what the rank at fault came to.
+        pid: its process number.
+        crash: the Python stack that faulthandler wrote as it died; empty if it did not.
+        standings: where every rank stands.
+    """
+    facts: dict[str, Any] = {"rank": cause.rank, "pid": pid}
+    if cause.kind == "raised":
+        facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
+        message = cause.value["message"]
+        what = f"raised {facts['exception']}" + (f": {message}" if message else "")
+    else:
+        facts |= {"traceback": crash} | _ending(cause.value)
+        what = _death(facts)
+    parts = [f"rank {cause.rank} (pid {pid}) {what}"]
+    if facts["traceback"]:
+        parts.append(f"On rank {cause.rank}:\n{_indented(facts['traceback'])}")
+    if cause.kind == "died":
+        parts.append(f"It was last seen {next(s.doing for s in standings if s.rank == cause.rank)}.")
+    others = [standing for standing in standings if standing.rank != cause.rank]
+    if others:
+        parts.append(f"The others meanwhile:\n{_indented(table(others))}")
+    return RankError("\n\n".join([*parts, LOST_STATE]), **facts)
+
+
+def collective_hang(waiting: int, pid: int, seconds: float, standings: Sequence[Standing]) -> CollectiveHang:
+    """The error for ranks that wait for each other."""
+    label = standings[waiting].position.label
+    parts = [
+        f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: they wait for each other.",
+        _indented(table(standings)),
+        f"Every rank must call the same collectives in the same order. {LOST_STATE}",
+    ]
+    return CollectiveHang("\n\n".join(parts), rank=waiting, pid=pid)
+
+
+def table(standings: Sequence[Standing]) -> str:
+    """Rank, phase, last collective and its number, source line; one row a rank, aligned."""
+    rows = [("rank", "phase", "last collective", "at")]
+    rows += [(str(each.rank), each.phase or "-", each.doing, each.where or "-") for each in standings]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows
+    )
+
+
+def _ending(code: int | None) -> dict[str, Any]:
+    if code is None or code >= 0:
+        return {"exitcode": code}
+    return {"signal": signal.Signals(-code).name}
+
+
+def _death(facts: dict[str, Any]) -> str:
+    name = facts.get("signal")
+    if name == "SIGKILL":
+        return "was killed by SIGKILL: by a person, or by the system because memory ran out"
+    if name is not None:
+        return f"was killed by {name}"
+    if facts["exitcode"] is None:
+        return "is gone, and nobody saw how: the process that started it has ended too"
+    return f"ended with exit code {facts['exitcode']} in the middle of the run"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())

@@ -1,0 +1,69 @@
+"""When ranks wait for each other and nobody moves: told from a long computation by looking, not by the clock alone."""
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerolab.runtime.counter import INSIDE
+
+if TYPE_CHECKING:
+    from zerolab.runtime.ranks import Ranks
+
+STILL = 1.0  # seconds without a movement after which a rank counts as standing still
+_HEAD_START = 0.6  # seconds that the first look needs until there is something to compare with
+_INTERVAL = 0.2
+
+
+class HangWatch:
+    """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
+
+    A thread moves if its Python stack or its CPU time changed within the last second. So a rank that computes for an
+    hour while the others wait for it is left alone, however long `timeout` is.
+    """
+
+    def __init__(self, ranks: "Ranks", timeout: float) -> None:
+        self._ranks, self._timeout = ranks, timeout
+        self._next = 0.0
+        self._last: dict[int, tuple[object, object]] = {}
+        self._moved: dict[int, float] = {}
+
+    def look(self, unfinished: Collection[int]) -> int | None:
+        """The rank that waits longest if this is a hang, else None. Cheap while no rank waits for long."""
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        self._next = now + _INTERVAL
+        positions = {rank: self._ranks.board.read(rank) for rank in unfinished}
+        since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state == INSIDE}
+        if not since:
+            return None
+        longest = min(since, key=lambda rank: since[rank])
+        if now - since[longest] < self._timeout - STILL - _HEAD_START:
+            self._last.clear()
+            return None
+        self._sample(unfinished, now)
+        others_stand_still = all(now - self._moved[rank] >= STILL for rank in unfinished if rank != longest)
+        return longest if others_stand_still and now - since[longest] >= self._timeout else None
+
+    def _sample(self, unfinished: Collection[int], now: float) -> None:
+        self._ranks.ask(unfinished)
+        for rank in unfinished:
+            member = self._ranks.members[rank]
+            seen = member.seen and member.seen[0], _main_thread_cpu(member.pid)
+            if self._last.get(rank) != seen:
+                self._last[rank], self._moved[rank] = seen, now
+
+
+def _main_thread_cpu(pid: int) -> int | None:
+    """CPU time of a process's main thread, in whatever its kernel counts; None where there is no /proc."""
+    task = Path(f"/proc/{pid}/task/{pid}")
+    try:
+        return int((task / "schedstat").read_text().split()[0])  # nanoseconds
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])  # clock ticks in user and in system mode
+    except (OSError, IndexError, ValueError):
+        return None

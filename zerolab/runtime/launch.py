@@ -1,0 +1,172 @@
+"""The kernel's end of the fork server: starts ranks, kills them, and knows how each ended."""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import IO
+
+START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
+_FAREWELL = 1.0  # seconds that it gets to take its ranks along when the kernel exits
+
+Ending = tuple[int | None, int]
+"""How a process ended: exit code, or minus the signal, or None if nobody knows; and when, in monotonic nanoseconds."""
+
+
+class ForkLauncher:
+    """Starts ranks from a fork server that outlives every cluster and dies with the kernel."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a garbage collector may come in while this thread holds it
+        self._started: list[int] = []
+        self._ended: dict[int, Ending] = {}
+        self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log: IO[bytes] = tempfile.TemporaryFile()
+        bound = threading.current_thread() is threading.main_thread()
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import server; "
+            f"server.main({inherited.fileno()}, {os.getpid()}, {bound})"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            pass_fds=[inherited.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,  # the stop button reaches the kernel's group, and must not reach this
+        )
+        inherited.close()
+
+    def fileno(self) -> int:
+        """Readable when a rank has ended; call `ending` then."""
+        return self._control.fileno()
+
+    def start(self, fds: list[int]) -> int:
+        """Fork a rank that inherits these; its process number. The first one waits for the imports."""
+        with self._lock:
+            socket.send_fds(self._control, [json.dumps({"op": "start"}).encode()], fds)
+            deadline = time.monotonic() + START_LIMIT
+            while not self._started:
+                if not self._receive(deadline - time.monotonic()):
+                    raise RuntimeError(f"the process that starts the ranks did not come up:\n{self._last_words()}")
+            return self._started.pop()
+
+    def kill(self, pids: list[int]) -> None:
+        """Kill ranks and what they started; returns at once. Takes no lock: a garbage collector may call it."""
+        try:
+            self._control.send(json.dumps({"op": "kill", "pids": pids}).encode())
+        except OSError:
+            pass  # the server has gone, and its ranks with it
+
+    def ending(self, pid: int) -> Ending | None:
+        """How a rank ended, (exit code or minus the signal, time in ns); None while it lives."""
+        with self._lock:
+            while self._receive(0):
+                pass
+            if pid not in self._ended and not self.is_alive():
+                return None, time.monotonic_ns()
+            return self._ended.get(pid)
+
+    def is_alive(self) -> bool:
+        """Whether the fork server is there; without it its ranks are gone too."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the server and all its ranks. Called as the kernel exits."""
+        self._control.close()
+        try:
+            self._process.wait(_FAREWELL)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._log.close()
+
+    def _receive(self, limit: float) -> bool:
+        """Take in one report; False if none came within `limit` seconds, or none ever will."""
+        poll = select.poll()  # and not select(), which gives up on a kernel with more than 1,024 open files
+        poll.register(self._control, select.POLLIN)
+        if not poll.poll(max(0, limit) * 1000):
+            return False
+        try:
+            data = self._control.recv(1 << 12)
+        except OSError:
+            return False
+        if not data:
+            return False
+        report = json.loads(data)
+        if "started" in report:
+            self._started.append(report["started"])
+        else:
+            self._ended[report["ended"]] = report["code"], report["time"]
+        return True
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
+
+
+class SpawnLauncher:
+    """Starts each rank as a fresh Python: slow, but all that macOS allows once torch is loaded."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def fileno(self) -> None:
+        """Nothing tells when a rank ends; its closed pipes do."""
+
+    def start(self, fds: list[int]) -> int:
+        """Start a rank that inherits these; its process number."""
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import worker; "
+            f"worker.main(worker.Fds(*{fds!r}))"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._processes[process.pid] = process
+        return process.pid
+
+    def kill(self, pids: list[int]) -> None:
+        """Kill ranks and what they started; returns at once."""
+        for pid in pids:
+            if self.ending(pid) is None:
+                os.killpg(pid, signal.SIGKILL)
+
+    def ending(self, pid: int) -> Ending | None:
+        """How a rank ended; None while it lives."""
+        code = self._processes[pid].poll()
+        return None if code is None else (code, time.monotonic_ns())
+
+    def is_alive(self) -> bool:
+        """There is no server that could be gone."""
+        return True
+
+    def close(self) -> None:
+        """Kill every rank that is left."""
+        self.kill(list(self._processes))
+
+
+Launcher = ForkLauncher | SpawnLauncher
+_launchers: dict[int, Launcher] = {}  # by the process that owns it: a forked copy of the kernel starts its own
+
+
+def launcher() -> Launcher:
+    """This process's launcher, started at first use and again if it has died."""
+    current = _launchers.get(os.getpid())
+    if current is None or not current.is_alive():
+        current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
+    return current
+
+
+@atexit.register
+def _close() -> None:
+    current = _launchers.pop(os.getpid(), None)
+    if current is not None:
+        current.close()

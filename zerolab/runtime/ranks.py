@@ -1,0 +1,141 @@
+"""One generation of ranks, as the kernel sees it: their processes and the pipes that lead to them."""
+
+import contextlib
+import os
+import pickle
+import selectors
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import IO, Any
+
+from zerolab.runtime.call import Call
+from zerolab.runtime.counter import Board
+from zerolab.runtime.launch import START_LIMIT, Ending, launcher
+from zerolab.runtime.output import Output
+from zerolab.runtime.worker import Fds, Setup
+
+GOODBYE = 2.0  # seconds that killed ranks get to disappear before `kill` stops waiting for them
+CHUNK = 1 << 16
+
+
+@dataclass
+class Member:
+    """One rank: its process, the kernel's ends of its pipes, and what it last said of itself."""
+
+    rank: int
+    pid: int
+    commands: Connection
+    lifeline: Connection
+    output: int
+    crash: int
+    asked: bool = False  # a question is under way
+    seen: tuple[int, str, str] | None = None  # the last answer: fingerprint of the stack, phase, line
+
+
+class Ranks:
+    """As many processes as the world is large, in one process group. After a failure they are replaced, not repaired."""
+
+    def __init__(self, world_size: int, device: str, *, shared_gpus: bool) -> None:
+        self._launcher = launcher()
+        self._selector = selectors.DefaultSelector()
+        self._files = [_nameless_file(Board.size(world_size)), _nameless_file(0)]
+        self.board = Board(self._files[0].fileno(), world_size)
+        self.members: list[Member] = []
+        try:
+            for rank in range(world_size):
+                self.members.append(self._start(rank))
+                setup = _setup(rank, world_size, device, shared_gpus)
+                self.members[rank].commands.send_bytes(pickle.dumps(setup))
+            self._register()
+            Call(self, range(world_size), Output(), START_LIMIT).finish()
+        except BaseException:
+            self.kill()
+            raise
+
+    def call(self, message: bytes, chosen: Sequence[int], timeout: float) -> list[bytes]:
+        """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
+        for rank in chosen:
+            with contextlib.suppress(OSError):  # it has died, and the call finds out how
+                self.members[rank].commands.send_bytes(message)
+        return Call(self, chosen, Output(), timeout).finish()
+
+    def are_all_alive(self) -> bool:
+        """Whether no rank has ended."""
+        return all(self.ending(member.rank) is None for member in self.members)
+
+    def ending(self, rank: int) -> Ending | None:
+        """How a rank ended; None while it lives."""
+        return self._launcher.ending(self.members[rank].pid)
+
+    def ask(self, ranks: Collection[int]) -> None:
+        """Ask ranks where they stand; the answers come in with everything else, as `Member.seen`."""
+        for member in (self.members[rank] for rank in ranks):
+            if not member.asked:
+                with contextlib.suppress(OSError):
+                    member.lifeline.send_bytes(b"?")
+                    member.asked = True
+
+    def wait(self, limit: float) -> list[tuple[str, Member]]:
+        """Which pipes have something to read, waiting up to `limit` seconds: `commands`, `lifeline` or `output`."""
+        return [key.data for key, _ in self._selector.select(limit) if key.data is not None]
+
+    def forget(self, pipe: str, member: Member) -> None:
+        """Stop waiting for a pipe that has come to its end."""
+        self._selector.unregister(getattr(member, pipe))
+
+    def kill(self) -> None:
+        """End all ranks and what they started, and close everything that led to them. Harmless when repeated."""
+        members, self.members = self.members, []
+        self._selector.close()
+        self._launcher.kill([member.pid for member in members])
+        for member in members:
+            member.commands.close()
+            member.lifeline.close()
+            os.close(member.output)
+            os.close(member.crash)
+        for file in self._files:
+            file.close()
+        deadline = time.monotonic() + GOODBYE
+        while time.monotonic() < deadline and any(self._launcher.ending(member.pid) is None for member in members):
+            time.sleep(0.005)
+
+    def _start(self, rank: int) -> Member:
+        (commands, commands_end), (lifeline, lifeline_end) = socket.socketpair(), socket.socketpair()
+        (output, output_end), (crash, crash_end) = os.pipe(), os.pipe()
+        board, store = (file.fileno() for file in self._files)
+        inherited = Fds(commands_end.detach(), lifeline_end.detach(), output_end, crash_end, board, store)
+        try:
+            pid = self._launcher.start(inherited)
+        finally:
+            for fd in inherited[:4]:
+                os.close(fd)
+        os.set_blocking(crash, False)
+        return Member(rank, pid, Connection(commands.detach()), Connection(lifeline.detach()), output, crash)
+
+    def _register(self) -> None:
+        news = self._launcher.fileno()
+        if news is not None:
+            self._selector.register(news, selectors.EVENT_READ)
+        for member in self.members:
+            for pipe in ("commands", "lifeline", "output"):
+                self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
+
+
+def _nameless_file(size: int) -> IO[bytes]:
+    """A file that ranks inherit; on Linux it has no name in any folder, so that nothing can be left behind."""
+    if hasattr(os, "memfd_create"):
+        file = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")
+    else:
+        file = tempfile.NamedTemporaryFile(prefix="zerolab-")  # 0600, removed when it is closed
+    file.truncate(size)
+    return file
+
+
+def _setup(rank: int, world_size: int, device: str, shared_gpus: bool) -> Setup:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Setup(rank, world_size, device, shared_gpus, dict(os.environ), os.getcwd(), list(sys.path), cores)

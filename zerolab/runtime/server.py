@@ -1,0 +1,147 @@
+"""The fork server: one process that has imported everything once, and forks a rank from it in milliseconds.
+
+It is ours and not `multiprocessing`'s, because that one leaves a socket and a folder in /tmp when the kernel is killed,
+brings a resource tracker, imports the caller's `__main__` and shares its preload with everybody else in the process.
+Here requests arrive on a socket pair that the server inherits: there is nothing to find on disk and nothing to connect to.
+The process has a single thread, as a process that forks should. Nothing that it imports may touch CUDA.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+
+from zerolab.runtime import worker
+
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",  # the first step of any torch optimizer imports it; by far the longest import of all
+    "cloudpickle",
+    "zerolab.engines",
+)
+PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
+LARGEST_REQUEST = 1 << 16
+
+
+def main(control_fd: int, parent: int, bound: bool) -> None:
+    """Serve until the kernel `parent` goes. `bound`: the thread that started us lives as long as the kernel does."""
+    if bound:
+        die_with_parent(parent)
+    control = socket.socket(fileno=control_fd)
+    preload()
+    ForkServer(control, parent).serve()
+
+
+def preload() -> None:
+    """Import what a first training step needs, then mark it all as long-lived so that forked ranks share its memory."""
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask Linux to kill this process when the thread that started it ends; elsewhere a closed socket must do."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class ForkServer:
+    """Forks ranks on request, reports how each ended, kills them on request and when the kernel has gone."""
+
+    def __init__(self, control: socket.socket, parent: int) -> None:
+        self._control = control
+        self._parent = parent
+        self._children: set[int] = set()
+        self._wake, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        """Answer requests until the kernel closes its end or dies, then take every rank along."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up pipe to be written
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
+            while os.getppid() == self._parent:
+                ready = {key.fileobj for key, _ in selector.select(PARENT_CHECK)}
+                if self._wake in ready:
+                    self._reap()
+                if self._control in ready and not self._answer():
+                    break
+        self._kill(self._children)
+
+    def _answer(self) -> bool:
+        """Handle one request; False when the kernel has closed its end."""
+        data, fds, _, _ = socket.recv_fds(
+            self._control, LARGEST_REQUEST, len(worker.Fds._fields), socket.MSG_CMSG_CLOEXEC
+        )
+        if not data:
+            return False
+        request = json.loads(data)
+        if request["op"] == "start":
+            self._report({"started": self._fork(worker.Fds(*fds))})
+        elif request["op"] == "kill":
+            self._kill(request["pids"])
+        return True
+
+    def _fork(self, fds: worker.Fds) -> int:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(fds, server)
+        for fd in fds:
+            os.close(fd)
+        self._children.add(pid)
+        return pid
+
+    def _become_rank(self, fds: worker.Fds, server: int) -> None:
+        """In the forked child: drop what belongs to the server and never come back."""
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(self._wake)
+            os.close(self._wake_writer)
+            self._control.close()
+            os.setsid()
+            die_with_parent(server)
+            worker.main(fds)
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._children.discard(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what the rank had started and left behind
+            self._report({"ended": pid, "code": os.waitstatus_to_exitcode(status), "time": time.monotonic_ns()})
+
+    def _kill(self, pids: "set[int] | list[int]") -> None:
+        for pid in self._children.intersection(pids):  # a child that is not reaped yet keeps its number
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                os.kill(pid, signal.SIGKILL)  # it has not made its own session yet
+
+    def _report(self, message: dict[str, int]) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except OSError:
+            pass  # the kernel has gone; the next turn of the loop notices

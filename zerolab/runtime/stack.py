@@ -1,0 +1,83 @@
+"""Where a thread stands, in a learner's words: the line of the cell or engine, the phase, and tracebacks to match."""
+
+import functools
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from zerolab.recording import sources
+
+_RUNTIME = str(Path(__file__).parent) + os.sep
+_COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
+_PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
+
+
+Line = tuple[str, int, str]
+"""File name, line and function of a frame."""
+
+
+def describe(innermost: FrameType | None) -> tuple[str, str]:
+    """Phase and source line of a running stack, for example `("backward", "cell [3], line 5: loss.backward()")`."""
+    return _describe([(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in _frames(innermost)])
+
+
+def describe_error(trace: TracebackType | None) -> tuple[str, str]:
+    """Phase and the innermost line of a lesson that an exception passed through."""
+    passed = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]
+    return _describe(passed[::-1])
+
+
+def fingerprint(innermost: FrameType | None) -> int:
+    """A number that changes when a stack does, to the instruction."""
+    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame in _frames(innermost)))
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback of an error as Python prints it, with labels for files and without the runtime's own frames."""
+    report = traceback.TracebackException.from_exception(error)
+    parts: list[traceback.TracebackException | None] = [report]
+    while parts:
+        part = parts.pop()
+        if part is not None:
+            part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_RUNTIME)]
+            for frame in part.stack:
+                frame.filename = label(frame.filename)
+            parts += [part.__cause__, part.__context__]
+    return "".join(report.format()).rstrip()
+
+
+def label(filename: str) -> str:
+    """`cell [3]` for a cell, else the path from the folder that Python imports it from: never this machine's paths."""
+    return sources.LABELS.get(filename) or _short(filename)
+
+
+def place(filename: str, line: int) -> str:
+    """A line of source in words: `cell [3], line 5: loss.backward()`."""
+    text = linecache.getline(filename, line).strip()
+    return f"{label(filename)}, line {line}" + (f": {text}" if text else "")
+
+
+@functools.lru_cache(maxsize=1024)
+def _short(filename: str) -> str:
+    homes = [home.rstrip("/") + "/" for home in sys.path if home]
+    return filename.removeprefix(max((home for home in homes if filename.startswith(home)), key=len, default=""))
+
+
+def _describe(lines: list[Line]) -> tuple[str, str]:
+    phase = next((_PHASES[function] for _, _, function in lines if function in _PHASES), "")
+    return phase, next((place(filename, line) for filename, line, _ in lines if _is_a_lesson(filename)), "")
+
+
+def _is_a_lesson(filename: str) -> bool:
+    """Whether a line in this file says what the rank is doing: a learner's file, or an engine's."""
+    return filename != _COLLECTIVES and sources.label(filename) is not None
+
+
+def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
+    while innermost is not None:
+        yield innermost
+        innermost = innermost.f_back

@@ -1,0 +1,188 @@
+"""The rank's side: joins the process group, then runs one function after another for the kernel.
+
+A rank lives exactly as long as the kernel holds the other end of its lifeline. It has a session of its own, so that
+the stop button does not reach it, and everything it writes, native code included, goes to one pipe.
+"""
+
+import ctypes
+import faulthandler
+import linecache
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+import time
+import types
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from zerolab.recording import sources
+from zerolab.runtime import counter, stack, travel
+
+_PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl", "socket")
+
+
+class Fds(NamedTuple):
+    """What a rank inherits, all of it without a name in any folder."""
+
+    commands: int  # functions in, results out
+    lifeline: int  # questions to the side thread; its end is the rank's end
+    output: int  # stdout and stderr
+    crash: int  # the Python stack, written by faulthandler as the process dies
+    board: int  # shared memory of the collective counter
+    store: int  # the file through which the ranks find each other
+
+
+class Setup(NamedTuple):
+    """What the kernel tells a rank before it joins."""
+
+    rank: int
+    world_size: int
+    device: str
+    shared_gpus: bool  # more ranks than GPUs: they share them, over gloo
+    environment: dict[str, str]
+    folder: str
+    path: list[str]
+    cores: int
+
+
+def main(inherited: Fds) -> None:
+    """Be a rank until the kernel lets go. Never returns."""
+    commands, lifeline = Connection(inherited.commands), Connection(inherited.lifeline)
+    _isolate(inherited)
+    watched = threading.main_thread().ident
+    threading.Thread(target=_answer_questions, args=(lifeline, watched), name="zerolab-lifeline", daemon=True).start()
+    try:
+        setup: Setup = pickle.loads(commands.recv_bytes())
+        commands.send_bytes(_attempt(lambda: _join(setup, inherited)))
+        while True:
+            task, cells, call = pickle.loads(commands.recv_bytes())
+            _learn_cells(cells)
+            counter.reset()
+            commands.send_bytes(_attempt(lambda: _perform(task, call)))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _isolate(inherited: Fds) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    os.dup2(inherited.output, 1)
+    os.dup2(inherited.output, 2)
+    for name in ("stdout", "stderr"):
+        stream = open(1 + (name == "stderr"), "w", buffering=1, errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+    faulthandler.enable(inherited.crash, all_threads=False)
+    sys.modules["__main__"] = types.ModuleType("__main__")  # the server's is of no use to anyone
+
+
+def _answer_questions(lifeline: Connection, watched: int) -> None:
+    """Side thread: say where the main thread stands when asked; die when there is nobody left to ask."""
+    try:
+        while True:
+            lifeline.recv_bytes()
+            frame = sys._current_frames().get(watched)
+            lifeline.send_bytes(pickle.dumps((stack.fingerprint(frame), *stack.describe(frame))))
+    except (EOFError, OSError):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _join(setup: Setup, inherited: Fds) -> None:
+    """Take over the kernel's surroundings and join the process group; done after a first all_reduce."""
+    os.environ.clear()
+    os.environ.update(setup.environment)
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
+    os.environ.update(RANK=str(setup.rank), WORLD_SIZE=str(setup.world_size), LOCAL_RANK=str(setup.rank))
+    os.chdir(setup.folder)
+    sys.path[:] = setup.path
+    torch.set_num_threads(max(1, setup.cores // setup.world_size))
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
+    device = None
+    if setup.device == "cuda":
+        device = torch.device("cuda", setup.rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device is not None and not setup.shared_gpus else "gloo"
+    store = dist.FileStore(_path_of(inherited.store), setup.world_size)
+    dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
+    dist.all_reduce(torch.ones(1, device=device))
+    counter.install()
+    counter.attach(counter.Board(inherited.board, setup.world_size), setup.rank)
+
+
+def _path_of(fd: int) -> str:
+    if sys.platform == "linux":
+        return f"/proc/self/fd/{fd}"
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
+
+
+def _learn_cells(cells: list[tuple[str, str, str]]) -> None:
+    """Make the text of notebook cells known, so that tracebacks and recordings show their lines."""
+    for filename, label, text in cells:
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        sources.LABELS[filename] = label
+
+
+def _perform(task: str, call: bytes) -> Any:
+    function, args, kwargs = travel.unpack(call)
+    if task == "run":
+        return function(*args, **kwargs)
+    return _record(function, args, kwargs)
+
+
+def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from zerolab.recording.recorder import Recorder
+
+    recorder = Recorder()
+    try:
+        with recorder:
+            result = function(*args, **kwargs)
+    except BaseException as error:
+        error.zerolab_recording = recorder.finish()  # type: ignore[attr-defined]
+        raise
+    return result, recorder.finish()
+
+
+def _attempt(action: Any) -> bytes:
+    """Call something; bytes that tell the kernel what came of it, after all that was printed has been written."""
+    try:
+        answer = ("done", travel.pack_result(action()))
+    except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises goes to the kernel
+        answer = ("raised", pickle.dumps(_report(error)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)  # what native code has printed
+    return pickle.dumps(answer)
+
+
+def _report(error: BaseException) -> dict[str, Any]:
+    phase, where = stack.describe_error(error.__traceback__)
+    return {
+        "exception": type(error).__name__,
+        "message": str(error),
+        "traceback": stack.format_error(error),
+        "phase": phase,
+        "where": where,
+        "peer": _blames_a_peer(error),
+        "time": time.monotonic_ns(),
+        "recording": getattr(error, "zerolab_recording", None),
+    }
+
+
+def _blames_a_peer(error: BaseException | None) -> bool:
+    """Whether an error only says that another rank has gone: a consequence, not the cause."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _PEER_WORDS):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
