@@ -44,9 +44,9 @@ class FlatLayout:
     unit: str
     dtype: torch.dtype
     frozen: bool
-    group: int | None
     slots: tuple[Slot, ...]
     world_size: int
+    group: int | None = None
 
     @property
     def numel(self) -> int:
@@ -103,7 +103,7 @@ def partition(
         for kind in sorted(kinds, key=str):
             frozen, group, dtype = kind
             name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype in kinds}) > 1)
-            flats.append(FlatLayout(name, unit, dtype, frozen, group, tuple(_lay_out(kinds[kind])), world_size))
+            flats.append(FlatLayout(name, unit, dtype, frozen, tuple(_lay_out(kinds[kind])), world_size, group))
     return flats
 
 
