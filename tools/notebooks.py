@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def exercise_of(cell: NotebookNode) -> str | None:
 
 def exercise_cells(exercise_id: str) -> list[NotebookNode]:
     """An exercise's cells as the package has them."""
-    make = {"markdown": new_markdown_cell, "code": new_code_cell}
+    make: dict[str, Callable[..., NotebookNode]] = {"markdown": new_markdown_cell, "code": new_code_cell}
     cells = []
     for number, (kind, source) in enumerate(load(exercise_id).cells()):
         metadata = {"tags": [f"{TAG}{exercise_id}"]}
@@ -163,9 +163,9 @@ def browser_page() -> Iterator[Any]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         try:
-            yield browser.new_page(
-                viewport={"width": 960, "height": 600}, color_scheme="light", reduced_motion="reduce"
-            )
+            tab = browser.new_page(color_scheme="light", reduced_motion="reduce")
+            tab.set_viewport_size({"width": 960, "height": 600})
+            yield tab
         finally:
             browser.close()
 

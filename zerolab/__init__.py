@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerolab import theory
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
+    from zerolab.exercises import check, hint, hole, solution
+    from zerolab.expecting import expect_error
     from zerolab.lab import compare
+    from zerolab.predictions import reveal
     from zerolab.recording.recording import Recording
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import CollectiveHang, RankError
@@ -24,8 +27,14 @@ _HOMES = {
     "Zero1": "zerolab.engines",
     "Zero2": "zerolab.engines",
     "Zero3": "zerolab.engines",
+    "check": "zerolab.exercises",
     "compare": "zerolab.lab",
+    "expect_error": "zerolab.expecting",
+    "hint": "zerolab.exercises",
+    "hole": "zerolab.exercises",
     "load_ipython_extension": "zerolab.runtime.magics",
+    "reveal": "zerolab.predictions",
+    "solution": "zerolab.exercises",
 }
 
 __all__ = [
@@ -37,8 +46,14 @@ __all__ = [
     "Zero1",
     "Zero2",
     "Zero3",
+    "check",
     "compare",
+    "expect_error",
+    "hint",
+    "hole",
     "load_ipython_extension",
+    "reveal",
+    "solution",
     "theory",
 ]
 __version__ = "0.1.0"

@@ -56,9 +56,8 @@ look_for = (
     "optimizer state covers one part of the flat and no more."
 )
 targets = Targets(
+    stage="zero1",
     returns="the optimizer",
-    value=1e-6,
-    weights=1e-6,
     shards=("optimizer_state",),
     collectives=("reduce_scatter", "all_gather"),
 )

@@ -5,6 +5,7 @@ through the dispatcher as a `c10d` operation. The engines' own collectives are m
 children of one event, and carry no bytes of their own, so that nothing is counted twice.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
@@ -77,7 +78,7 @@ class Exchanges:
         from zerolab.engines import collectives
 
         for op in ("all_reduce", "reduce_scatter", "all_gather"):
-            function = getattr(collectives, op)
+            function = inspect.unwrap(getattr(collectives, op))  # the collective counter may stand around it
             if isinstance(function, FunctionType):
                 stack.enter_context(intercept(function, self._starts(op)))
         stack.enter_context(replace(collectives.Exchange, "wait", self._wait_exchange))

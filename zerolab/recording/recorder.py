@@ -25,6 +25,14 @@ from zerolab.recording.sources import Sources
 STATE = ("parameters", "gradients", "optimizer_state")
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
+_recording: list["Recorder"] = []  # those that are on in this process
+
+
+def announce(engine: Any) -> None:
+    """Tells every recorder that is on of an engine of somebody's own; does nothing where none is."""
+    for recorder in _recording:
+        recorder.add_engine(engine)
+
 
 class Recorder:
     """Records everything that happens within `with Recorder() as recorder:`; `finish()` gives it as plain data.
@@ -44,6 +52,12 @@ class Recorder:
         self._complete = False
         self._meta: dict[str, object] = {}
 
+    def add_engine(self, engine: Any) -> None:
+        """Takes in what is no `Engine` but can say the same: `model`, `flats`, `optimizer`, `holdings()`."""
+        self._passes.know(engine.model, [flat.layout.unit for flat in engine.flats if flat.layout.unit != "root"])
+        self._passes.watch_gradients(engine.model)
+        self._ownership.add_engine(engine)
+
     def __enter__(self) -> Self:
         if self._started:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
@@ -60,12 +74,14 @@ class Recorder:
                 stack.enter_context(replace(Engine, name, wrapper))
             stack.enter_context(Watch(self._log, self._exchanges.on_c10d))
             self._stack = stack.pop_all()
+        _recording.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+        _recording.remove(self)
         self._complete = kind is None
         self._ownership.sync()
         self._log.end_step()

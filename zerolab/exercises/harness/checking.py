@@ -72,6 +72,7 @@ def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
 def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
     from zerolab.exercises.harness.failure import in_words
     from zerolab.exercises.harness.ground import trial
+    from zerolab.exercises.harness.judge import judge_memory, judge_training
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import RankError
 
@@ -81,13 +82,14 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
         plan = draw(seed, world_size)
         try:
             with Cluster(world_size=world_size, device="cpu", timeout=HANG_SECONDS) as cluster:
-                recording = cluster.record(trial, answer, plan)
+                for judge, optimizer in ((judge_training, "sgd"), (judge_memory, "adam")):
+                    recording = cluster.record(trial, answer, plan, optimizer, exercise.targets.stage)
+                    verdicts += judge(exercise, recording, plan)
+                    if not verdicts[-1].right:
+                        return Attempt(exercise.id, tuple(verdicts), (), recording, seed)
         except RankError as error:
             said = f"on {world_size} ranks: {in_words(error, exercise.name)}"
-            return Attempt(exercise.id, tuple(verdicts), (said,), getattr(error, "recording", None), seed)
-        verdicts += judge(exercise, recording, plan, world_size)
-        if not verdicts[-1].right:
-            break
+            return Attempt(exercise.id, tuple(verdicts), (said,), error.recording, seed)
     return Attempt(exercise.id, tuple(verdicts), (), recording, seed)
 
 
@@ -98,37 +100,3 @@ def draw(seed: int, world_size: int) -> "Plan":
     dice = random.Random(f"{seed} {world_size}")
     widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
     return Plan(seed=dice.randrange(2**31), widths=widths, rows=dice.randrange(3, 7))
-
-
-def judge(exercise: Exercise, recording: "Recording", plan: "Plan", world_size: int) -> list[Verdict]:
-    """The verdicts on one recorded run, in the order of the targets, up to the first that is missed."""
-    verdicts = []
-    for target, why in _judgements(exercise, recording, plan):
-        verdicts.append(Verdict(target, world_size, why()))
-        if not verdicts[-1].right:
-            break
-    return verdicts
-
-
-def _judgements(exercise: Exercise, recording: "Recording", plan: "Plan") -> list[tuple[str, Callable[[], str]]]:
-    """Each target that the exercise declares, with the function that judges it."""
-    from zerolab.exercises.harness import judge_memory, judge_values
-    from zerolab.exercises.harness.reference import run_reference
-
-    targets, sgd = exercise.targets, [noted["sgd"] for noted in recording.results]
-    reference = run_reference(plan, recording.world_size)
-    padded, turns = len(reference.initial), plan.sgd_steps + plan.adam_steps
-    value, weights = judge_values.judge_training(sgd, reference, targets.value or 0.0, targets.weights or 0.0)
-
-    def on_every_rank(judge_rank: Callable[..., str], *arguments: Any) -> Callable[[], str]:
-        return lambda: next(filter(None, (judge_rank(rank, *arguments) for rank in recording.ranks)), "")
-
-    judgements: dict[str, tuple[Any, Callable[[], str]]] = {
-        "value": (targets.value, lambda: value),
-        "weights": (targets.weights, lambda: weights),
-        "state": (targets.shards, on_every_rank(judge_memory.judge_state, padded, targets)),
-        "peak": (targets.shards, on_every_rank(judge_memory.judge_peak, padded, targets)),
-        "collectives": (targets.collectives, on_every_rank(judge_memory.judge_collectives, padded, targets, turns)),
-        "return": (targets.returns, lambda: judge_values.judge_returned(sgd, targets.returns or "", exercise.name)),
-    }
-    return [(name, why) for name, (target, why) in judgements.items() if target is not None]

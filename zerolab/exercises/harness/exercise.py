@@ -33,23 +33,25 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a right answer must reach; a target that is None is not judged.
+    """What a right answer must reach.
 
     Args:
-        returns: what the function returns, in words; None if it returns nothing.
-        value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
-        weights: largest difference allowed between the weights and those of DDP under SGD.
+        stage: which stage the answer is; its formula stands beside the picture.
+        returns: what the function returns, in words.
         shards: the categories that are divided by N; the others are whole on every rank. Sets state bytes and peak.
         collectives: the collectives of one step, in order. Sets the volume too.
+        value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
+        weights: largest difference allowed between the weights and those of DDP under SGD.
         world_sizes: how many ranks, in the order in which they are tried; the first miss ends the check.
         scratch_parts: how many parts of a flat may lie about beside the state.
     """
 
-    returns: str | None = None
-    value: float | None = None
-    weights: float | None = None
-    shards: tuple[str, ...] | None = None
-    collectives: tuple[str, ...] | None = None
+    stage: str
+    returns: str
+    shards: tuple[str, ...]
+    collectives: tuple[str, ...]
+    value: float = 1e-6
+    weights: float = 1e-6
     world_sizes: tuple[int, ...] = (2, 3, 1, 4)
     scratch_parts: int = 1
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,10 +15,18 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from zerolab.engines.engine import Holding
+from zerolab.engines.partition import partition
 from zerolab.exercises.harness.guard import finished_engines_out_of_reach
+from zerolab.recording.recorder import announce
 
 Array = NDArray[Any]  # of float32
-LEARNING_RATE = 0.1  # of SGD: large, so that a wrong mean moves the weights far
+STEPS = 2  # Adam's memory exists from the second on
+LEARNING_RATE = 0.5  # of SGD: large, so that a wrong mean moves the weights far
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=LEARNING_RATE),
+    "adam": partial(torch.optim.Adam, lr=1e-3),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +36,6 @@ class Plan:
     seed: int
     widths: tuple[int, ...]
     rows: int
-    sgd_steps: int = 2
-    adam_steps: int = 2
 
 
 @dataclass(slots=True)
@@ -55,22 +62,35 @@ class Noted:
 
 
 class Ground:
-    """A model whose parameters are views of one flat of `world_size` equal parts, and gradients likewise."""
+    """A model whose parameters are views of one flat of `world_size` equal parts, and its gradients of another.
 
-    def __init__(self, plan: Plan, world_size: int, rank: int) -> None:
-        self.plan, self.rank = plan, rank
+    To a recorder it is what an engine is, so that the picture of an answer shows who holds which span.
+    """
+
+    def __init__(self, plan: Plan, world_size: int, rank: int, stage: str = "ddp") -> None:
+        self.plan, self.rank, self.stage = plan, rank, stage
         self.model = build(plan)
-        members = list(self.model.parameters())
-        numel = sum(parameter.numel() for parameter in members)
-        self.parameters = torch.zeros(-(-numel // world_size) * world_size)
-        self.gradient = torch.zeros_like(self.parameters)
-        start = 0
-        for parameter in members:
-            span = slice(start, start + parameter.numel())
-            self.parameters[span] = parameter.detach().reshape(-1)
-            parameter.data = self.parameters[span].view(parameter.shape)
-            parameter.grad = self.gradient[span].view(parameter.shape)
-            start = span.stop
+        (self.layout,) = partition(self.model, world_size, units=[])
+        self.parameters = torch.zeros(self.layout.padded)
+        self.gradient = torch.zeros(self.layout.padded)
+        for slot, parameter in zip(self.layout.slots, self.model.parameters(), strict=True):
+            self.parameters[slot.start : slot.stop] = parameter.detach().reshape(-1)
+            parameter.data = self.parameters[slot.start : slot.stop].view(slot.shape)
+            parameter.grad = self.gradient[slot.start : slot.stop].view(slot.shape)
+        self.flats = [SimpleNamespace(layout=self.layout, whole=self.parameters)]
+        self.optimizer: torch.optim.Optimizer | None = None  # the last that made an update
+
+    def holdings(self) -> Iterator[Holding]:
+        """What this rank holds of the model's state, as an engine would say it; seen from outside of the answer."""
+        name, everything = self.layout.name, (0, self.layout.padded)
+        yield Holding("parameters", name, everything, self.parameters)
+        yield Holding("gradients", name, everything, self.gradient)
+        for tensor, state in self.optimizer.state.items() if self.optimizer is not None else ():
+            start, stop = self.place(tensor)
+            for value in (value for value in state.values() if isinstance(value, torch.Tensor)):
+                yield Holding(
+                    "optimizer_state", name, (start, stop) if value.numel() == stop - start else (0, 0), value
+                )
 
     def compute_gradient(self, step: int, rank: int) -> None:
         """Fills `gradient` with the gradient of one rank's batch."""
@@ -94,24 +114,14 @@ class Ground:
         return start, start + tensor.numel()
 
 
-def trial(answer: Callable[..., Any], plan: Plan) -> dict[str, Noted]:
-    """Runs the answer twice on this rank: under SGD, which shows each wrong factor, and under Adam, for memory."""
+def trial(answer: Callable[..., Any], plan: Plan, optimizer: str, stage: str) -> Noted:
+    """Runs the answer on this rank: under SGD, which shows each wrong factor, or under Adam, which takes memory."""
     world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-    sgd, adam = partial(torch.optim.SGD, lr=LEARNING_RATE), partial(torch.optim.Adam, lr=1e-3)
-    with finished_engines_out_of_reach(answer):
-        return {
-            "sgd": train(answer, Ground(plan, world_size, rank), sgd, plan.sgd_steps, world_size),
-            "adam": train(answer, Ground(plan, world_size, rank), adam, plan.adam_steps, world_size),
-        }
-
-
-def train(
-    answer: Callable[..., Any], ground: Ground, optimizer_cls: Callable[..., Any], steps: int, world_size: int
-) -> Noted:
-    """One training run of the answer on this rank, and what was seen of it."""
-    noted = Noted()
-    with _watched_optimizers(ground, noted):
-        returned = answer(ground.parameters, ground.turns(steps, noted), optimizer_cls, ground.rank, world_size)
+    ground, noted = Ground(plan, world_size, rank, stage), Noted()
+    announce(ground)
+    with finished_engines_out_of_reach(answer), _watched_optimizers(ground, noted):
+        turns = ground.turns(STEPS, noted)
+        returned = answer(ground.parameters, turns, OPTIMIZERS[optimizer], rank, world_size)
     noted.returned = type(returned).__name__ if returned is not None else "None"
     return noted
 
@@ -119,6 +129,7 @@ def train(
 @contextmanager
 def _watched_optimizers(ground: Ground, noted: Noted) -> Iterator[None]:
     def note(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        ground.optimizer = optimizer
         for tensor in (tensor for group in optimizer.param_groups for tensor in group["params"]):
             if tensor.grad is not None:
                 noted.given.append(Given(noted.turns, *ground.place(tensor), tensor.grad.numpy().copy()))

@@ -6,7 +6,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 
-class OpenHole(RuntimeError):  # noqa: N818  it says what is the matter
+class OpenHole(RuntimeError):
     """A function was called whose hole nobody has filled yet."""
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerolab.exercises.harness.ground import LEARNING_RATE, Array, Ground, Plan
+from zerolab.exercises.harness.ground import LEARNING_RATE, STEPS, Array, Ground, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def run_reference(plan: Plan, world_size: int) -> Reference:
     """Trains the plan's model on all ranks' batches, one after the other, and updates with the mean."""
     ground = Ground(plan, world_size, rank=0)
     reference = Reference(ground.parameters.numpy().copy(), [], [])
-    for step in range(plan.sgd_steps):
+    for step in range(STEPS):
         reference.local.append([_gradient(ground, step, rank) for rank in range(world_size)])
         ground.parameters.numpy()[:] -= LEARNING_RATE * reference.mean(step)
         reference.weights.append(ground.parameters.numpy().copy())

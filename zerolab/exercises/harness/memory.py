@@ -21,7 +21,7 @@ def judge_state(rank: RankRecording, padded: int, targets: Targets) -> str:
         return f"rank {rank.rank}: the recording shows no update by an optimizer."
     part, free = padded // rank.world_size, _scratch(padded, rank.world_size, targets)
     for category, size in STATE.items():
-        wanted = size * (part if category in (targets.shards or ()) else padded)
+        wanted = size * (part if category in targets.shards else padded)
         allowed = wanted + {"optimizer_state": COUNTERS, "gradients": free}.get(category, 0)
         if not wanted <= state.get(category, 0) <= allowed:
             return _explain_state(rank.rank, category, state.get(category, 0), wanted, size * padded)
@@ -41,8 +41,9 @@ def _explain_state(rank: int, category: str, held: int, wanted: int, whole: int)
 def judge_peak(rank: RankRecording, padded: int, targets: Targets) -> str:
     """Empty if the rank never held more than state, receive buffers and scratch; activations are not counted."""
     part, whole = padded // rank.world_size * FP32, padded * FP32
-    state = sum(size * (part // FP32 if name in (targets.shards or ()) else padded) for name, size in STATE.items())
-    unexplained = max((event.live.get("other", 0) for event in rank.events if _between_updates(event)), default=0)
+    state = sum(size * (part // FP32 if name in targets.shards else padded) for name, size in STATE.items())
+    others = [event.live.get("other", 0) for event in rank.events if _between_updates(event)]
+    unexplained = max(others, default=0) - min(others, default=0)  # what was there before the answer ran is not its own
     if unexplained > _scratch(padded, rank.world_size, targets):
         copies = "a second copy of the whole gradient or of the parameters" if unexplained >= whole else "extra tensors"
         return (
@@ -74,9 +75,9 @@ def judge_collectives(rank: RankRecording, padded: int, targets: Targets, turns:
     """Empty if each turn made exactly the target's collectives, over the whole flat, in order."""
     made = [event for event in rank.events if event.kind == "collective" and event.parent is None]
     names = [event.op for event in made]
-    wanted = list(targets.collectives or ()) * turns
+    wanted = list(targets.collectives) * turns
     if rank.world_size > 1 and names != wanted:
-        return f"rank {rank.rank}: {_explain_collectives(names, list(targets.collectives or ()), turns)}"
+        return f"rank {rank.rank}: {_explain_collectives(names, list(targets.collectives), turns)}"
     sent = sum(event.logical_bytes for event in made)
     target = len(wanted) * (padded - padded // rank.world_size) * FP32
     if rank.world_size > 1 and sent != target:

@@ -1,0 +1,66 @@
+"""Every solution passes, every wrong answer is refused with its misconception named."""
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from zerolab import exercises
+
+ALL = [exercises.load(name) for name in exercises.names()]
+WRONG = [(exercise, number) for exercise in ALL for number in range(len(exercise.wrong))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm():
+    """Starts the ranks' server once, so that no single answer is charged for it."""
+    from zerolab import Cluster
+
+    with Cluster(world_size=2, device="cpu") as cluster:
+        cluster.run(int)
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+def test_the_solution_passes_on_every_number_of_ranks(exercise, capsys):
+    attempt = exercises.check(exercise.id, exercise.solution, seed=1)
+    assert attempt.passed, str(attempt)
+    assert {verdict.world_size for verdict in attempt.verdicts} == set(exercise.targets.world_sizes)
+    assert capsys.readouterr().out.strip().endswith("passed.")
+    assert attempt.recording is not None
+
+
+@pytest.mark.parametrize(("exercise", "number"), WRONG, ids=[f"{e.id}-{n}" for e, n in WRONG])
+def test_a_wrong_answer_is_refused_and_its_misconception_named(exercise, number):
+    wrong = exercise.wrong[number]
+    started = time.monotonic()
+    attempt = exercises.check(exercise.id, exercise.compile(exercise.wrong_source(wrong)), seed=1)
+    assert not attempt.passed
+    assert wrong.says in str(attempt)
+    assert time.monotonic() - started < 15, "a wrong answer should be answered in about 5 seconds"
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+def test_an_exercise_has_what_a_learner_needs(exercise):
+    assert len(exercise.hints) == 3
+    assert len(exercise.wrong) >= 5
+    assert len(exercise.statement.split()) > 50
+    assert "Targets" in exercise.statement
+
+
+@pytest.mark.parametrize(("exercise", "number"), WRONG, ids=[f"{e.id}-{n}" for e, n in WRONG])
+def test_a_wrong_answer_is_one_unique_edit_or_a_whole_function(exercise, number):
+    source = exercise.wrong_source(exercise.wrong[number])
+    assert source != exercise.solution_source()
+    assert callable(exercise.compile(source))
+
+
+def test_sizes_differ_from_check_to_check_and_repeat_with_a_seed():
+    from zerolab.exercises.harness.checking import draw
+
+    assert draw(1, 2) == draw(1, 2)
+    assert len({draw(seed, 2).widths for seed in range(20)}) > 10
+    assert all(_parameters(draw(seed, 2).widths) <= 50_000 for seed in range(50))
+
+
+def _parameters(widths):
+    return sum(a * b + b for a, b in pairwise(widths))

@@ -1,0 +1,141 @@
+"""What a stored notebook may hold: outputs that are the same in every run, nothing that ages, nothing twice."""
+
+import base64
+import configparser
+import json
+import re
+import statistics
+import struct
+from pathlib import Path
+
+import pytest
+
+from zerolab.exercises import load
+from zerolab.exercises.harness.exercise import TAG
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+by_name = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(notebook):
+    return json.loads(notebook.read_text(encoding="utf-8"))
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def code_cells(notebook):
+    return [cell for cell in read(notebook)["cells"] if cell["cell_type"] == "code"]
+
+
+def outputs(notebook):
+    return [output for cell in code_cells(notebook) for output in cell["outputs"]]
+
+
+def test_the_first_two_lessons_are_there():
+    assert {"00-start-here", "04-zero1"} <= {notebook.stem for notebook in NOTEBOOKS}
+
+
+@by_name
+def test_cells_are_numbered_from_one_in_order(notebook):
+    counts = [cell["execution_count"] for cell in code_cells(notebook)]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+@by_name
+def test_no_error_is_stored(notebook):
+    assert [output for output in outputs(notebook) if output["output_type"] == "error"] == []
+
+
+@by_name
+def test_no_widget_no_frame_and_no_widget_state_is_stored(notebook):
+    text = notebook.read_text(encoding="utf-8")
+    assert "widget-view" not in text
+    assert "widget-state" not in text
+    assert "<iframe" not in text
+    assert "widgets" not in read(notebook)["metadata"]
+
+
+@by_name
+def test_a_picture_is_a_small_png_of_fixed_size_with_a_caption(notebook):
+    pictures = [output for output in outputs(notebook) if "image/png" in output.get("data", {})]
+    assert pictures, "each lesson shows what ran"
+    sizes = set()
+    for picture in pictures:
+        png = base64.b64decode("".join(picture["data"]["image/png"]))
+        assert len(png) <= 60_000
+        sizes.add(struct.unpack(">II", png[16:24]))
+        assert "".join(picture["data"]["text/plain"]).startswith("player: ")
+    assert len(sizes) == 1
+
+
+@by_name
+def test_the_file_is_small_and_has_nothing_left_to_do(notebook):
+    assert notebook.stat().st_size <= 300_000
+    assert not re.search(r"\b(TODO|FIXME|XXX)\b", notebook.read_text(encoding="utf-8"))
+
+
+@by_name
+def test_nothing_of_the_machine_is_stored(notebook):
+    for output in outputs(notebook):
+        text = json.dumps({key: value for key, value in output.get("data", {}).items() if key != "image/png"})
+        text += "".join(output.get("text", ""))
+        assert not re.search(r"\bpid\b|0x[0-9a-f]{6,}|/home/|/tmp/|/root/|127\.0\.0\.1", text), text
+
+
+@by_name
+def test_cells_are_short_and_prose_leads(notebook):
+    cells = read(notebook)["cells"]
+    lengths = [len([line for line in source(cell).splitlines() if line.strip()]) for cell in code_cells(notebook)]
+    assert statistics.median(lengths) <= 4
+    assert max(lengths) <= 25
+    words = [len(source(cell).split()) for cell in cells if cell["cell_type"] == "markdown"]
+    assert 25 <= statistics.median(words) <= 60
+    assert 8 <= sum(words) / sum(lengths) <= 20
+    kinds = "".join(cell["cell_type"][0] for cell in cells)
+    assert "ccc" not in kinds, "at most two code cells in a row"
+    assert all(len(re.findall(r"^(?:def|class) ", source(cell), re.MULTILINE)) <= 1 for cell in code_cells(notebook))
+
+
+@by_name
+def test_a_lesson_says_minutes_goal_and_needs_and_ends_on_gpus(notebook):
+    cells = read(notebook)["cells"]
+    top = source(cells[0])
+    assert all(word in top for word in ("**Minutes**", "**Goal**", "**Needs**"))
+    assert "question" in top
+    assert cells[-1]["metadata"]["tags"] == ["zerolab.gpu"]
+    assert 'world_size=4, device="cpu"' in json.dumps("".join(map(source, cells)))[1:-1].replace('\\"', '"')
+
+
+@by_name
+def test_exercise_cells_are_those_of_the_package(notebook):
+    stored = {}
+    for cell in read(notebook)["cells"]:
+        for tag in cell["metadata"].get("tags", []):
+            if tag.startswith(TAG):
+                stored.setdefault(tag.removeprefix(TAG), []).append((cell["cell_type"], source(cell)))
+    for exercise_id, cells in stored.items():
+        assert cells == load(exercise_id).cells()
+    if notebook.stem == "04-zero1":
+        assert list(stored) == ["zero1-average"]
+
+
+@by_name
+def test_links_lead_somewhere(notebook):
+    anchors = set()
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for title in re.findall(r"^## (.+)$", glossary, re.MULTILINE):
+        anchors.add(title.strip().lower().replace(" ", "-"))
+    for cell in read(notebook)["cells"]:
+        for target in re.findall(r"\]\(([^)]+)\)", source(cell)) if cell["cell_type"] == "markdown" else ():
+            path, _, anchor = target.partition("#")
+            assert (notebook.parent / path).resolve().exists(), target
+            assert path != "../docs/glossary.md" or anchor in anchors, target
+
+
+def test_at_most_four_patterns_are_overlooked():
+    patterns = configparser.ConfigParser()
+    patterns.read(ROOT / "tests" / "nbval_sanitize.cfg")
+    assert len(patterns.sections()) <= 4

@@ -1,0 +1,37 @@
+"""A rank that failed while it ran an answer, in a learner's words."""
+
+import re
+from itertools import pairwise
+
+from zerolab.expecting import without_volatile
+from zerolab.runtime.faults import CollectiveHang, RankError
+
+_HARNESS = re.compile(r'File "(?:zerolab/exercises/harness|contextlib)')
+
+
+def in_words(error: RankError, name: str) -> str:
+    """What happened and what to look at. `name` is the function that the learner wrote."""
+    if isinstance(error, CollectiveHang):
+        what = without_volatile(str(error).split("\n\nEvery rank")[0])
+        return (
+            f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
+        )
+    if error.exception == "NotAllowedHere":
+        return without_volatile(str(error).split("\n\n")[0]).partition("NotAllowedHere: ")[2]
+    if error.signal == "SIGSEGV":
+        return (
+            f"rank {error.rank} was killed by SIGSEGV while `{name}` ran: it touched memory that had been given back "
+            "(used after release). Was a tensor freed or resized before `wait()`?"
+        )
+    first = without_volatile(str(error).split("\n\n")[0])
+    return "\n".join([f"`{name}` failed: {first}", *(f"    {line}" for line in _own_frames(error.traceback))])
+
+
+def _own_frames(traceback: str) -> list[str]:
+    """The traceback without the frames of the harness; what is left are the learner's lines and what they called."""
+    lines = traceback.splitlines()
+    frames = [index for index, line in enumerate(lines) if line.lstrip().startswith('File "')]
+    if not frames:
+        return []
+    kept = [lines[start:stop] for start, stop in pairwise([*frames, len(lines)]) if not _HARNESS.search(lines[start])]
+    return [line for frame in kept for line in frame][:-1]
