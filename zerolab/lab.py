@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,10 +20,9 @@ from zerolab import models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch
+from zerolab.recording.recording import Recording
+from zerolab.runtime.cluster import Cluster
 from zerolab.tables import Table
-
-if TYPE_CHECKING:
-    from zerolab.recording.recording import Recording
 
 ModelSource = str | Callable[[], nn.Module]
 BatchSource = Callable[[int, int, int], Iterable[Batch]]
@@ -41,7 +40,7 @@ class Comparison:
     """
 
     rows: list[dict[str, Any]]
-    recordings: dict[str, "Recording"]
+    recordings: dict[str, Recording]
 
     def table(self, *, times: bool = False) -> Table:
         """Bytes a rank at the optimizer's update, measured and by formula; `unexplained` must be 0."""
@@ -84,31 +83,28 @@ def compare(
         TypeError: `model` is neither a name nor a function that returns a module.
         RankError: a rank failed; the message has its traceback.
     """
-    from zerolab.runtime.cluster import Cluster
-
     chosen = _checked_stages(stages, precision)
     layouts = partition(_build(model), world_size)
     feed = _feed(model, batches, world_size, steps)
     recordings, rows = {}, []
     with Cluster(world_size=world_size, device=device) as cluster:
         for stage in chosen:
-            recordings[stage] = cluster.record(train, stage, model, feed, steps)
-            seconds = [median(run.seconds[1:]) for run in cluster.run(train, stage, model, feed, steps)]
+            call = (train, stage, model, feed, steps, cluster.device)
+            recordings[stage] = cluster.record(*call)
+            seconds = [median(run.seconds[1:]) for run in cluster.run(*call)]
             rows.append(_row(recordings[stage], layouts, precision, max(seconds)))
     return Comparison(rows, recordings)
 
 
 def record(
     stage: str, world_size: int = 4, model: ModelSource = "gpt-tiny", steps: int = 3, *, device: str = "auto"
-) -> "Recording":
+) -> Recording:
     """One recorded training of `model` under `stage`, as `compare` does it. Raises as `compare` does."""
-    from zerolab.runtime.cluster import Cluster
-
     (chosen,) = _checked_stages([stage], "fp32")
     partition(_build(model), world_size)  # says what is wrong before any rank starts
     feed = _feed(model, None, world_size, steps)
     with Cluster(world_size=world_size, device=device) as cluster:
-        return cluster.record(train, chosen, model, feed, steps)
+        return cluster.record(train, chosen, model, feed, steps, cluster.device)
 
 
 @dataclass(frozen=True)
@@ -119,9 +115,8 @@ class Training:
     seconds: list[float]
 
 
-def train(stage: str, model: ModelSource, feed: BatchSource, steps: int) -> Training:
+def train(stage: str, model: ModelSource, feed: BatchSource, steps: int, device: str) -> Training:
     """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's."""
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, lr=LEARNING_RATE)
     losses, seconds = [], []
     for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
@@ -183,10 +178,11 @@ def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list
     return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in batches[:steps]]
 
 
-def _row(recording: "Recording", layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
+def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
     """One stage's row; what its keys mean stands with `Comparison`."""
-    ranks = sorted(recording.ranks, key=lambda rank: rank.rank)
-    first, stage, world_size = ranks[0].meta, str(ranks[0].meta["stage"]), recording.world_size
+    ranks = recording.ranks
+    metas: list[dict[str, Any]] = [rank.meta for rank in ranks]
+    stage, world_size, trainings = str(recording.meta["stage"]), recording.world_size, recording.results or []
     num_params = sum(layout.numel for layout in layouts)
     terms = theory.terms(stage, layouts, world_size, precision)  # every rank has equal shards, so equal terms
     return {
@@ -194,20 +190,20 @@ def _row(recording: "Recording", layouts: list[FlatLayout], precision: str, step
         "world_size": world_size,
         "num_params": num_params,
         "precision": precision,
-        "losses": [fmean(step) for step in zip(*(run.losses for run in recording.results), strict=True)],
-        "state": first["state"],
-        "peak": first["peak"],
+        "losses": [fmean(step) for step in zip(*(training.losses for training in trainings), strict=True)],
+        "state": metas[0]["state"],
+        "peak": metas[0]["peak"],
         "formula": theory.state_bytes(stage, num_params, world_size, precision),
         "terms": terms,
         "traffic": {
-            "logical_bytes": first["logical_bytes"][-1],
+            "logical_bytes": metas[0]["logical_bytes"][-1],
             "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
-            "wire_bytes": first["wire_bytes"][-1] if first["wire_bytes"] else None,
+            "wire_bytes": metas[0]["wire_bytes"][-1] if metas[0]["wire_bytes"] else None,
         },
         "step_seconds": step_seconds,
         "ranks": [
-            {"rank": rank.rank, "state": rank.meta["state"], "peak": rank.meta["peak"], "terms": terms}
-            for rank in ranks
+            {"rank": rank.rank, "state": meta["state"], "peak": meta["peak"], "terms": terms}
+            for rank, meta in zip(ranks, metas, strict=True)
         ],
     }
 

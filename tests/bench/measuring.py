@@ -79,7 +79,7 @@ def machine() -> dict[str, str | int]:
         "processor": names[0] if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": " ".join([platform.system(), *platform.release().split(".")[:2]]),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
