@@ -19,19 +19,30 @@ from zerolab import workspace
 
 @pytest.fixture
 def series(tmp_path, monkeypatch):
-    """Three published files to work with, so that these tests do not depend on the lessons."""
+    """Published files to work with, so that these tests do not depend on the lessons."""
     folder = tmp_path / "published"
-    (folder / ".ipynb_checkpoints").mkdir(parents=True)
-    for name in ("00-start-here.ipynb", "04-zero1.ipynb", "04-zero1-more.ipynb", ".ipynb_checkpoints/04-zero1.ipynb"):
+    folder.mkdir()
+    for name in ("00-start-here.ipynb", "04-zero1-more.ipynb", "04-zero1.ipynb", "glossary.md"):
         (folder / name).write_text(f"published {name}")
-    monkeypatch.setattr(workspace, "published", lambda: folder)
+    monkeypatch.setattr(workspace, "published", lambda: {path.name: path for path in sorted(folder.iterdir())})
     return folder
 
 
-def test_filling_copies_what_is_missing_and_nothing_hidden(series, tmp_path):
+def test_filling_copies_what_is_missing(series, tmp_path):
     new = workspace.fill(tmp_path / "work")
-    assert [path.name for path in new] == ["00-start-here.ipynb", "04-zero1-more.ipynb", "04-zero1.ipynb"]
-    assert sorted((tmp_path / "work").iterdir()) == sorted(new)
+    assert [path.name for path in new] == [
+        "00-start-here.ipynb",
+        "04-zero1-more.ipynb",
+        "04-zero1.ipynb",
+        "glossary.md",
+    ]
+    assert sorted((tmp_path / "work").iterdir()) == new
+
+
+def test_links_to_the_glossary_hold_in_the_copy(series, tmp_path):
+    (series / "00-start-here.ipynb").write_text("a [rank](../docs/glossary.md#rank)")
+    workspace.fill(tmp_path / "work")
+    assert (tmp_path / "work" / "00-start-here.ipynb").read_text() == "a [rank](glossary.md#rank)"
 
 
 def test_filling_again_touches_nothing_that_is_there(series, tmp_path):
@@ -72,7 +83,9 @@ def test_reset_of_none_or_of_several_is_refused_with_the_names(series, tmp_path,
 
 
 def test_the_series_of_a_checkout_is_its_notebooks_folder():
-    assert workspace.published() == workspace.PACKAGE.parent / "notebooks"
+    root = workspace.PACKAGE.parent
+    assert workspace.published()["00-start-here.ipynb"] == root / "notebooks" / "00-start-here.ipynb"
+    assert workspace.published()["glossary.md"] == root / "docs" / "glossary.md"
 
 
 def test_a_taken_port_is_passed_over():

@@ -23,7 +23,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_TORCH = (2, 11)
 SIZES = {
-    "cpu": "the CPU build from its own index: about 0.2 GB to download",
+    "cpu": "the CPU build from its own index: about 0.2 GB to download, 0.8 GB on disk",
     "cuda": "the CUDA build: about 3 GB to download, 7 GB on disk",
     "default": "whatever pip finds by its own settings: 0.2 GB for a CPU build, 3 GB for CUDA's",
     "system": "the one this Python already has: nothing to download",
@@ -207,7 +207,7 @@ def main() -> None:
     if note is None:
         return
     check_prerequisites(sys.version_info[:2], shutil.which, importable)
-    print(f"make env: torch is {SIZES[note['torch']]}; everything else: about 0.2 GB to download, 0.7 GB on disk.")
+    print(f"make env: torch is {SIZES[note['torch']]}; everything else: about 0.3 GB to download, 0.9 GB on disk.")
     print(
         f"make env: {environment.folder} with extras {', '.join(note['extras'])}; takes a few minutes.",
         flush=True,

@@ -8,10 +8,9 @@ import contextlib
 import importlib.util
 import os
 import secrets
-import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,46 +20,40 @@ PACKAGE = Path(__file__).resolve().parent
 WORK = Path("work")
 
 
-def published() -> Path:
-    """The folder of the series as published: `notebooks/` of a checkout, or the copy that a wheel carries.
+def published() -> dict[str, Path]:
+    """What belongs into a learner's folder, by name: the notebooks of the series and the glossary that they link to.
+
+    They are those of the checkout, or the copies that a wheel carries.
 
     Raises:
-        RuntimeError: neither is there, so this installation is incomplete.
+        RuntimeError: there are none, so this installation is incomplete.
 
     """
     checkout = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "notebooks" if checkout else PACKAGE / "_notebooks"
-    if not any(folder.glob("*.ipynb")):
+    glossary = PACKAGE.parent / "docs" / "glossary.md" if checkout else folder / "glossary.md"
+    notebooks = sorted(folder.glob("*.ipynb"))
+    if not notebooks:
         raise RuntimeError(f"no notebooks in {folder}, where this zerolab should keep them; install it again")
-    return folder
+    return {path.name: path for path in (*notebooks, glossary)}
 
 
-def fill(folder: Path) -> list[Path]:
+def fill(folder: Path = WORK) -> list[Path]:
     """Copies what is missing of the series into `folder` and returns the new files; touches nothing that is there.
 
     Raises:
         RuntimeError: `folder` cannot be written to.
 
     """
-    source = published()
-    missing = [path for path in _files(source) if not (folder / path.relative_to(source)).exists()]
-    return [_copy(path, folder / path.relative_to(source)) for path in missing]
-
-
-def _files(source: Path) -> Iterator[Path]:
-    """Every published file, in order; nothing hidden, such as a checkpoint."""
-    for path in sorted(source.rglob("*")):
-        hidden = any(part.startswith((".", "__")) for part in path.relative_to(source).parts)
-        if path.is_file() and not hidden:
-            yield path
+    return [_copy(path, folder / name) for name, path in published().items() if not (folder / name).exists()]
 
 
 def _copy(path: Path, target: Path) -> Path:
-    """Copies a file so that it is whole or not there at all."""
+    """Copies a text, its links to docs/ turned to the folder itself, so that it is whole or not there at all."""
     half = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, half)
+        half.write_text(path.read_text(encoding="utf-8").replace("](../docs/", "]("), encoding="utf-8")
         half.replace(target)
     except OSError as problem:
         with contextlib.suppress(OSError):
@@ -82,13 +75,13 @@ def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
         ValueError: no notebook, or more than one, begins so.
 
     """
-    found = [path for path in sorted(published().glob("*.ipynb")) if path.name.startswith(which)]
+    lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
+    found = [name for name in lessons if name.startswith(which)]
     if len(found) != 1 or not which:
-        names = ", ".join(path.stem for path in found or sorted(published().glob("*.ipynb")))
-        raise ValueError(f"{which!r} names {len(found)} notebooks; choose one of {names}")
-    target = folder / found[0].name
+        raise ValueError(f"{which!r} names {len(found)} notebooks; choose one of {', '.join(found or lessons)}")
+    target = folder / found[0]
     kept = _keep(target) if target.exists() else None
-    return _copy(found[0], target), kept
+    return _copy(lessons[found[0]], target), kept
 
 
 def _keep(target: Path) -> Path:
@@ -174,7 +167,7 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
     chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
     browser = has_display(os.environ) if browser is None else browser
     root = os.geteuid() == 0
-    print(f"{len(new)} notebooks copied to {folder}; what was there is untouched.")
+    print(f"{len(new)} files copied to {folder}; what was there is untouched.")
     if root:
         print("You are root, and so is every cell that you run; --allow-root is added. A user of your own is safer.")
     if not browser:

@@ -46,6 +46,6 @@ def test_an_installed_wheel_records_writes_a_page_and_copies_the_notebooks(wheel
     clean_venv.run("zerolab", "play", "run.json", "--out", "run.html", "--no-open")
     assert (clean_venv.home / "run.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
-    copy = "from zerolab import workspace; workspace.fill(workspace.WORK); print(workspace.published())"
+    copy = "from zerolab import workspace; workspace.fill(); print(workspace.published().values())"
     assert str(clean_venv.folder) in clean_venv.run("python", "-c", copy)
-    assert (clean_venv.home / "work" / "00-start-here.ipynb").is_file()
+    assert {"00-start-here.ipynb", "glossary.md"} <= {path.name for path in (clean_venv.home / "work").iterdir()}
