@@ -60,9 +60,11 @@ def clean_venv(tmp_path):
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
-    """The project as a clone would give it: what git tracks, as it stands in the working tree."""
+    """The project as a clone would give it: what git does not ignore, as it stands."""
     folder = tmp_path_factory.mktemp("clone")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

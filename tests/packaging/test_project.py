@@ -1,0 +1,93 @@
+"""The project's own papers say what is true: the README's tree is the folder, and no machine's path is in any file."""
+
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+LINE = re.compile(r"^(?P<indent> *)(?P<names>(?:[\w.-]+/?)(?: [\w-]+\.py)*)(?: {2,}.*)?$")
+UNSHOWN = {
+    ".ci",
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "LICENSE",
+}
+# Folders whose files the tree leaves to whoever opens them.
+CLOSED = re.compile(r"^(notebooks|tests|tools|binder|docs|zerolab/(runtime|recording|player|exercises|data))/.")
+
+
+def files():
+    """Every file that is there and that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return [name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def drawn():
+    """The paths in the README's tree; those of folders end with a slash."""
+    [block] = re.findall(r"^```\n(notebooks/.*?)^```", README, re.MULTILINE | re.DOTALL)
+    parents, paths = [], set()
+    for line in block.splitlines():
+        found = LINE.match(line)
+        assert found, f"the README's tree has a line that cannot be read: {line!r}"
+        parents = parents[: len(found["indent"]) // 2]
+        names = found["names"].split()
+        paths |= {"".join(parents) + name for name in names}
+        if names[0].endswith("/"):
+            parents.append(names[0])
+    return paths
+
+
+def test_everything_in_the_readmes_tree_is_there():
+    missing = [
+        path for path in drawn() if not ((ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file())
+    ]
+    assert missing == []
+
+
+def test_everything_that_is_there_is_in_the_readmes_tree():
+    shown = drawn()
+    tops = {name.split("/")[0] + ("/" if "/" in name else "") for name in files()}
+    assert {top for top in tops if top.rstrip("/") not in UNSHOWN} <= shown
+    modules = {name for name in files() if re.match(r"zerolab/.*\.py$", name) and not CLOSED.match(name)}
+    assert modules - {"zerolab/engines/__init__.py"} <= shown
+
+
+def test_the_readmes_links_and_commands_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), f"README links to {target}, which is not there"
+    makefile = (ROOT / "Makefile").read_text()
+    for goal in re.findall(r"\bmake (\w+)", README):
+        assert re.search(rf"^{goal}:", makefile, re.MULTILINE), f"README says make {goal}"
+
+
+@pytest.mark.parametrize("path", files())
+def test_no_file_carries_a_path_of_the_machine_it_was_written_on(path):
+    text = (ROOT / path).read_bytes().decode("utf-8", "ignore")
+    found = re.findall(r"(?<![\w.~-])/(?:home|Users|root|work|workspace)/[\w.-]+|site-packages/[\w-]+/|/opt/\w+", text)
+    assert found == []
+
+
+def test_scripts_are_executable():
+    for path in (".ci/run", "binder/postBuild", "binder/start"):
+        assert (ROOT / path).stat().st_mode & stat.S_IXUSR, path
+
+
+def test_ci_calls_make_test_with_everything_required():
+    assert "ZEROLAB_REQUIRE_ALL=1 make test" in (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+
+
+def test_pre_commit_needs_no_network():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert {repo["repo"] for repo in hooks["repos"]} == {"local"}
+    assert all(hook["language"] == "system" for repo in hooks["repos"] for hook in repo["hooks"])
