@@ -1,5 +1,6 @@
 """One call on the ranks, from the kernel's side: waits for results, shows prints, and finds out why if none come."""
 
+import contextlib
 import os
 import pickle
 import time
@@ -43,6 +44,10 @@ class Call:
             if self._failures():
                 raise self._error()
             return [self._outcomes[rank].value for rank in self._chosen]
+        except KeyboardInterrupt:
+            with contextlib.suppress(Exception):  # whatever was half read does not matter any more
+                print(f"stopped. The ranks at that moment:\n{faults.table(self.standings())}")
+            raise
         finally:
             self._output.finish()
 

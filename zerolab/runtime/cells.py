@@ -4,6 +4,8 @@ import linecache
 import sys
 from typing import Any
 
+from zerolab.recording import sources
+
 Cell = tuple[str, str, str]
 """File name as code objects carry it, label such as `cell [3]`, text."""
 
@@ -19,7 +21,8 @@ class Cells:
         counts: dict[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
         fresh = [(name, count) for name, count in list(counts.items()) if self._known.get(name) != count]
         self._known.update(fresh)
-        return [(name, f"cell [{count}]", "".join(linecache.getlines(name))) for name, count in fresh]
+        sources.LABELS.update((name, f"cell [{count}]") for name, count in fresh)
+        return [(name, sources.LABELS[name], "".join(linecache.getlines(name))) for name, _ in fresh]
 
 
 def _shell() -> Any:

@@ -5,7 +5,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.launch import launcher
@@ -95,7 +95,7 @@ class Cluster:
         """Whether `close` was called."""
         return self._closed
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -136,19 +136,20 @@ class Cluster:
         if self._ranks is not None and not self._ranks.are_all_alive():
             self._lost = True
             self._let_go()
-        if self._ranks is None:
-            self._start()
+        ranks = self._ranks or self._start()
         if self._lost:
             print("fresh ranks: what the ranks held in memory was lost when the last run failed")
             self._lost = False
-        return self._ranks
+        return ranks
 
-    def _start(self) -> None:
+    def _start(self) -> "Ranks":
         from zerolab.runtime.ranks import Ranks
 
         self._sent_cells = Cells()
         self._ranks = Ranks(self.world_size, self.device, shared_gpus=self._shared_gpus)
         self._finalizer = weakref.finalize(self, self._ranks.kill)
+        self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
+        return self._ranks
 
     def _let_go(self) -> None:
         if self._ranks is not None:

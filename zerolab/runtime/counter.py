@@ -1,7 +1,7 @@
 """The always-on counter: which collective each rank is in, readable by the kernel even after the rank has died.
 
-A rank notes every collective on its page of a board in shared memory: a number, a name, since when. That costs about a
-microsecond, so it is on in every plain `run`. It wraps torch's functions and ours from outside; the engines know nothing of it.
+A rank notes every collective on its page of a board in shared memory: a number, a name, since when. That costs a few
+microseconds, so it is on in every plain `run`. It wraps torch's functions and ours from outside, and nobody knows.
 """
 
 import functools

@@ -1,12 +1,16 @@
 """What went wrong on the ranks, in words: which rank, why, where, and what the others were doing meanwhile."""
 
+import linecache
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zerolab.runtime.counter import DONE, INSIDE, Position
+from zerolab.runtime.stack import is_runtime, label
 
+_CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
 
@@ -107,16 +111,12 @@ def rank_error(cause: Outcome, pid: int, crash: str, standings: Sequence[Standin
         message = cause.value["message"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
-        facts |= {"traceback": crash} | _ending(cause.value)
+        facts |= {"traceback": _readable(crash)} | _ending(cause.value)
         what = _death(facts)
     parts = [f"rank {cause.rank} (pid {pid}) {what}"]
     if facts["traceback"]:
         parts.append(f"On rank {cause.rank}:\n{_indented(facts['traceback'])}")
-    if cause.kind == "died":
-        parts.append(f"It was last seen {next(s.doing for s in standings if s.rank == cause.rank)}.")
-    others = [standing for standing in standings if standing.rank != cause.rank]
-    if others:
-        parts.append(f"The others meanwhile:\n{_indented(table(others))}")
+    parts.append(f"The ranks at that moment:\n{_indented(table(standings))}")
     return RankError("\n\n".join([*parts, LOST_STATE]), **facts)
 
 
@@ -156,6 +156,21 @@ def _death(facts: dict[str, Any]) -> str:
     if facts["exitcode"] is None:
         return "is gone, and nobody saw how: the process that started it has ended too"
     return f"ended with exit code {facts['exitcode']} in the middle of the run"
+
+
+def _readable(crash: str) -> str:
+    """What faulthandler wrote, with labels for files, lines of source, and without the runtime's own frames."""
+    lines = []
+    for line in crash.partition("\nExtension modules")[0].splitlines():
+        found = _CRASH_FRAME.fullmatch(line.strip())
+        if found is None:
+            lines.append(line)
+        elif not is_runtime(found[1]):
+            text = linecache.getline(found[1], int(found[2])).strip()
+            lines.append(
+                f'  File "{label(found[1])}", line {found[2]}, in {found[3]}' + (f"\n    {text}" if text else "")
+            )
+    return "\n".join(lines).rstrip()
 
 
 def _indented(text: str) -> str:

@@ -1,6 +1,8 @@
 """The kernel's end of the fork server: starts ranks, kills them, and knows how each ended."""
 
 import atexit
+import contextlib
+import itertools
 import json
 import os
 import select
@@ -11,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import IO
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
@@ -25,10 +28,11 @@ class ForkLauncher:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collector may come in while this thread holds it
-        self._started: list[int] = []
+        self._requests = itertools.count()
+        self._started: dict[int, int] = {}  # process numbers by request: an interrupted caller never takes its own
         self._ended: dict[int, Ending] = {}
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the server; it has no name
         bound = threading.current_thread() is threading.main_thread()
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import server; "
@@ -48,22 +52,21 @@ class ForkLauncher:
         """Readable when a rank has ended; call `ending` then."""
         return self._control.fileno()
 
-    def start(self, fds: list[int]) -> int:
+    def start(self, fds: Sequence[int]) -> int:
         """Fork a rank that inherits these; its process number. The first one waits for the imports."""
         with self._lock:
-            socket.send_fds(self._control, [json.dumps({"op": "start"}).encode()], fds)
+            request = next(self._requests)
+            socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
             deadline = time.monotonic() + START_LIMIT
-            while not self._started:
+            while request not in self._started:
                 if not self._receive(deadline - time.monotonic()):
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{self._last_words()}")
-            return self._started.pop()
+            return self._started.pop(request)
 
     def kill(self, pids: list[int]) -> None:
         """Kill ranks and what they started; returns at once. Takes no lock: a garbage collector may call it."""
-        try:
+        with contextlib.suppress(OSError):  # the server has gone, and its ranks with it
             self._control.send(json.dumps({"op": "kill", "pids": pids}).encode())
-        except OSError:
-            pass  # the server has gone, and its ranks with it
 
     def ending(self, pid: int) -> Ending | None:
         """How a rank ended, (exit code or minus the signal, time in ns); None while it lives."""
@@ -102,7 +105,7 @@ class ForkLauncher:
             return False
         report = json.loads(data)
         if "started" in report:
-            self._started.append(report["started"])
+            self._started[report["request"]] = report["started"]
         else:
             self._ended[report["ended"]] = report["code"], report["time"]
         return True
@@ -121,11 +124,11 @@ class SpawnLauncher:
     def fileno(self) -> None:
         """Nothing tells when a rank ends; its closed pipes do."""
 
-    def start(self, fds: list[int]) -> int:
+    def start(self, fds: Sequence[int]) -> int:
         """Start a rank that inherits these; its process number."""
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import worker; "
-            f"worker.main(worker.Fds(*{fds!r}))"
+            f"worker.main(worker.Fds(*{list(fds)!r}))"
         )
         process = subprocess.Popen(
             [sys.executable, "-c", program], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True

@@ -8,10 +8,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from pathlib import Path
+from typing import IO
 
 from zerolab.runtime.call import Call
 from zerolab.runtime.counter import Board
@@ -38,7 +39,7 @@ class Member:
 
 
 class Ranks:
-    """As many processes as the world is large, in one process group. After a failure they are replaced, not repaired."""
+    """World-size processes in one process group. After a failure they are replaced, never repaired."""
 
     def __init__(self, world_size: int, device: str, *, shared_gpus: bool) -> None:
         self._launcher = launcher()
@@ -128,14 +129,14 @@ class Ranks:
 
 def _nameless_file(size: int) -> IO[bytes]:
     """A file that ranks inherit; on Linux it has no name in any folder, so that nothing can be left behind."""
-    if hasattr(os, "memfd_create"):
-        file = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")
     else:
-        file = tempfile.NamedTemporaryFile(prefix="zerolab-")  # 0600, removed when it is closed
+        file = tempfile.NamedTemporaryFile(prefix="zerolab-")  # noqa: SIM115  # 0600, removed when it is closed
     file.truncate(size)
     return file
 
 
 def _setup(rank: int, world_size: int, device: str, shared_gpus: bool) -> Setup:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Setup(rank, world_size, device, shared_gpus, dict(os.environ), os.getcwd(), list(sys.path), cores)
+    return Setup(rank, world_size, device, shared_gpus, dict(os.environ), str(Path.cwd()), list(sys.path), cores)

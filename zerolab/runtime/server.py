@@ -2,7 +2,7 @@
 
 It is ours and not `multiprocessing`'s, because that one leaves a socket and a folder in /tmp when the kernel is killed,
 brings a resource tracker, imports the caller's `__main__` and shares its preload with everybody else in the process.
-Here requests arrive on a socket pair that the server inherits: there is nothing to find on disk and nothing to connect to.
+Here requests arrive on a socket pair that the server inherits: nothing lies on disk, and nobody can connect to it.
 The process has a single thread, as a process that forks should. Nothing that it imports may touch CUDA.
 """
 
@@ -26,6 +26,7 @@ PRELOAD = (
     "torch._dynamo",  # the first step of any torch optimizer imports it; by far the longest import of all
     "cloudpickle",
     "zerolab.engines",
+    "zerolab.recording.recorder",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
 LARGEST_REQUEST = 1 << 16
@@ -90,7 +91,7 @@ class ForkServer:
             return False
         request = json.loads(data)
         if request["op"] == "start":
-            self._report({"started": self._fork(worker.Fds(*fds))})
+            self._report({"started": self._fork(worker.Fds(*fds)), "request": request["request"]})
         elif request["op"] == "kill":
             self._kill(request["pids"])
         return True
@@ -120,10 +121,7 @@ class ForkServer:
             os._exit(1)
 
     def _reap(self) -> None:
-        try:
-            os.read(self._wake, 4096)
-        except BlockingIOError:
-            pass
+        os.read(self._wake, 1 << 12)
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -141,7 +139,5 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)  # it has not made its own session yet
 
     def _report(self, message: dict[str, int]) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the kernel has gone; the next turn of the loop notices
             self._control.send(json.dumps(message).encode())
-        except OSError:
-            pass  # the kernel has gone; the next turn of the loop notices

@@ -43,7 +43,7 @@ def format_error(error: BaseException) -> str:
     while parts:
         part = parts.pop()
         if part is not None:
-            part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_RUNTIME)]
+            part.stack[:] = [frame for frame in part.stack if not is_runtime(frame.filename)]
             for frame in part.stack:
                 frame.filename = label(frame.filename)
             parts += [part.__cause__, part.__context__]
@@ -53,6 +53,11 @@ def format_error(error: BaseException) -> str:
 def label(filename: str) -> str:
     """`cell [3]` for a cell, else the path from the folder that Python imports it from: never this machine's paths."""
     return sources.LABELS.get(filename) or _short(filename)
+
+
+def is_runtime(filename: str) -> bool:
+    """Whether a frame is the runtime's own, of no interest to a learner."""
+    return filename.startswith((_RUNTIME, "<string>"))
 
 
 def place(filename: str, line: int) -> str:

@@ -62,7 +62,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
 
 def _elements(tensor: torch.Tensor) -> tuple[pickle.PickleBuffer, torch.dtype, tuple[int, ...]]:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return pickle.PickleBuffer(flat.view(torch.uint8).numpy()), tensor.dtype, tuple(tensor.shape)
+    return pickle.PickleBuffer(flat.view(torch.uint8).numpy().data), tensor.dtype, tuple(tensor.shape)
 
 
 def _rebuild(

@@ -6,6 +6,8 @@ the stop button does not reach it, and everything it writes, native code include
 
 import ctypes
 import faulthandler
+import functools
+import gc
 import linecache
 import os
 import pickle
@@ -61,10 +63,9 @@ def main(inherited: Fds) -> None:
         setup: Setup = pickle.loads(commands.recv_bytes())
         commands.send_bytes(_attempt(lambda: _join(setup, inherited)))
         while True:
-            task, cells, call = pickle.loads(commands.recv_bytes())
-            _learn_cells(cells)
+            message = commands.recv_bytes()
             counter.reset()
-            commands.send_bytes(_attempt(lambda: _perform(task, call)))
+            commands.send_bytes(_attempt(functools.partial(_perform, message)))
     except (EOFError, OSError):
         os._exit(0)
 
@@ -74,9 +75,8 @@ def _isolate(inherited: Fds) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.dup2(inherited.output, 1)
     os.dup2(inherited.output, 2)
-    for name in ("stdout", "stderr"):
-        stream = open(1 + (name == "stderr"), "w", buffering=1, errors="backslashreplace", closefd=False)
-        setattr(sys, name, stream)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        sys.__dict__[name] = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     faulthandler.enable(inherited.crash, all_threads=False)
     sys.modules["__main__"] = types.ModuleType("__main__")  # the server's is of no use to anyone
 
@@ -131,7 +131,9 @@ def _learn_cells(cells: list[tuple[str, str, str]]) -> None:
         sources.LABELS[filename] = label
 
 
-def _perform(task: str, call: bytes) -> Any:
+def _perform(message: bytes) -> Any:
+    task, cells, call = pickle.loads(message)
+    _learn_cells(cells)
     function, args, kwargs = travel.unpack(call)
     if task == "run":
         return function(*args, **kwargs)
@@ -141,6 +143,7 @@ def _perform(task: str, call: bytes) -> Any:
 def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from zerolab.recording.recorder import Recorder
 
+    gc.collect()  # engines of earlier runs are rings of references, and would be counted
     recorder = Recorder()
     try:
         with recorder:
