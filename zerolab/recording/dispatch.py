@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,49 +10,69 @@ from torch.utils._pytree import tree_leaves
 
 from zerolab.recording.log import Log
 
+_NUMBER_BYTES: dict[type, int] = {float: 8, int: 8, bool: 1, complex: 16}
+_NUMBER_DTYPES: dict[type, torch.dtype] = {
+    float: torch.float64,
+    int: torch.int64,
+    bool: torch.bool,
+    complex: torch.complex128,
+}
 
-class _Handling(Enum):
-    """What an operation means for the ledger; found out once for each."""
 
-    NOTHING = "a view, or it writes into what is there"
+class _Effect(Enum):
+    """What an operation does to the ledger."""
+
+    NONE = "a view, or it writes into what is there"
     FRESH = "its outputs are new tensors"
-    SHOWS = "it may give an existing tensor another storage, or show one that was never seen"
-    COLLECTIVE = "it communicates"
+    SHOWS = "it may give an existing tensor another size, or show one that was never seen"
+    COMMUNICATES = "c10d is asked for something"
+
+
+class _Kind(NamedTuple):
+    """What is known of an operation; found out once for each."""
+
+    effect: _Effect
+    second_is_tensor: bool  # where a number may stand, which torch then makes a tensor of
 
 
 class Watch(TorchDispatchMode):
-    """While active, tells the ledger about new storages and `on_collective` about what c10d is asked for."""
+    """While active, tells the ledger about new storages and `on_c10d` about what c10d is asked for."""
 
-    def __init__(self, log: Log, on_collective: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        super().__init__()
-        self._log, self._ledger, self._on_collective = log, log.ledger, on_collective
-        self._handling: dict[Any, _Handling] = {}
+    def __init__(self, log: Log, on_c10d: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        self._log, self._ledger, self._on_c10d = log, log.ledger, on_c10d
+        self._kinds: dict[Any, _Kind] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Executes the operation; a thousand times a step, so it does no more than it must."""
+        """Executes the operation; called a thousand times a step, so it does no more than it must."""
         if types and any(_wraps_others(kind) for kind in types):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
         log, ledger = self._log, self._ledger
         log.operations += 1
         if ledger.freed:
             ledger.settle()
-        handling = self._handling.get(func)
-        if handling is None:
-            handling = self._handling[func] = _handling_of(func)
-        if handling is _Handling.COLLECTIVE:
-            return self._on_collective(func, args, kwargs or {})
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _kind_of(func)
+        effect, second_is_tensor = kind
+        if effect is _Effect.COMMUNICATES:
+            return self._on_c10d(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if handling is not _Handling.NOTHING:
+        if effect is not _Effect.NONE:
+            ledger.operation = func
             if not log.in_backward:
                 log.enter_backward()
             if result.__class__ is torch.Tensor:
                 ledger.see(result)
-                if handling is _Handling.SHOWS:
+                if effect is _Effect.SHOWS:
                     ledger.resized(result.untyped_storage())
             else:
                 self._see_all(result)
+        if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_BYTES:
+            ledger.operation = func
+            ledger.touch(_bytes_of_number(args[1], args[0]))
         return result
 
     def _see_all(self, result: Any) -> None:
@@ -61,18 +81,30 @@ class Watch(TorchDispatchMode):
                 self._ledger.see(tensor)
 
 
-def _handling_of(func: Any) -> _Handling:
+def _kind_of(func: Any) -> _Kind:
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return _Handling.FRESH
+        return _Kind(_Effect.FRESH, second_is_tensor=False)
     namespace, name = schema.name.split("::")
+    second = str(schema.arguments[1].type) if len(schema.arguments) > 1 else ""
     if namespace == "c10d":
-        return _Handling.COLLECTIVE
-    if any(value.alias_info is None for value in schema.returns):
-        return _Handling.FRESH
-    if name in ("lift_fresh", "resize_", "resize_as_", "set_") or any(argument.is_out for argument in schema.arguments):
-        return _Handling.SHOWS
-    return _Handling.NOTHING
+        effect = _Effect.COMMUNICATES
+    elif any(value.alias_info is None for value in schema.returns):
+        effect = _Effect.FRESH
+    elif name in ("lift_fresh", "resize_", "resize_as_", "set_") or any(
+        argument.is_out for argument in schema.arguments
+    ):
+        effect = _Effect.SHOWS
+    else:
+        effect = _Effect.NONE
+    return _Kind(effect, second_is_tensor=second == "Tensor" and not schema.arguments[1].kwarg_only)
+
+
+def _bytes_of_number(number: object, other: object) -> int:
+    """`x / 2.0` makes a tensor of the number and another in the type of `x`; both live as long as the operation."""
+    dtype = other.dtype if isinstance(other, torch.Tensor) else None
+    kind = type(number)
+    return _NUMBER_BYTES[kind] + (dtype.itemsize if dtype is not None and dtype != _NUMBER_DTYPES[kind] else 0)
 
 
 def _wraps_others(kind: type) -> bool:

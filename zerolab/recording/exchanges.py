@@ -6,16 +6,15 @@ children of one event, and carry no bytes of their own, so that nothing is count
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves
 
+from zerolab.recording import c10d
 from zerolab.recording.events import Phase
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
@@ -29,36 +28,7 @@ PHASES_OF: dict[str, Phase] = {
     "reduce_scatter": "reduce",
     "reduce": "reduce",
 }
-_OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather": "all_gather",
-    "reduce": "reduce",
-    "_reduce": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "monitored": "barrier",
-}
-_OUTPUT_IS_WHOLE = ("all_gather", "gather")
-
-
-def operation(name: str) -> str:
-    """The word for a c10d operation: `_allgather_base_` is an `all_gather`, and so is `allgather_coalesced_`."""
-    if name.startswith(("reduce_scatter", "_reduce_scatter")):
-        return "reduce_scatter"
-    head = "_" * name.startswith("_") + name.lstrip("_").split("_")[0]
-    return _OPERATIONS.get(head, head)
-
-
-def logical_bytes(op: str, nbytes: int, ranks: int) -> int:
-    """What one rank must send for a collective over a buffer of `nbytes`: (N-1)/N of it, twice for all_reduce.
-
-    A send sends everything, a receive and a barrier nothing.
-    """
-    if op in ("recv", "barrier", "check"):
-        return 0
-    if op == "send":
-        return nbytes
-    return (2 if op == "all_reduce" else 1) * nbytes * (ranks - 1) // ranks
+CHECKS = "zerolab/engines/checks.py"  # what is sent from here compares the ranks and belongs to no step
 
 
 class Exchanges:
@@ -79,8 +49,7 @@ class Exchanges:
 
         for op in ("all_reduce", "reduce_scatter", "all_gather"):
             function = inspect.unwrap(getattr(collectives, op))  # the collective counter may stand around it
-            if isinstance(function, FunctionType):
-                stack.enter_context(intercept(function, self._starts(op)))
+            stack.enter_context(intercept(function, self._starting(op)))
         stack.enter_context(replace(collectives.Exchange, "wait", self._wait_exchange))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
         stack.callback(self._forget)
@@ -90,37 +59,24 @@ class Exchanges:
         self._works.clear()
         self._exchanges.clear()
 
-    def _starts(self, op: str) -> Callable[..., Any]:
+    # The engines' own collectives.
+
+    def _starting(self, op: str) -> Callable[..., Any]:
         def start(function: Callable[..., Any], flat: torch.Tensor, group: Any = None) -> Any:
             if self._inside is not None:  # a collective made of others: they are its children
                 return function(flat, group)
             if op != "all_gather":
                 self._sync()  # so that the gradient is known as the one of its flat
-            draft = self._log_collective(op, flat, group)
+            ranks = dist.get_process_group_ranks(group) if group is not None else range(dist.get_world_size())
+            nbytes = flat.numel() * flat.element_size()
+            draft = self._log_collective(op, flat, flat.numel(), nbytes, ranks, numbered=True)
             with self._within(draft):
                 exchange = function(flat, group)
+            self._log.end(draft)
             self._exchanges[exchange] = draft
             return exchange
 
         return start
-
-    def _log_collective(self, op: str, flat: torch.Tensor, group: Any) -> Draft:
-        """Logs a collective over the whole buffer `flat`."""
-        ranks = dist.get_process_group_ranks(group) if group is not None else range(dist.get_world_size())
-        return self._log.add(
-            "collective",
-            op,
-            phase=self._phase(op),
-            unit=self._log.ledger.unit_of(flat),
-            group=_group(ranks),
-            dtype=str(flat.dtype).removeprefix("torch."),
-            numel=flat.numel(),
-            logical_bytes=logical_bytes(op, flat.numel() * flat.element_size(), len(ranks)),
-            number=self._log.next_number(),
-        )
-
-    def _phase(self, op: str) -> Phase:
-        return PHASES_OF.get(op, self._log.phase) if self._log.step else self._log.phase
 
     @contextmanager
     def _within(self, draft: Draft) -> Iterator[None]:
@@ -144,37 +100,14 @@ class Exchanges:
         self._log.end(waiting)
         self._log.end(draft)
 
-    def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
-        draft = self._works.pop(work, None)
-        self._newest = None
-        if draft is None or "parent" in draft:
-            result = original(work, *args, **keywords)
-        else:
-            waiting = self._log_wait(draft)
-            result = original(work, *args, **keywords)
-            self._log.end(waiting)
-        if draft is not None:
-            self._log.end(draft)
-        return result
-
-    def _log_wait(self, draft: Draft) -> Draft:
-        return self._log.add(
-            "wait",
-            draft["op"],
-            phase=draft["phase"],
-            unit=draft["unit"],
-            group=draft["group"],
-            numel=draft["numel"],
-            parent=self._log.place(draft),
-        )
+    # What passes through the dispatcher.
 
     def on_c10d(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Logs and executes an operation of c10d that came through the dispatcher."""
-        op = operation(func._schema.name.split("::")[1])
-        if op == "check":  # c10d's look for NaN is no communication
+        """Logs and executes an operation of c10d."""
+        request = c10d.read(func, args)
+        if request is None:
             return func(*args, **keywords)
-        handles = [argument for argument in args if isinstance(argument, torch.ScriptObject)]
-        draft = self._log_c10d(op, args, dist.get_process_group_ranks(dist.ProcessGroup.unbox(handles[0])))
+        draft = self._log_request(request)
         result = func(*args, **keywords)
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if isinstance(handle, torch.ScriptObject):
@@ -183,31 +116,54 @@ class Exchanges:
         self._log.end(draft)
         return result
 
-    def _log_c10d(self, op: str, args: tuple[Any, ...], ranks: list[int]) -> Draft:
-        tensors = [leaf for leaf in tree_leaves(args[:2]) if isinstance(leaf, torch.Tensor)]
-        point_to_point = op in ("send", "recv")
-        smaller = [leaf for leaf in tree_leaves(args[_OUTPUT_IS_WHOLE.count(op)]) if isinstance(leaf, torch.Tensor)]
-        share = op in (*_OUTPUT_IS_WHOLE, "reduce_scatter", "scatter")
-        numel = sum(tensor.numel() for tensor in smaller) * (len(ranks) if share else 1)
-        fields: dict[str, Any] = {
-            "unit": self._log.ledger.unit_of(tensors[0]) if tensors else None,
-            "group": _group(ranks),
-            "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
-            "numel": 0 if op == "barrier" else numel,
-        }
-        if point_to_point and isinstance(args[2], int):
-            fields["peer"] = ranks[args[2]] if 0 <= args[2] < len(ranks) else None
+    def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
+        draft = self._works.pop(work, None)
+        self._newest = None
+        if draft is None:
+            return original(work, *args, **keywords)
+        waiting = self._log_wait(draft) if draft.get("parent") is None else None
+        result = original(work, *args, **keywords)
+        for ended in (waiting, draft):
+            if ended is not None:
+                self._log.end(ended)
+        return result
+
+    # The events.
+
+    def _log_request(self, request: c10d.Request) -> Draft:
+        op, tensors, numel, nbytes, ranks, peer = request
+        tensor = tensors[0] if tensors else None
         if self._inside is not None:
-            fields |= {"parent": self._log.place(self._inside), "phase": self._inside["phase"]}
-            fields["unit"] = self._inside["unit"]
-            return self._log.add("collective", op, **fields)
-        nbytes = numel * (tensors[0].element_size() if tensors else 0)
-        fields["logical_bytes"] = logical_bytes(op, nbytes, len(ranks))
-        if not point_to_point:
-            fields["number"] = self._log.next_number()
-        return self._log.add("collective", op, **{"phase": self._phase(op), **fields})
+            dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
+            shared = {key: self._inside[key] for key in ("phase", "unit", "group")}
+            parent = self._inside["seq"]
+            return self._log.add("collective", op, **shared, dtype=dtype, numel=numel, parent=parent, peer=peer)
+        # Ranks send and receive unequally often, so only what all of them call has a number.
+        draft = self._log_collective(op, tensor, numel, nbytes, ranks, numbered=op not in ("send", "recv"))
+        draft["peer"] = peer
+        return draft
 
+    def _log_collective(
+        self, op: str, tensor: torch.Tensor | None, numel: int, nbytes: int, ranks: Sequence[int], *, numbered: bool
+    ) -> Draft:
+        log = self._log
+        draft = log.add(
+            "collective",
+            op,
+            phase=PHASES_OF.get(op, log.phase) if log.step else log.phase,
+            unit=log.ledger.unit_of(tensor) if tensor is not None else None,
+            group=None if len(ranks) == dist.get_world_size() else tuple(ranks),
+            dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,
+            numel=numel,
+            logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
+            number=log.next_number() if numbered else None,
+        )
+        if log.sources.label_of(draft["source"]) == CHECKS:
+            draft |= {"step": 0, "phase": "setup"}
+        return draft
 
-def _group(ranks: Any) -> tuple[int, ...] | None:
-    """The ranks that take part, None if it is everybody."""
-    return None if len(ranks) == dist.get_world_size() else tuple(ranks)
+    def _log_wait(self, draft: Draft) -> Draft:
+        shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}
+        waiting = self._log.add("wait", draft["op"], **shared, parent=draft["seq"])
+        waiting["step"] = draft["step"]
+        return waiting

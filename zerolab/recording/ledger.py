@@ -32,13 +32,14 @@ class Entry(weakref.ref[torch.UntypedStorage]):
 class Ledger:
     """Live bytes by category, now (`live`, `total`) and at the highest moment since `start_peak` (`peak`).
 
-    `category` is what new storages count as; the recorder sets it as the phases go by.
+    `category` is what new storages count as, and `operation` what makes them; the recorder sets both as it goes.
     """
 
     def __init__(self) -> None:
         self.live = [0] * len(CATEGORIES)
         self.total = 0
         self.category = OTHER
+        self.operation: object = None
         # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
         self.freed: deque[Entry] = deque()
         self._entries: dict[int, Entry] = {}
@@ -47,8 +48,8 @@ class Ledger:
 
     def start_peak(self) -> None:
         """Forgets the highest moment so far: from here on it is searched again."""
-        self.peak, self.peak_total = self.live.copy(), self.total
-        self.peak_time, self._peak_birth = monotonic_ns(), self._births
+        self.peak_total = -1
+        self._rise(0)
 
     def see(self, tensor: torch.Tensor) -> None:
         """Takes in the storage of `tensor`, if it is new, under the current category."""
@@ -67,8 +68,12 @@ class Ledger:
                 self._enter(storage, nbytes, self.category, None)
         elif entry.nbytes != nbytes:
             self._count(entry.category, -entry.nbytes)
-            entry.nbytes, entry.since = nbytes, self._births + 1
-            self._grow(entry.category, nbytes)
+            self.operation = "resize_"
+            self._grow(entry, nbytes)
+
+    def touch(self, nbytes: int) -> None:
+        """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
+        self._rise(nbytes)
 
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
         """Says what the storage of `tensor` is for; one that was never seen is older than the recorder."""
@@ -109,17 +114,22 @@ class Ledger:
 
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
         entry = Entry(storage, self.freed.append)
-        entry.key, entry.nbytes, entry.category, entry.unit = storage._cdata, nbytes, category, unit
-        entry.since = self._births + 1
+        entry.key, entry.category, entry.unit = storage._cdata, category, unit
         self._entries[entry.key] = entry
-        self._grow(category, nbytes)
+        self._grow(entry, nbytes)
 
-    def _grow(self, category: int, nbytes: int) -> None:
+    def _grow(self, entry: Entry, nbytes: int) -> None:
         self._births += 1
-        self._count(category, nbytes)
-        if self.total > self.peak_total:
-            self.peak, self.peak_total = self.live.copy(), self.total
-            self.peak_time, self._peak_birth = monotonic_ns(), self._births
+        entry.nbytes, entry.since = nbytes, self._births
+        self._count(entry.category, nbytes)
+        self._rise(0)
+
+    def _rise(self, passing: int) -> None:
+        """Notes a new highest moment, if this is one, with `passing` bytes that belong to no storage."""
+        if self.total + passing > self.peak_total:
+            self.peak, self.peak_total = self.live.copy(), self.total + passing
+            self.peak[OTHER] += passing
+            self.peak_time, self.peak_operation, self._peak_birth = monotonic_ns(), self.operation, self._births
 
     def _count(self, category: int, nbytes: int) -> None:
         self.live[category] += nbytes

@@ -12,7 +12,7 @@ from zerolab.recording.sources import Sources
 from zerolab.recording.wire import bytes_sent
 
 Draft = dict[str, Any]
-"""An event that may not have ended: the fields of `Event`, but `rank` and `seq`; `live` as a list."""
+"""An event that may not have ended: the fields of `Event`, but `rank`; `live` as a list."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,6 @@ class Log:
         self.operations = 0
         self.losses: list[float] = []
         self._numbers = 0
-        self._open: list[Draft] = []
         self._peak_told = ledger.peak
 
     @property
@@ -48,13 +47,13 @@ class Log:
         """The training step that is under way, counted from 1; 0 between steps."""
         return self.current.number if self.current is not None else 0
 
-    def add(self, kind: str, op: str, *, source: bool = True, **fields: Any) -> Draft:
+    def add(self, kind: str, op: str, **fields: Any) -> Draft:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
         self.tell_peak()
         now = monotonic_ns()
         draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase, **fields}
-        draft["source"] = self.sources.here(in_backward=self.in_backward) if source else None
-        draft["live"] = self.ledger.live.copy()
+        draft["source"] = self.sources.here(in_backward=self.in_backward)
+        draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
         self.drafts.append(draft)
         return draft
 
@@ -69,13 +68,6 @@ class Log:
         self._numbers += 1
         return self._numbers - 1
 
-    def place(self, draft: Draft) -> int:
-        """The event's `seq`; the ones that are asked for are recent."""
-        for index in range(len(self.drafts) - 1, -1, -1):
-            if self.drafts[index] is draft:
-                return index
-        raise RuntimeError(f"event {draft['op']!r} is not in this log: it belongs to another recorder")
-
     def tell_peak(self) -> None:
         """Logs the step's highest moment so far, if there was a new one since the last event."""
         self.ledger.settle()
@@ -84,10 +76,11 @@ class Log:
             return
         self._peak_told = peak
         if self.current is not None and self.ledger.peak_total > self.ledger.total:
-            time = self.ledger.peak_time
-            draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step}
+            time, text = self.ledger.peak_time, f"in {self.ledger.peak_operation}"
+            draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step, "text": text}
             # The very list that `assign` corrects: the event tells the same as the step's figures.
-            self.drafts.append({**draft, "phase": self.phase, "source": None, "live": peak})
+            draft |= {"phase": self.phase, "source": None, "live": peak, "seq": len(self.drafts)}
+            self.drafts.append(draft)
 
     def begin_step(self) -> None:
         """A new training step begins; one that is still open has ended."""
@@ -120,7 +113,7 @@ class Log:
 
     def enter_backward(self) -> bool:
         """Notices that autograd has begun to work; True the first time. Called wherever it may have."""
-        if self.in_backward or torch._C._current_graph_task_id() == -1:  # type: ignore[attr-defined]
+        if self.in_backward or torch._C._current_graph_task_id() == -1:
             return False
         self.in_backward = True
         self.compute("backward")
@@ -129,6 +122,6 @@ class Log:
     def events(self, rank: int) -> list[Event]:
         """All events so far, as plain values."""
         return [
-            Event(rank=rank, seq=seq, **{**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))})
-            for seq, draft in enumerate(self.drafts)
+            Event(rank=rank, **{**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))})
+            for draft in self.drafts
         ]

@@ -1,5 +1,6 @@
 """Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
 
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -27,15 +28,22 @@ class Ownership:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.engines: list[Any] = []
+        # Nothing is kept alive by being recorded: what the learner drops must be freed as it would be otherwise.
+        self._engines: list[weakref.ref[Any]] = []
         self._models: WeakKeyDictionary[nn.Module, dict[int, tuple[str, int]]] = WeakKeyDictionary()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._told: dict[tuple[int, str], Spans] = {}
         self.units: dict[str, UnitInfo] = {}
+        self.stage: str | None = None
+        self.optimizer: str | None = None  # the class of the one that made the last update
+        self.device = "cpu"
 
     def add_engine(self, engine: Any) -> None:
         """From now on `engine.holdings()` says what is held."""
-        self.engines.append(engine)
+        self._engines.append(weakref.ref(engine))
+        self.stage = getattr(engine, "stage", None)
+        self.device = engine.flats[0].whole.device.type
+        self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
 
@@ -43,18 +51,25 @@ class Ownership:
         """Notes a model that no engine trains; its units are those that an engine would make."""
         layouts = partition(module, 1)
         self._learn_units(layouts)
+        self.device = next(module.parameters()).device.type
         places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
-        self._models[module] = {id(parameter): places[name] for name, parameter in module.named_parameters()}
+        known = {id(parameter): places[name] for name, parameter in module.named_parameters()}
+        for other, others in list(self._models.items()):
+            if known.keys() & others.keys():  # the same model, wrapped since
+                del self._models[other]
+        self._models[module] = known
         self.sync()
 
-    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notes an optimizer that is about to update something."""
-        if not any(engine.optimizer is optimizer for engine in self.engines):
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notes an optimizer that is about to update something, and what is held at that moment."""
+        self.optimizer = type(optimizer).__name__
+        if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
+        self.sync()
 
     def is_known(self, module: nn.Module) -> bool:
         """Whether an engine trains this module, or it was noted before."""
-        return module in self._models or any(engine.model is module for engine in self.engines)
+        return module in self._models or any(engine.model is module for engine in self._living())
 
     def sync(self) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed."""
@@ -71,8 +86,11 @@ class Ownership:
                 category, unit = key
                 self._log.add("memory", "hold", unit=unit, category=CATEGORIES[category], spans=spans)
 
+    def _living(self) -> list[Any]:
+        return [engine for known in self._engines if (engine := known()) is not None]
+
     def _held(self) -> Iterator[Held]:
-        for engine in self.engines:
+        for engine in self._living():
             for holding in engine.holdings():
                 yield Held(CATEGORIES.index(holding.category), holding.unit, holding.span, holding.tensor)
         for model, places in self._models.items():

@@ -47,6 +47,11 @@ class Passes:
             self._names[id(module)] = (weakref.ref(module), name)
         self._names[id(model)] = (weakref.ref(model), ROOT)
 
+    def know_engine(self, engine: Any) -> None:
+        """Does the same for the model of an engine, whose flats say which modules are units."""
+        units = dict.fromkeys(flat.layout.unit for flat in engine.flats)
+        self.know(engine.model, [unit for unit in units if unit != ROOT])
+
     def watch_gradients(self, model: nn.Module) -> None:
         """Has each parameter's gradient counted as one as soon as it exists, before anybody else can move it."""
         for parameter in model.parameters():
@@ -70,12 +75,12 @@ class Passes:
                 return  # inside a unit, or a loss
             self._learn(module)
             name = ROOT
-        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1:
             return  # activation checkpointing runs it again within backward
         if self._running and self._running[0][0] is module:
             self._running.clear()  # the last forward has raised
         if not self._running:
-            self._begin(name)
+            self._begin()
         self._running.append((module, self._log.add("module", "forward", unit=name)))
 
     def _learn(self, module: nn.Module) -> None:
@@ -84,7 +89,7 @@ class Passes:
             self._ownership.add_model(module)
         self.know(module, find_units(module))
 
-    def _begin(self, name: str) -> None:
+    def _begin(self) -> None:
         log = self._log
         log.in_backward = False
         self._backward.clear()
@@ -112,7 +117,7 @@ class Passes:
         log = self._log
         log.enter_backward()
         if not self._backward:
-            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
             self._backward.append(log.add("module", "backward", unit=ROOT))
         if unit == ROOT or self._backward[-1]["unit"] == unit:
             return
@@ -129,8 +134,7 @@ class Passes:
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
         log = self._log
         if not self._updating:
-            self._ownership.add_optimizer(optimizer)
-            self._ownership.sync()
+            self._ownership.before_update(optimizer)
             if log.current is None:  # a loop without modules
                 log.begin_step()
             log.in_backward, log.phase = False, "step"
@@ -157,7 +161,7 @@ def engine_call(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Cal
         if isinstance(model, nn.Module):
             passes.watch_gradients(model)  # before the engine's own hooks, which move the gradients
         original(engine, model, *args, **keywords)
-        passes.know(model, list(dict.fromkeys(flat.layout.unit for flat in engine.flats if flat.layout.unit != ROOT)))
+        passes.know_engine(engine)
         ownership.add_engine(engine)
 
     def step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:

@@ -4,14 +4,11 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from zerolab.recording import jsonfile
 from zerolab.recording.events import CATEGORIES, Event, RankRecording, Source, UnitInfo
 from zerolab.tables import Table
-
-if TYPE_CHECKING:
-    from zerolab.player import Player
 
 _SHARED_META = (  # what is the same on every rank, or measured on the first
     "stage",
@@ -194,7 +191,7 @@ class Recording:
         """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
         return {recording.rank: _list(recording.meta.get("wire_bytes")) for recording in self.ranks}
 
-    def play(self) -> "Player":
+    def play(self) -> Any:
         """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`."""
         from zerolab.player import Player
 

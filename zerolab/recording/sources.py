@@ -66,6 +66,10 @@ class Sources:
             return SourceLine(self._last.id, self._last.line, from_autograd=True)
         return None
 
+    def label_of(self, line: SourceLine | None) -> str | None:
+        """The label of the file that a line is in."""
+        return self.texts[line.id].label if line is not None else None
+
     def _learn(self, filename: str) -> str | None:
         name = label(filename)
         if name is None:

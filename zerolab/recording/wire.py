@@ -1,6 +1,5 @@
 """Bytes that really left this process: what the kernel counts for each of its TCP connections."""
 
-import os
 import socket
 import struct
 import sys
@@ -19,11 +18,11 @@ def bytes_sent() -> int | None:
     if sys.platform != "linux":
         return None
     total = 0
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            if not os.readlink(Path("/proc/self/fd", name)).startswith("socket:"):
+            if not str(link.readlink()).startswith("socket:"):
                 continue
-            sent = _sent(int(name))
+            sent = _sent(int(link.name))
         except OSError:
             continue  # closed between the listing and here
         if sent is None:

@@ -1,0 +1,59 @@
+"""What a rank's recording says about the run as a whole: figures of its steps, and what was trained on what."""
+
+import torch
+import torch.distributed as dist
+
+from zerolab.recording.events import CATEGORIES, Category
+from zerolab.recording.log import Log, StepFigures
+from zerolab.recording.ownership import Ownership
+
+STATE: tuple[Category, ...] = ("parameters", "gradients", "optimizer_state")
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+
+
+def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, object]:
+    """All of it, as plain values; `state`, `peak` and `peak_total` are those of the last step."""
+    units = ownership.units.values()
+    backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    meta: dict[str, object] = {
+        "stage": ownership.stage,
+        "num_params": sum(unit.numel for unit in units) or None,
+        "optimizer": ownership.optimizer,
+        "precision": "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None,
+        "backend": backend,
+        "device": ownership.device,
+        "simulated": backend == "fake",
+        "torch": torch.__version__,
+        **_figures(log.steps),
+        "logical_bytes": [_logical_bytes(log, step.number) for step in log.steps],
+        "losses": log.losses,
+    }
+    return meta | {"formula": _formula(meta, world_size)}
+
+
+def _figures(steps: list[StepFigures]) -> dict[str, object]:
+    last = steps[-1] if steps else None
+    # In step 1 Adam has no moments yet, so what is held at its update is not yet the state.
+    state = dict(zip(CATEGORIES, last.state, strict=True)) if last and last.state and last.number > 1 else None
+    return {
+        "steps": len(steps),
+        "state": {category: state[category] for category in STATE} if state else None,
+        "peak": dict(zip(CATEGORIES, last.peak, strict=True)) if last else None,
+        "peak_total": sum(last.peak) if last else None,
+        "wire_bytes": [step.wire_bytes for step in steps],
+        "operations": [step.operations for step in steps],
+    }
+
+
+def _logical_bytes(log: Log, step: int) -> int:
+    return sum(draft.get("logical_bytes", 0) for draft in log.drafts if draft["step"] == step)
+
+
+def _formula(meta: dict[str, object], world_size: int) -> dict[str, int] | None:
+    """The closed form for this run, if it is one of the stages and precisions that have one."""
+    from zerolab import theory
+
+    stage, num_params, precision = meta["stage"], meta["num_params"], meta["precision"]
+    if stage not in theory.STAGES or precision not in theory.BYTES_PER_PARAMETER or not isinstance(num_params, int):
+        return None
+    return theory.state_bytes(str(stage), num_params, world_size, str(precision))
