@@ -7,7 +7,9 @@ by flat while autograd works, a flat's reduction starts as soon as its last grad
 flight, and a plain torch optimizer updates what the rank owns.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +20,8 @@ from torch import nn
 from zerolab.engines.checks import check_optimizer, check_same_on_all_ranks, check_state, rows
 from zerolab.engines.collectives import Exchange, all_gather
 from zerolab.engines.flat import Flat, Holding
-from zerolab.engines.partition import FlatLayout, Slot, partition
+from zerolab.engines.partition import FlatLayout, ParamGroups, Slot, partition
+from zerolab.engines.precision import cast_floating, compute_dtype
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
@@ -34,6 +37,11 @@ class Engine:
         model: the module, the same on every rank. It is used as it is and stays at `engine.model`.
         optimizer_cls: an element-wise torch optimizer's class; it updates flats, so whole-matrix ones are refused.
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
+        param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
+            that holds claims the parameter, the rest take `optimizer_keywords`.
+        precision: "fp32", or "bf16" for bf16 parameters, gradients and activations over fp32 master weights.
+        reduce_dtype: what gradients are added up in; None for the precision's own.
+        overlap: start a flat's reduction while autograd goes on; off, autograd waits for it.
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
 
     Raises:
@@ -42,24 +50,36 @@ class Engine:
     """
 
     stage: ClassVar[str]
+    reduces_every_backward: ClassVar[bool] = False  # True where accumulation has only a shard to add up in
 
     def __init__(
-        self, model: nn.Module, optimizer_cls: type, *, units: list[str] | None = None, **optimizer_keywords: Any
+        self,
+        model: nn.Module,
+        optimizer_cls: type,
+        *,
+        units: list[str] | None = None,
+        param_groups: ParamGroups = (),
+        precision: str = "fp32",
+        reduce_dtype: torch.dtype | None = None,
+        overlap: bool = True,
+        **optimizer_keywords: Any,
     ) -> None:
         check_optimizer(optimizer_cls, optimizer_keywords)
         self.model, self.rank, self.world_size = model, dist.get_rank(), dist.get_world_size()
-        layouts = partition(model, self.world_size, units)
+        self.precision, self.reduce_dtype, self.overlap = precision, reduce_dtype, overlap
+        self._dtype = compute_dtype(precision)
+        layouts = partition(model, self.world_size, units, param_groups)
         check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
         parameters = dict(model.named_parameters())
         self.flats = [self._place(layout, [parameters[slot.name] for slot in layout.slots]) for layout in layouts]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
         if not self.trainable:
             raise ValueError(f"all {len(parameters)} parameters of {type(model).__name__} are frozen: nothing to train")
-        self.optimizer: torch.optim.Optimizer = optimizer_cls(
-            [flat.owned for flat in self.trainable], **optimizer_keywords
-        )
+        self.optimizer: torch.optim.Optimizer = optimizer_cls(self._groups(param_groups), **optimizer_keywords)
         self._in_flight: tuple[Flat, Exchange] | None = None
-        self._first_batch = model.register_forward_pre_hook(self._compare_rows, with_kwargs=True)
+        self._accumulating = self._reduced = False
+        model.register_forward_pre_hook(self._prepare_inputs, with_kwargs=True)
+        self._rows_compared = False
         self._watch()
 
     # What a stage decides.
@@ -90,38 +110,84 @@ class Engine:
         return loss.detach()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Runs autograd; when it returns, this rank's part of the mean gradient is in place."""
+        """Runs autograd; when it returns, this rank's part of the mean gradient is in place.
+
+        Raises:
+            RuntimeError: a second backward before `step()`, outside `accumulate()`.
+        """
+        if self._reduced:
+            raise RuntimeError("a second backward() before step(): wrap all but the last one in engine.accumulate()")
+        for flat in self.trainable:
+            flat.awaited = set(flat.layout.slots)
         loss.backward()
-        for flat in reversed(self.trainable):
-            if flat.awaited:  # some parameter took no part in this loss: its gradient is zero
-                self._start_reduction(flat)
-        self._finish_reduction()
+        if self._reduces_now():
+            for flat in reversed(self.trainable):
+                if flat.awaited:  # some parameter took no part in this loss: its gradient is zero
+                    self._start_reduction(flat)
+            self._finish_reduction()
+        self._reduced = not self._accumulating
 
     def step(self) -> None:
         """Updates what this rank owns, clears the gradients, and brings the updates to all ranks."""
+        if self._accumulating:
+            return
         for flat in self.trainable:
             flat.begin_update()
         self.optimizer.step()
         for flat in self.trainable:
             flat.finish_update()
+        self._reduced = False
         self.publish()
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Within it gradients add up and nothing is updated: for all micro-batches of a step but the last.
+
+        They are sums over micro-batches: divide each loss by their number to get the mean.
+        """
+        self._accumulating = True
+        try:
+            yield
+        finally:
+            self._accumulating = False
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before.
+
+        Between `backward` and `step`. One all_reduce of a single number where gradients are sharded.
+        """
+        means = [flat.mean for flat in self.trainable if flat.mean is not None]
+        square = torch.stack([torch.linalg.vector_norm(mean, dtype=torch.float32) ** 2 for mean in means]).sum()
+        if any(flat.is_sharded for flat in self.trainable):
+            dist.all_reduce(square)
+        norm = square.sqrt()
+        for mean in means:
+            mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
 
     def _watch(self) -> None:
         """Collects each gradient as soon as autograd has finished it."""
-        for flat in self.trainable:
+        engine = weakref.proxy(self)  # no garbage collector sees these hooks: they must not keep the engine
+        for number, flat in enumerate(self.trainable):
             for slot, parameter in flat.members():
-                parameter.register_post_accumulate_grad_hook(partial(self._collect, flat, slot))
+                parameter.register_post_accumulate_grad_hook(partial(Engine._collect, engine, number, slot))
 
-    def _collect(self, flat: Flat, slot: Slot, parameter: torch.Tensor) -> None:
+    def _collect(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
+        flat = self.trainable[number]
         if parameter.grad is not None:
             flat.collect(slot, parameter.grad)
             parameter.grad = None
-            if not flat.awaited:
+            if not flat.awaited and self._reduces_now():
                 self._start_reduction(flat)
+
+    def _reduces_now(self) -> bool:
+        return not self._accumulating or self.reduces_every_backward
 
     def _start_reduction(self, flat: Flat) -> None:
         self._finish_reduction()  # one exchange in flight: its buffers are all that overlap costs
         self._in_flight = flat, self.reduce(flat, flat.collected())
+        if not self.overlap:
+            self._finish_reduction()
 
     def _finish_reduction(self) -> None:
         if self._in_flight is not None:
@@ -134,11 +200,24 @@ class Engine:
 
     def _place(self, layout: FlatLayout, parameters: list[nn.Parameter]) -> Flat:
         flat = Flat(layout, parameters, self.rank)
+        flat.gradient_dtype = self.reduce_dtype or self._dtype or layout.dtype
         dist.broadcast(flat.whole, src=0)
+        exact = flat.whole
+        flat.whole = exact.to(self._dtype or layout.dtype)
         flat.show()
         flat.shard = self.own(flat)
-        flat.owned = nn.Parameter(flat.shard, requires_grad=not layout.frozen)
+        if flat.whole is exact or layout.frozen:
+            flat.owned = nn.Parameter(flat.shard, requires_grad=not layout.frozen)
+        else:  # the optimizer updates a master copy, in the precision that the module came with
+            flat.owned = nn.Parameter((flat.part(exact) if flat.is_sharded else exact).clone())
         return flat
+
+    def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:
+        """The optimizer's groups: the flats that each claims, and last those that none does."""
+        groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
+        for flat in self.trainable:
+            groups[-1 if flat.layout.group is None else flat.layout.group]["params"].append(flat.owned)
+        return [group for group in groups if group["params"]]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
@@ -180,7 +259,9 @@ class Engine:
         for flat in self.flats:
             yield from flat.holdings(self.optimizer.state.get(flat.owned, {}))
 
-    def _compare_rows(self, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Before the first batch: the ranks must bring as many rows each, or their mean is not the batch's."""
-        self._first_batch.remove()
-        check_same_on_all_ranks([rows(inputs, keywords)], "the numbers of rows in the first batch")
+    def _prepare_inputs(self, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, Any] | None:
+        """Compares the first batch: the ranks must bring as many rows each, or their mean is not the batch's."""
+        if not self._rows_compared:
+            check_same_on_all_ranks([rows(inputs, keywords)], "the numbers of rows in the first batch")
+            self._rows_compared = True
+        return None if self._dtype is None else cast_floating((inputs, keywords), self._dtype)

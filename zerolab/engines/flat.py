@@ -46,6 +46,12 @@ class Flat:
         self.mean: torch.Tensor | None = None
         self.awaited: set[Slot] = set(layout.slots)  # the parameters that owe this backward a gradient
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
+        self.gradient_dtype = layout.dtype
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this rank owns less than the whole flat."""
+        return self.shard.numel() < self.layout.padded
 
     def members(self) -> Iterator[tuple[Slot, nn.Parameter]]:
         """The module's parameters, each with its place."""
@@ -76,7 +82,7 @@ class Flat:
         """Takes new parameters, laid end to end: shape [padded]."""
         if self.whole.untyped_storage().size():
             self.whole.copy_(values)
-        mine = values if self.owned.numel() == self.layout.padded else self.part(values)
+        mine = self.part(values) if self.is_sharded else values
         self.shard.copy_(mine)
         self.owned.copy_(mine)
 
@@ -88,7 +94,7 @@ class Flat:
     def collected(self) -> torch.Tensor:
         """The gradient as collected so far, shape [padded]; zero where nothing has arrived, padding too."""
         if self.gradient is None:
-            self.gradient = torch.zeros(self.layout.padded, dtype=self.whole.dtype, device=self.whole.device)
+            self.gradient = torch.zeros(self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device)
         return self.gradient
 
     def begin_update(self) -> None:
@@ -99,14 +105,13 @@ class Flat:
     def finish_update(self) -> None:
         """Clears the gradients, and brings an updated master copy back into the shard."""
         self.owned.grad = self.mean = self.gradient = None
-        self.awaited = set(self.layout.slots)
         if self.owned.dtype != self.shard.dtype:
             self.shard.copy_(self.owned.detach())
 
     def holdings(self, optimizer_state: dict[str, object]) -> Iterator[Holding]:
         """What this rank holds of this flat right now; several holdings may lie in one storage."""
         name, everything = self.layout.name, (0, self.layout.padded)
-        span = everything if self.owned.numel() == self.layout.padded else self.layout.span(self.rank)
+        span = self.layout.span(self.rank) if self.is_sharded else everything
         if self.whole.untyped_storage().size():
             yield Holding("parameters", name, everything, self.whole)
         yield Holding("parameters", name, span, self.shard)
@@ -119,4 +124,4 @@ class Flat:
             yield Holding("optimizer_state", name, span, self.owned)
         for value in optimizer_state.values():
             if isinstance(value, torch.Tensor):  # a step counter covers no elements
-                yield Holding("optimizer_state", name, span if value.numel() == self.owned.numel() else (0, 0), value)
+                yield Holding("optimizer_state", name, span if value.shape == self.owned.shape else (0, 0), value)

@@ -111,9 +111,9 @@ def find_units(model: nn.Module) -> list[str]:
     """Names of the modules that travel as one: the blocks of a repeated structure.
 
     On each path from the root the first `ModuleList` or `Sequential` is taken; where all its children are such
-    containers of one class, each holding modules of a single class, it is a list of lists and the search goes one level down.
-    Its children that hold parameters are the units. Nothing below a unit is searched: the experts inside a block
-    travel with their block.
+    containers of one class, each holding modules of a single class, it is a list of lists, and the search goes one
+    level down. Its children that hold parameters are the units. Nothing below a unit is searched: the experts inside
+    a block travel with their block.
     """
     return [name for name, module in _blocks(model, "") if next(module.parameters(), None) is not None]
 

@@ -17,6 +17,7 @@ class Zero2(Engine):
     """Shards the optimizer state and the gradients; the parameters stay whole."""
 
     stage = "zero2"
+    reduces_every_backward = True  # there is nowhere to add up whole gradients
 
     def own(self, flat: Flat) -> torch.Tensor:
         """A rank updates its own shard, in place in the whole parameters."""
@@ -28,7 +29,8 @@ class Zero2(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        flat.mean = flat.part(gradient).div(self.world_size)
+        mean = flat.part(gradient).div(self.world_size)
+        flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
         flat.gradient = None
 
     def publish(self) -> None:

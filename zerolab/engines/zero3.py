@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
+from zerolab.engines.order import Order
 from zerolab.engines.partition import ROOT
 
 
@@ -27,6 +28,13 @@ class Zero3(Engine):
     """Shards parameters, gradients and optimizer state; a unit is whole only while it is used."""
 
     stage = "zero3"
+    reduces_every_backward = True  # there is nowhere to add up whole gradients
+
+    def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **keywords: Any) -> None:
+        self.release_after_forward = release_after_forward
+        self._forward_order, self._backward_order = Order(ahead=prefetch), Order(ahead=prefetch)
+        self._arriving: dict[Flat, Exchange] = {}
+        super().__init__(*arguments, **keywords)
 
     def own(self, flat: Flat) -> torch.Tensor:
         """A rank updates its own shard, the only part of the parameters that it always holds."""
@@ -34,17 +42,25 @@ class Zero3(Engine):
         self.release(flat)
         return shard
 
-    def gather(self, flat: Flat) -> None:
-        """Makes the flat whole on every rank, in the storage that autograd remembers."""
+    def start_gather(self, flat: Flat) -> None:
+        """Starts making the flat whole, in the storage that autograd remembers."""
         storage = flat.whole.untyped_storage()
         if storage.size() == 0:
             storage.resize_(flat.whole.numel() * flat.whole.element_size())
             flat.part(flat.whole).copy_(flat.shard)
-            all_gather(flat.whole).wait()
+            self._arriving[flat] = all_gather(flat.whole)
+
+    def gather(self, flat: Flat) -> None:
+        """Makes the flat whole on every rank."""
+        self.start_gather(flat)
+        if flat in self._arriving:
+            self._arriving.pop(flat).wait()
             flat.show()
 
     def release(self, flat: Flat) -> None:
-        """Gives the memory back. Until the next gather the parameters are empty: released memory must not be touched."""
+        """Gives the memory back. Until the next gather the parameters are empty: nothing may touch released memory."""
+        if flat in self._arriving:  # gathered ahead of a use that did not come
+            self._arriving.pop(flat).wait()
         for parameter in flat.parameters:
             parameter.data = flat.whole.new_empty(0)
         flat.whole.untyped_storage().resize_(0)
@@ -57,7 +73,8 @@ class Zero3(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        flat.mean = flat.part(gradient).div(self.world_size)
+        mean = flat.part(gradient).div(self.world_size)
+        flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
         flat.gradient = None
 
     def publish(self) -> None:
@@ -66,6 +83,7 @@ class Zero3(Engine):
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd, then releases what is still whole, because no gradient told that its unit was done."""
         self._in_backward = True
+        self._backward_order.begin()
         super().backward(loss)
         self._in_backward = False
         self._inputs_awaited.clear()
@@ -76,6 +94,7 @@ class Zero3(Engine):
         """Gathers each unit before its module runs, and releases it after."""
         super()._watch()
         self._in_backward = False
+        self.model.register_forward_pre_hook(self._begin_forward)
         self._inputs_awaited: Counter[str] = Counter()
         self._units = {
             flat.layout.unit: [f for f in self.flats if f.layout.unit == flat.layout.unit] for flat in self.flats
@@ -85,24 +104,40 @@ class Zero3(Engine):
             module.register_forward_pre_hook(partial(self._before_forward, unit))
             module.register_forward_hook(partial(self._after_forward, unit))
 
-    def _before_forward(self, unit: str, module: nn.Module, inputs: Any) -> None:
+    def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
+        if not self._in_backward:
+            self._forward_order.begin()
+
+    def _use(self, unit: str, order: Order) -> None:
+        """Gathers the unit, and starts gathering what comes after it."""
         for flat in self._units[unit]:
             self.gather(flat)
+        for next_unit in order.use(unit):
+            for flat in self._units[next_unit]:
+                self.start_gather(flat)
+
+    def _before_forward(self, unit: str, module: nn.Module, inputs: Any) -> None:
+        if (
+            self._in_backward
+        ):  # activation checkpointing runs a forward inside backward, where the unit is whole already
+            return
+        self._use(unit, self._forward_order)
         if any(flat.layout.frozen for flat in self._units[unit]):
             for tensor in _needing_gradient(inputs):
                 self._inputs_awaited[unit] += 1
                 tensor.register_hook(partial(self._after_backward, unit))
 
     def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if self._in_backward:
+            return
         for tensor in _needing_gradient(outputs):
             tensor.register_hook(partial(self._before_backward, unit))
-        if not self._in_backward:  # activation checkpointing runs a forward inside backward, which still needs the unit
+        if self.release_after_forward:
             for flat in self._units[unit]:
                 self.release(flat)
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
-        for flat in self._units[unit]:
-            self.gather(flat)
+        self._use(unit, self._backward_order)
 
     def _after_backward(self, unit: str, input_gradient: torch.Tensor) -> None:
         self._inputs_awaited[unit] -= 1
