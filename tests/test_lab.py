@@ -29,6 +29,7 @@ CASES = {
     "mlp-odd on 3": lambda: compare(world_size=3, model="mlp-odd", steps=3, device="cpu"),
     "half frozen on 2": lambda: train_half_frozen(2),
     "half frozen on 1": lambda: train_half_frozen(1),
+    "mlp-odd on 4 in bf16": lambda: compare(world_size=4, model="mlp-odd", steps=3, precision="bf16", device="cpu"),
 }
 
 
@@ -120,7 +121,7 @@ def test_record_is_the_same_training_alone() -> None:
         ({"model": half_frozen, "batches": BATCHES, "steps": 4}, "there are 3 batches for 4 steps"),
         ({"model": half_frozen, "batches": BATCHES, "steps": 3}, "batch 0 has 6 rows for 4 ranks"),
         ({"steps": 1}, "steps is 1: take at least 2"),
-        ({"precision": "bf16"}, "cannot be trained yet"),
+        ({"precision": "fp8"}, "unknown precision 'fp8': choose one of fp32, bf16"),
         ({"device": "tpu", "model": "mlp-odd"}, "tpu"),
     ],
 )

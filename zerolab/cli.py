@@ -76,7 +76,7 @@ def _add_compare(commands: Any) -> None:
     parser = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
     parser.add_argument("--stages", default=",".join(theory.STAGES), help="joined by commas (default: %(default)s)")
     _add_training(parser, model="gpt-10m", steps=5)
-    parser.add_argument("--precision", default="fp32", help="default: fp32")
+    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
 
 
