@@ -8,46 +8,33 @@ become stills that a real browser takes, and everything that differs from run to
 
 import base64
 import io
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from zerolab.doctor import find_chromium
 from zerolab.exercises.harness.exercise import TAG, load
+from zerolab.player.picture import still
+from zerolab.recording.recording import Recording
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LARGEST_STILL = 60_000
 LARGEST_FILE = 300_000
 CELL_SECONDS = 60
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-CHROMIUM_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--font-render-hinting=none",
-    "--disable-lcd-text",
-]
-# Runs in the notebook's kernel, after its cells: the standalone page of every player that is alive, by model id.
-PAGES_OF_PLAYERS = """
-import json as _json
-from ipywidgets.widgets.widget import _instances
-from zerolab.player import page as _page, Player as _Player
-print(_json.dumps({key: _page(it.recording) for key, it in _instances.items() if isinstance(it, _Player)}))
+# Runs in the notebook's kernel, after its cells: saves the recording of every player that was shown, by model id.
+SAVE_RECORDINGS = """
+from ipywidgets.widgets.widget import _instances as _widgets
+from zerolab.player import Player as _Player
+for _key, _widget in _widgets.items():
+    if isinstance(_widget, _Player):
+        _widget._recording.save({folder!r} + "/" + _key + ".json")
 """
 
 
@@ -74,8 +61,9 @@ def store(path: Path) -> None:
     """
     book = nbformat.read(path, as_version=4)
     write_exercises(book)
-    pages = execute(book)
-    clean(book, {model: still(page) for model, page in take_stills(pages)})
+    with tempfile.TemporaryDirectory(prefix="zerolab-recordings-") as folder:
+        execute(book, Path(folder))
+        clean(book, {file.stem: take_still(Recording.load(file)) for file in Path(folder).glob("*.json")})
     text = nbformat.writes(book) + "\n"
     if len(text.encode()) > LARGEST_FILE:
         raise ValueError(f"{path.name} would be {len(text.encode()):,} bytes, more than {LARGEST_FILE:,}: print less")
@@ -112,26 +100,19 @@ def exercise_cells(exercise_id: str) -> list[NotebookNode]:
     return cells
 
 
-def execute(book: NotebookNode) -> dict[str, str]:
-    """Runs all cells in a clean kernel; returns the standalone page of each player that was shown, by model id."""
+def execute(book: NotebookNode, folder: Path) -> None:
+    """Runs all cells in a clean kernel, and saves into `folder` the recording of each player that was shown."""
     static = {**os.environ, "ZEROLAB_STATIC": "1"}
-    with tempfile.TemporaryDirectory(prefix="zerolab-notebooks-") as folder:
-        client = NotebookClient(
-            book, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}}
-        )
+    with tempfile.TemporaryDirectory(prefix="zerolab-notebooks-") as home:
+        resources = {"metadata": {"path": home}}
+        client = NotebookClient(book, timeout=CELL_SECONDS, kernel_name="python3", resources=resources)
         with client.setup_kernel(env=static):
             for index, cell in enumerate(book.cells):
                 client.execute_cell(cell, index)
-            pages = ask(client, PAGES_OF_PLAYERS) if any(views(book)) else {}
-    return pages
-
-
-def ask(client: NotebookClient, code: str) -> dict[str, str]:
-    """Runs code in the notebook's kernel, outside of the notebook, and reads the JSON that it prints."""
-    extra = new_code_cell(code)
-    client.execute_cell(extra, 0, store_history=False)
-    answer: dict[str, str] = json.loads("".join(output.text for output in extra.outputs))
-    return answer
+            if any(views(book)):
+                book.cells.append(new_code_cell(SAVE_RECORDINGS.format(folder=str(folder))))
+                client.execute_cell(book.cells[-1], len(book.cells) - 1, store_history=False)
+                del book.cells[-1]
 
 
 def views(book: NotebookNode) -> Iterator[NotebookNode]:
@@ -142,40 +123,13 @@ def views(book: NotebookNode) -> Iterator[NotebookNode]:
                 yield output
 
 
-def take_stills(pages: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Photographs each page in Chromium, always at the same size and in the light theme."""
-    if not pages:
-        return
-    with browser_page() as tab, tempfile.TemporaryDirectory(prefix="zerolab-stills-") as folder:
-        for model, text in pages.items():
-            file = Path(folder) / "player.html"
-            file.write_text(text, encoding="utf-8")
-            tab.goto(file.as_uri())
-            tab.wait_for_selector("canvas")
-            yield model, tab.screenshot()
-
-
-@contextmanager
-def browser_page() -> Iterator[Any]:
-    """A page of a real, headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
-        try:
-            tab = browser.new_page(color_scheme="light", reduced_motion="reduce")
-            tab.set_viewport_size({"width": 960, "height": 600})
-            yield tab
-        finally:
-            browser.close()
-
-
-def still(screenshot: bytes) -> str:
-    """A screenshot as base64 of a PNG with few colours, which is small. Raises ValueError above 60 KB."""
+def take_still(recording: Recording) -> str:
+    """The player's picture of a recording, in few colours, as base64. Raises ValueError above 60 KB."""
     from PIL import Image
 
     small = io.BytesIO()
-    picture = Image.open(io.BytesIO(screenshot)).convert("RGB")
+    with tempfile.TemporaryDirectory(prefix="zerolab-still-") as folder:
+        picture = Image.open(still(recording, Path(folder) / "still.png")).convert("RGB")
     picture.quantize(colors=128, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
     if small.tell() > LARGEST_STILL:
         raise ValueError(f"a still takes {small.tell():,} bytes, more than {LARGEST_STILL:,}: show less in it")
