@@ -12,10 +12,10 @@ from zerolab.player.payload import describe, payload
 __all__ = ["Player", "describe", "frame", "page", "payload", "still"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute may be anything
+def __getattr__(name: str) -> Any:
     """`Player` and `still`, imported when first asked for; ImportError says which extra is missing."""
     if name == "still":
-        from zerolab.player.still import still
+        from zerolab.player.picture import still
 
         return still
     if name != "Player":

@@ -4,7 +4,7 @@ import { bytes } from "./format.js";
 import { GUTTER } from "./axis.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
-import { rankName, rankTrouble, rowHeights } from "./rows.js";
+import { endedEarly, rankName, rankTrouble, rowHeights } from "./rows.js";
 import { drawTicks } from "./timeline.js";
 
 
@@ -21,7 +21,7 @@ export class Memory {
   }
 
   layout(model, width) {
-    this.rows = rowHeights(model.worldSize, 1, 30, 10);
+    this.rows = rowHeights(model.worldSize, 1, 34, 10);
     this.height = this.rows.pitch * model.worldSize;
     // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
     this.top = Math.max(1, model.formulaBytes ?? 0, ...model.peaks.map((peak) => peak?.bytes ?? 0)) * 1.04;
@@ -63,8 +63,8 @@ export class Memory {
     const base = rank * rows.pitch + MARK + rows.line;
     rankName(pen, palette, rank, base - rows.line, rows.line >= 24 ? 14 : rows.line);
     pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
-    const trouble = rankTrouble(model.payload, rank);
-    if (!model.ofRank[rank].length) {
+    const trouble = rankTrouble(model, rank);
+    if (trouble) {
       pen.text(trouble, axis.left, base - rows.line / 2, { colour: palette.wait, size: 11.5 });
       return;
     }
@@ -106,7 +106,8 @@ export class Memory {
       if (last && x0 - last.x0 < 0.34 && !this.#isPeak(model, rank, last.index)) steps.pop();
       steps.push({ index, x0, x1: axis.right });
     }
-    if (steps.length && rankTrouble(model.payload, rank)) steps.at(-1).x1 = Math.max(steps.at(-1).x0, steps.at(-1).x0 + 1);
+    // Nobody knows what a rank held after its recording ended.
+    if (steps.length && endedEarly(model, rank)) steps.at(-1).x1 = steps.at(-1).x0 + 1;
     return steps;
   }
 

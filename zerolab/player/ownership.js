@@ -1,6 +1,6 @@
 // Who holds what right now: a row per rank, a line per category, units side by side, true to their sizes.
 
-import { words } from "./format.js";
+import { tail, words } from "./format.js";
 import { STATE } from "./model.js";
 import { Pen } from "./pen.js";
 import { rankName, rankTrouble, rowHeights } from "./rows.js";
@@ -46,7 +46,7 @@ export class Ownership {
     for (const { unit, x, width } of this.places) {
       const now = event && event.unit === unit.name;
       const style = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
-      this.pen.text(unit.name, x + width / 2, 9, style);
+      this.pen.text(this.pen.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
     }
     if (!this.places.length) {
       const style = { colour: palette.muted, size: 12 };
@@ -58,18 +58,18 @@ export class Ownership {
     const { pen, rows } = this;
     const top = HEAD + rank * rows.pitch;
     rankName(pen, palette, rank, top, rows.row >= 34 ? rows.line : rows.row);
-    const trouble = rankTrouble(model.payload, rank);
-    if (trouble && !model.ofRank[rank].length) {
-      pen.text(trouble, GUTTER.left, top + rows.row / 2, { colour: palette.muted, size: 12 });
+    const trouble = rankTrouble(model, rank);
+    if (trouble) {
+      pen.text(trouble, GUTTER.left, top + rows.row / 2, { colour: palette.wait, size: 11.5 });
       return;
     }
+    this.#light(palette, rank, top, event);
     STATE.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
       const style = { colour: palette.muted, size: 10.5, align: "right" };
       if (rows.line >= 10) pen.text(words(category), GUTTER.left - 10, y + rows.line / 2, style);
       for (const place of this.places) this.#bar(model, palette, rank, category, place, y, index);
     });
-    this.#light(palette, rank, top, event);
   }
 
   /** One unit of one category on one rank: hollow where nothing is held, filled in the owners' colours where it is. */
@@ -94,6 +94,7 @@ export class Ownership {
     const line = STATE.indexOf(event.category);
     const y = line < 0 ? top : top + line * (this.rows.line + 2);
     const height = line < 0 ? this.rows.row : this.rows.line;
-    this.pen.frame(place.x - 3, y - 3, place.width + 6, height + 6, palette.lit, 2);
+    this.pen.box(place.x - 4, y - 4, place.width + 8, height + 8, palette.lit);
+    this.pen.box(place.x - 2, y - 2, place.width + 4, height + 4, palette.paper);
   }
 }

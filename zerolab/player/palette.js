@@ -29,7 +29,7 @@ export const STACK = ["parameters", "gradients", "optimizer_state", "communicati
 
 const INKS = {
   light: {
-    paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#b9bec6",
+    paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
     lit: "#f5b700", glow: "rgba(245, 183, 0, 0.20)", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
     optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b",
   },
@@ -76,7 +76,7 @@ export class Palette {
 
   /** The fill of waiting: red hatching over paper, never a solid colour, because nothing is done. */
   waiting(context) {
-    return this.#pattern(context, this.paper, "rising", this.wait, 0.95);
+    return this.#pattern(context, this.paper, "rising", this.wait, 0.62);
   }
 
   /** The fill of a collective in flight. */

@@ -8,6 +8,7 @@ What repeats (words, sources, spans) stands in a table once and is pointed to fr
 
 import base64
 from collections.abc import Callable, Hashable, Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, Source, Spans, UnitInfo
@@ -179,7 +180,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     for category in ("optimizer_state", "parameters", "gradients"):
         of_ranks = held.get((unit.name, category), {})
         parts = sorted([start, stop, rank] for rank, spans in of_ranks.items() for start, stop in spans)
-        disjoint = all(left[1] <= right[0] for left, right in zip(parts, parts[1:], strict=False))
+        disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
             return parts
     if recording.world_size == 1 or (recording.meta.get("stage") in SHARDED_STAGES and not unit.frozen):

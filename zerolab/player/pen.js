@@ -73,6 +73,12 @@ export class Pen {
     return width;
   }
 
+  /** Whether a text fits its room uncut. */
+  fits(text, { size = 11, weight = 400, room = Infinity }) {
+    this.context.font = `${weight} ${size}px ${FONT}`;
+    return this.context.measureText(text).width <= room;
+  }
+
   #cut(text, room) {
     if (this.context.measureText(text).width <= room) return text;
     for (let length = text.length - 1; length >= 3; length--) {

@@ -11,6 +11,7 @@ import { Mirror } from "./mirror.js";
 import { Model, STATE } from "./model.js";
 import { Ownership } from "./ownership.js";
 import { Palette, STACK } from "./palette.js";
+import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
 import { surroundingTheme, watchTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
@@ -27,6 +28,8 @@ export class Player {
     this.index = -1;
     this.whole = false;
     this.chosenTheme = options.theme ?? null;
+    const { windows } = this.model;
+    this.everything = { t0: Math.min(...windows.map((w) => w.t0)), t1: Math.max(...windows.map((w) => w.t1)) };
     this.clock = new Clock(this.model, (time) => this.#show(this.model.at(time), time), () => this.#settle());
     this.#build(host);
     this.setTheme(this.chosenTheme);
@@ -58,7 +61,9 @@ export class Player {
     this.pause();
     const { windows } = this.model;
     const next = windows[windows.indexOf(this.model.windowOf(this.index)) + direction];
-    if (next) this.goto(next.first);
+    if (!next) return;
+    this.view = next;
+    this.goto(next.first);
   }
 
   play() {
@@ -90,7 +95,6 @@ export class Player {
 
   toggleView() {
     this.whole = !this.whole;
-    this.view = null;
     this.goto(this.index);
   }
 
@@ -187,7 +191,8 @@ export class Player {
       element("div", { class: "zl-now" }, panes.ownership.section, panes.source.section),
       panes.timeline.section, panes.memory.section, this.transport.element, this.help, this.mirror.element,
     );
-    if (options.text === false) this.root.classList.add("zl-textless");
+    this.root.classList.toggle("zl-textless", options.text === false);
+    this.root.classList.toggle("zl-empty", model.count === 0);
     for (const { pen, over } of Object.values(this.panes)) for (const one of [pen, over]) if (one) one.showText = options.text !== false;
     host.append(this.root);
     listen(options.keyboard ?? this.root, this);
@@ -207,9 +212,10 @@ export class Player {
       return made;
     };
     this.helpButton = button("Keyboard (?)", "?", () => this.toggleHelp());
-    const badge = meta.simulated ? [element("b", { class: "zl-badge" }, "simulated")] : [];
+    const badges = [meta.simulated ? "simulated" : null, ...Array.from({ length: ranks }, (_, rank) => rankBadge(this.model, rank))];
     return element(
-      "header", { class: "zl-head" }, element("h3", {}, meta.stage ?? "Recording"), ...badge,
+      "header", { class: "zl-head" }, element("h3", {}, meta.stage ?? "Recording"),
+      ...badges.filter(Boolean).map((text) => element("b", { class: "zl-badge" }, text)),
       element("span", { class: "zl-facts" }, facts.join(" · ")),
       button("Light or dark (t)", "◐", () => this.toggleTheme()), this.helpButton,
     );
@@ -222,7 +228,7 @@ export class Player {
     sections.ownership.legend.replaceChildren("colour: owner", swatch("resident", flat("faint")), swatch("not here", null, palette.hollow));
     sections.timeline.legend.replaceChildren(
       swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),
-      swatch("waiting", fill("waiting"), palette.wait), swatch("collective", fill("communication")),
+      swatch("waiting", fill("waiting")), swatch("collective", fill("communication")),
     );
     sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), fill("category", category))));
   }
@@ -246,6 +252,7 @@ export class Player {
     const width = this.root.clientWidth;
     if (width === this.width || !width) return;
     this.width = width;
+    this.root.classList.toggle("zl-medium", width < 1180);
     this.root.classList.toggle("zl-narrow", width < 720);
     this.#redraw();
   }
@@ -257,16 +264,20 @@ export class Player {
     ownership.layout(this.model, inner(this.sections.ownership.section));
     timeline.layout(this.model, inner(this.sections.timeline.section));
     memory.layout(this.model, inner(this.sections.memory.section));
-    this.view = null;
+    this.stale = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
   }
 
-  /** The part of the recording that the time axis shows: the current step, or everything. */
-  #look() {
+  /**
+   * The part of the recording that the time axis shows: everything, or a step. Ranks are not in step with each other,
+   * so near the seam events of two steps alternate; the axis stays as long as the time lies on it.
+   */
+  #look(time) {
     const { windows } = this.model;
-    if (!windows.length) return { t0: 0, t1: 1e6 };
-    if (!this.whole) return this.model.windowOf(this.index);
-    return { t0: Math.min(...windows.map((w) => w.t0)), t1: Math.max(...windows.map((w) => w.t1)) };
+    if (!windows.length) return this.view ?? { t0: 0, t1: 1e6 };
+    if (this.whole) return this.everything;
+    if (windows.includes(this.view) && time >= this.view.t0 && time <= this.view.t1) return this.view;
+    return this.model.windowOf(this.index);
   }
 
   #show(index, time) {
@@ -274,10 +285,11 @@ export class Player {
     const moved = index !== this.index;
     this.index = index;
     const event = model.count ? model.event(index) : null;
-    const view = this.#look();
-    const fresh = this.view !== view && !(this.whole && this.view);
+    const view = this.#look(time);
+    const fresh = this.view !== view || this.stale;
     if (fresh) {
       this.view = view;
+      this.stale = false;
       this.axis = new Axis(view.t0, view.t1, this.sections.timeline.section.clientWidth);
     }
     const frame = { model, palette, axis: this.axis, index, event, time };

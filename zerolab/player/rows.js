@@ -15,10 +15,20 @@ export function rankName(pen, palette, rank, y, height) {
   if (height >= 10) pen.text(`rank ${rank}`, 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600 });
 }
 
-/** Why a rank has nothing (more) to show, in words; null for a rank that was recorded to its end. */
-export function rankTrouble(payload, rank) {
-  const known = payload.ranks.find((entry) => entry.rank === rank);
-  if (!known) return `No recording of rank ${rank} arrived.`;
-  if (!known.complete) return `Rank ${rank} ended early; its recording stops here.`;
-  return known.events ? null : `Rank ${rank} recorded no events.`;
+/** Why a rank has nothing to show, in words; null for a rank with events. */
+export function rankTrouble(model, rank) {
+  if (model.ofRank[rank].length) return null;
+  const known = model.payload.ranks.some((entry) => entry.rank === rank);
+  return known ? `Rank ${rank} recorded no events.` : `No recording of rank ${rank} arrived.`;
+}
+
+/** Whether a rank raised or died while it was recorded. */
+export function endedEarly(model, rank) {
+  return model.payload.ranks.some((entry) => entry.rank === rank && !entry.complete);
+}
+
+/** What the head of the player says about a rank that is not there to its end; null for all others. */
+export function rankBadge(model, rank) {
+  if (endedEarly(model, rank)) return `rank ${rank} ended early`;
+  return model.count && rankTrouble(model, rank) ? `rank ${rank} missing` : null;
 }

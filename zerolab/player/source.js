@@ -69,9 +69,9 @@ export class SourcePane {
   #show(key, source) {
     if (this.shown === key) return;
     if (!this.texts.has(key)) this.texts.set(key, this.#build(source.text));
+    this.#light(null);
     this.box.replaceChildren(this.texts.get(key));
     this.shown = key;
-    this.lit = null;
   }
 
   #build(text) {

@@ -3,7 +3,7 @@
 import { GUTTER } from "./axis.js";
 import { tail, words } from "./format.js";
 import { Pen } from "./pen.js";
-import { rankName, rankTrouble, rowHeights } from "./rows.js";
+import { endedEarly, rankName, rankTrouble, rowHeights } from "./rows.js";
 
 const LANES = { module: 0, optimizer: 0, wait: 0, collective: 1 };
 
@@ -70,20 +70,19 @@ export class Timeline {
     const first = this.bars.length;
     for (const i of drawn(model, model.ofRank[rank])) this.#bar(model, palette, axis, i);
     for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
-    const trouble = rankTrouble(model.payload, rank);
-    if (trouble) this.#trouble(model, palette, axis, rank, trouble);
+    const style = { colour: palette.wait, size: 11.5 };
+    const trouble = rankTrouble(model, rank);
+    if (trouble) pen.text(trouble, axis.left, top + rows.row / 2, style);
+    if (endedEarly(model, rank)) this.#end(model, axis, rank, top, style);
   }
 
-  #trouble(model, palette, axis, rank, sentence) {
+  /** Where a rank's recording stops before its time. */
+  #end(model, axis, rank, top, style) {
+    const { pen, rows } = this;
+    pen.text("ended early", axis.right + 8, top + rows.row / 2, style);
     const places = model.ofRank[rank];
-    const end = places.length ? axis.x(model.columns.t_end[places.at(-1)]) : axis.left;
-    if (end > axis.right) return;
-    const x = Math.max(end + 8, axis.left);
-    const y = this.#lane(rank, 0) + this.rows.row / 2;
-    const room = axis.right - x;
-    const style = { colour: palette.wait, size: 11.5, room };
-    if (room > 120) this.pen.text(sentence, x, y, style);
-    else this.pen.text(sentence, Math.min(end, axis.right) - 8, y, { ...style, room: Infinity, align: "right" });
+    const x = places.length ? axis.x(model.columns.t_end[places.at(-1)]) : axis.left;
+    if (x >= axis.left && x <= axis.right) pen.box(x, top - 2, 2, rows.row + 4, style.colour);
   }
 
   #bar(model, palette, axis, i) {
@@ -94,8 +93,7 @@ export class Timeline {
     const [x, width] = extent;
     const y = this.#lane(event.rank, LANES[event.kind]);
     pen.box(x, y, width, rows.line, this.#fill(palette, event));
-    if (event.kind === "wait") pen.frame(x, y, width, rows.line, palette.wait);
-    else if (width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
+    if (event.kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
     this.bars.push({ index: i, x, y, width });
   }
 
@@ -105,10 +103,10 @@ export class Timeline {
     const { y } = bar;
     if (this.rows.line < 11 || event.kind === "wait" || width < 14) return;
     const names = [this.#name(event, event.unit ?? ""), this.#name(event, tail(event.unit ?? "")), tail(event.unit ?? event.op)];
-    this.pen.context.font = "400 10px system-ui";
-    const fits = names.find((name) => name && this.pen.context.measureText(name).width < width - 8);
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
-    if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, { colour, size: 10, align: "center", room: width - 4 });
+    const style = { colour, size: 10, align: "center", room: width - 6 };
+    const fits = names.find((name) => name && this.pen.fits(name, style));
+    if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, style);
   }
 
   #name(event, unit) {

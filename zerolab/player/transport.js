@@ -71,7 +71,7 @@ export class Transport {
   /** The scrubber: every event has the same room, so that a long setup does not hide the steps. */
   #track() {
     const parts = this.model.windows.map((window) => {
-      const part = element("span", { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` }, name(window));
+      const part = element("span", { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` }, element("i"), element("span", {}, name(window)));
       part.style.flexGrow = String(window.events);
       return part;
     });

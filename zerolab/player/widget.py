@@ -42,6 +42,8 @@ class Player(anywidget.AnyWidget):
     def goto(self, event: int) -> None:
         """Shows the moment just after event `event`, counted from 0; ValueError beyond the recording's events."""
         events = self.payload["count"]
+        if not events:
+            raise ValueError(f"goto got event {event}, but this recording has no events to go to.")
         if not 0 <= event < events:
             raise ValueError(f"goto got event {event}, but this recording has {events} events: give 0 to {events - 1}.")
         self.event = event
@@ -50,10 +52,10 @@ class Player(anywidget.AnyWidget):
         """The same text on every machine and every run, so that a stored notebook can be compared."""
         return f"player: {self._title}"
 
-    def _repr_mimebundle_(self, **_: object) -> Any:  # noqa: ANN401 - anywidget's own signature says dict or pair
+    def _repr_mimebundle_(self, **_: object) -> Any:
         """The widget, or an iframe, beside the fixed text."""
         if os.environ.get("ZEROLAB_PLAYER") == "iframe":
             return {"text/plain": repr(self), "text/html": frame(self._recording)}, {}
         bundle = super()._repr_mimebundle_()
-        data, metadata = bundle if bundle else ({}, {})
+        data, metadata = bundle or ({}, {})
         return {**data, "text/plain": repr(self)}, metadata

@@ -1,0 +1,74 @@
+"""A real recording and a real browser for the tests of the player."""
+
+import pytest
+
+from zerolab import Cluster
+from zerolab.player import page
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def train(stage, steps):
+    import torch
+    import torch.distributed as dist
+
+    from zerolab import models
+    from zerolab.engines import ENGINES
+
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
+    for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
+        engine.training_step(inputs, targets, models.loss)
+
+
+@pytest.fixture(scope="session")
+def recordings():
+    """A real run of two steps on four ranks, by stage."""
+    with Cluster(world_size=4, device="cpu") as cluster:
+        return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero1", "ddp")}
+
+
+@pytest.fixture(scope="session")
+def recording(recordings):
+    return recordings["zero3"]
+
+
+@pytest.fixture(scope="module")
+def browser(chromium, require):
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        require(found=None, what="playwright", remedy="pip install 'zerolab[test]'")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """`show(recording or html, hash, width, height, scheme)` gives the page; whatever it complained of fails."""
+    complaints, pages = [], []
+
+    def opened(what, address="", width=1280, height=800, scheme="light"):
+        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        tab.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        tab.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
+        file = tmp_path / f"{len(pages)}.html"
+        file.write_text(what if isinstance(what, str) else page(what), encoding="utf-8")
+        tab.goto(file.as_uri() + address)
+        pages.append(tab)
+        return tab
+
+    yield opened
+    for tab in pages:
+        tab.close()
+    assert complaints == []

@@ -1,0 +1,103 @@
+"""The payload holds the whole recording, in few bytes."""
+
+import base64
+
+import pytest
+from showing import changed, renamed
+
+from zerolab.player import describe, payload
+from zerolab.player.bundle import SCRIPTS, script
+from zerolab.player.payload import encode
+from zerolab.recording.events import CATEGORIES
+
+
+def decode(text):
+    raw, values, at = base64.b64decode(text), [], 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = raw[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(raw):
+        value = varint()
+        values += [0] * (varint() + 1) if value == 0 else [-(value + 1) // 2 if value % 2 else value // 2]
+    return values
+
+
+def column(data, name):
+    values = decode(data["columns"][name]["data"])
+    if data["columns"][name]["delta"]:
+        for place in range(1, len(values)):
+            values[place] += values[place - 1]
+    return values
+
+
+@pytest.mark.parametrize(
+    "values", [[], [0], [0, 0, 0], [1, -1, 127, 128, -129], [0, 5, 0, 0, -7, 0], [2**50, -(2**50)]]
+)
+def test_numbers_survive_the_encoding(values):
+    assert decode(encode(values)) == values
+
+
+def test_every_event_is_in_the_payload_with_its_times_bytes_and_spans(recording):
+    data = payload(recording)
+    events = [event for rank in recording.ranks for event in rank.events]
+    assert data["count"] == len(events)
+    assert column(data, "t_start") == [event.t_start for event in events]
+    assert column(data, "duration") == [event.t_end - event.t_start for event in events]
+    assert column(data, "logical_bytes") == [event.logical_bytes for event in events]
+    for category in CATEGORIES:
+        assert column(data, f"live.{category}") == [event.live[category] for event in events]
+    spans = [[edge for span in event.spans or () for edge in span] for event in events]
+    assert [data["spans"][place - 1] if place else [] for place in column(data, "spans")] == spans
+    names = [unit["name"] for unit in data["units"]]
+    assert [names[place - 1] if place else None for place in column(data, "unit")] == [event.unit for event in events]
+
+
+def test_an_event_takes_at_most_60_bytes(recordings):
+    for recording in recordings.values():
+        data = payload(recording)
+        assert sum(len(column["data"]) for column in data["columns"].values()) <= 60 * data["count"]
+
+
+def test_owners_are_read_off_the_recording(recordings):
+    for stage in ("zero3", "zero1"):
+        for unit in payload(recordings[stage])["units"]:
+            share = unit["padded"] // 4
+            assert unit["owners"] == [[rank * share, (rank + 1) * share, rank] for rank in range(4)]
+    assert {str(unit["owners"]) for unit in payload(recordings["ddp"])["units"]} == {"None"}
+
+
+def test_the_description_names_stage_ranks_and_steps_and_nothing_of_the_machine(recording):
+    assert describe(recording) == "zero3 on 4 ranks, recorded: 2 training steps, 37 collectives, 5 units"
+    simulated = changed(recording, meta={"simulated": True, "stage": None})
+    assert describe(simulated).startswith("a loop of your own on 4 ranks, simulated: ")
+
+
+def test_a_unit_that_only_events_name_is_listed_without_a_size(recording):
+    data = payload(changed(renamed(recording, "blocks.1", "new"), units=recording.units))
+    assert [unit["padded"] for unit in data["units"] if unit["name"] == "new"] == [0]
+
+
+def test_the_script_has_every_file_once_and_no_import_left():
+    text = script()
+    assert [line[3:-3] for line in text.splitlines() if line.startswith("// ") and line.endswith(".js")] == list(
+        SCRIPTS
+    )
+    assert "\nimport " not in text
+    assert text.count("\nexport ") == 1  # anywidget's default export
+
+
+def test_no_file_of_the_player_is_longer_than_400_lines():
+    from zerolab.player import bundle
+
+    files = list(bundle._FOLDER.glob("*.js"))
+    assert {file.stem for file in files} == set(SCRIPTS)
+    assert {file.name: n for file in files if (n := file.read_text().count("\n")) > 400} == {}

@@ -1,0 +1,56 @@
+"""The player as a notebook sees it: what it shows, what it says, and what crosses to the browser."""
+
+import subprocess
+import sys
+
+import pytest
+from showing import changed
+
+from zerolab.player import Player
+from zerolab.player.widget import WIDGET_VIEW
+
+
+def test_the_text_is_the_same_every_time(recording):
+    first, second = repr(Player(recording)), repr(recording.play())
+    assert first == second == "player: zero3 on 4 ranks, recorded: 2 training steps, 37 collectives, 5 units"
+
+
+def test_a_cell_gets_the_widget_and_the_text(recording):
+    data, _ = recording.play()._repr_mimebundle_()
+    assert set(data) == {WIDGET_VIEW, "text/plain"}
+    assert data["text/plain"].startswith("player: zero3 on 4 ranks")
+
+
+def test_in_an_exported_notebook_a_cell_gets_a_frame_that_needs_no_kernel(recording, monkeypatch):
+    monkeypatch.setenv("ZEROLAB_PLAYER", "iframe")
+    data, _ = recording.play()._repr_mimebundle_()
+    assert set(data) == {"text/html", "text/plain"}
+    assert data["text/html"].startswith("<iframe ")
+    assert 'sandbox="allow-scripts"' in data["text/html"]
+    assert 'loading="lazy"' in data["text/html"]
+
+
+def test_goto_moves_the_trait_and_refuses_an_event_that_is_not_there(recording):
+    player = recording.play()
+    player.goto(12)
+    assert player.event == 12
+    events = len(recording.events)
+    with pytest.raises(ValueError, match=f"goto got event {events}, but this recording has {events} events"):
+        player.goto(events)
+    with pytest.raises(ValueError, match="this recording has no events to go to"):
+        changed(recording, ranks=[]).play().goto(0)
+
+
+def test_state_is_empty_until_a_browser_has_drawn(recording):
+    assert recording.play().state() == {}
+
+
+def test_a_page_needs_neither_anywidget_nor_torch_distributed():
+    code = (
+        "import sys; sys.modules['anywidget'] = None\n"
+        "from zerolab.player import page\n"
+        "try:\n    from zerolab.player import Player\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'zerolab[lab]'" in done.stdout

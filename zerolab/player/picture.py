@@ -1,0 +1,83 @@
+"""A picture of the player, for stored notebooks, slides and the README: always the same size and theme."""
+
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerolab.player.page import page
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+WIDTH = 960
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
+)
+
+
+def moment(recording: "Recording") -> int:
+    """The event that a still shows unless told otherwise, counted from 0 as the player does.
+
+    Found by its meaning, not by its time: halfway through rank 0's reductions of the last step, where gradients are
+    whole on some ranks and shards on others.
+    """
+    events = sorted((e.t_end, e.rank, e.seq, e) for rank in recording.ranks for e in rank.events)
+    places = {(rank, seq): place for place, (_, rank, seq, _) in enumerate(events)}
+    own = [e for _, rank, _, e in events if rank == 0 and e.kind == "collective" and e.parent is None]
+    last = max((e.step for e in own), default=0)
+    telling = [e for e in own if e.step == last and e.phase == "reduce"] or own
+    if not telling:
+        return max(0, len(events) // 2)
+    chosen = telling[len(telling) // 2]
+    return places[chosen.rank, chosen.seq]
+
+
+def still(
+    recording: "Recording",
+    path: str | os.PathLike[str],
+    event: int | None = None,
+    *,
+    theme: str = "light",
+    text: bool = True,
+    chromium: str | None = None,
+) -> Path:
+    """Writes a PNG of the player at `event` (see `moment` for None), 960 pixels wide, taken in a real browser.
+
+    Raises ImportError without playwright or Pillow and RuntimeError without a Chromium; `chromium` is the path of one.
+    """
+    try:
+        from PIL import Image
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise ImportError(f"A still needs playwright and Pillow ({error}): pip install 'zerolab[test]'.") from error
+    from zerolab.doctor import find_chromium
+
+    browser_path = chromium or find_chromium()
+    if not browser_path:
+        raise RuntimeError("A still needs Chromium, and none was found: install it, or set ZEROLAB_CHROMIUM to one.")
+    shown = moment(recording) if event is None else event
+    options = f"#still&theme={theme}&event={shown + 1}{'' if text else '&text=off'}"
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        file = Path(folder, "player.html")
+        file.write_text(page(recording), encoding="utf-8")
+        browser = playwright.chromium.launch(executable_path=str(browser_path), args=list(FLAGS))
+        try:
+            tab = browser.new_page(viewport={"width": WIDTH, "height": 900})
+            tab.goto(file.as_uri() + options)
+            shot = tab.locator(".zl-player").screenshot(animations="disabled")
+        finally:
+            browser.close()
+    # Smoothed letters have thousands of colours; 128 look the same and take a third of the bytes.
+    image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image.save(path, "PNG", optimize=True)
+    return Path(path)
