@@ -15,7 +15,8 @@ class Awkward(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 7)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(7, 13, bias=index != 2), nn.ReLU(inplace=True), nn.Linear(13, 7)) for index in range(4)
+            nn.Sequential(nn.Linear(7, 13, bias=index != 2), nn.ReLU(inplace=True), nn.Linear(13, 7))
+            for index in range(4)
         )
         self.norm = nn.LayerNorm(7)
         self.unused = nn.Parameter(torch.ones(3))

@@ -35,13 +35,12 @@ def test_frozen_parameters_do_not_move_under_weight_decay(clusters, stage):
     start = make(FROZEN).state_dict()
     for state in clusters(2).run(train_sharded, stage, torch.optim.AdamW, 2, FROZEN, lr=0.1, weight_decay=0.5):
         moved = {name for name in start if not torch.equal(state[name], start[name])}
-        assert moved and not any(part in name for name in moved for part in FROZEN)
+        assert moved
+        assert not any(part in name for name in moved for part in FROZEN)
 
 
 @pytest.mark.parametrize(
-    "optimizer_cls", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam, torch.optim.Lion]
-    if hasattr(torch.optim, "Lion")
-    else [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam],
+    "optimizer_cls", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam]
 )
 def test_any_element_wise_optimizer_will_do(clusters, optimizer_cls):
     reference = train_alone(optimizer_cls, steps=3, lr=0.01)

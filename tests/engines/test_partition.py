@@ -40,7 +40,13 @@ def test_the_gpt_has_one_unit_for_each_block():
 
 
 def test_an_encoder_decoder_has_one_unit_for_each_block_of_both():
-    assert find_units(EncoderDecoder()) == ["encoder.block.0", "encoder.block.1", "encoder.block.2", "decoder.block.0", "decoder.block.1"]
+    assert find_units(EncoderDecoder()) == [
+        "encoder.block.0",
+        "encoder.block.1",
+        "encoder.block.2",
+        "decoder.block.0",
+        "decoder.block.1",
+    ]
 
 
 def test_a_module_without_parameters_is_no_unit():
@@ -123,10 +129,10 @@ def test_something_that_is_no_module_is_refused():
 
 
 def test_an_unknown_unit_is_refused_by_name():
-    with pytest.raises(ValueError, match="unit 'blocks.9' is not a module"):
+    with pytest.raises(ValueError, match=r"unit 'blocks\.9' is not a module"):
         partition(build("gpt-tiny"), 2, units=["blocks.9"])
 
 
 def test_units_inside_one_another_are_refused():
-    with pytest.raises(ValueError, match="'encoder' and 'encoder.block.0' lie inside one another"):
+    with pytest.raises(ValueError, match=r"'encoder' and 'encoder\.block\.0' lie inside one another"):
         partition(EncoderDecoder(), 2, units=["encoder", "encoder.block.0"])

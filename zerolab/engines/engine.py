@@ -11,14 +11,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerolab.engines import checkpoint
 from zerolab.engines.checks import check_optimizer, check_same_on_all_ranks, check_state, rows
-from zerolab.engines.collectives import Exchange, all_gather
+from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
 from zerolab.engines.partition import FlatLayout, ParamGroups, Slot, partition
 from zerolab.engines.precision import cast_floating, compute_dtype
@@ -223,7 +225,7 @@ class Engine:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
         copies: dict[int, torch.Tensor] = {}
         for flat in self.flats:
-            views = flat.views(self._gather_from_owners(flat, flat.owned.detach()))
+            views = flat.views(checkpoint.gather_from_owners(flat, flat.owned.detach()))
             copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
         entries = self.model.state_dict(keep_vars=True)
         return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
@@ -245,14 +247,21 @@ class Engine:
                 if id(buffer) in values:
                     buffer.copy_(values[id(buffer)])
 
-    def _gather_from_owners(self, flat: Flat, piece: torch.Tensor) -> torch.Tensor:
-        """What the ranks hold of one thing, such as Adam's first moment, end to end: shape [padded]."""
-        if piece.numel() == flat.layout.padded:
-            return piece
-        everything = piece.new_empty(flat.layout.padded)
-        flat.part(everything).copy_(piece)
-        all_gather(everything).wait()
-        return everything
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it."""
+        return checkpoint.optimizer_state_dict(self)
+
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `optimizer_state_dict` gave, on this or any other number of ranks."""
+        checkpoint.load_optimizer_state_dict(self, state)
+
+    def save(self, path: str | Path) -> None:
+        """Writes model and optimizer to one file, atomically. Collective: all ranks call it."""
+        checkpoint.save(self, path)
+
+    def load(self, path: str | Path) -> None:
+        """Takes model and optimizer from a file that `save` wrote, on this or any other number of ranks."""
+        checkpoint.load(self, path)
 
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state right now; several holdings may lie in one storage."""

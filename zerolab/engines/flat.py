@@ -57,9 +57,9 @@ class Flat:
         """The module's parameters, each with its place."""
         return zip(self.layout.slots, self.parameters, strict=True)
 
-    def lay_out(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """The tensors end to end, in the order of the slots, zero-padded: shape [padded], dtype of the layout."""
-        whole = torch.zeros(self.layout.padded, dtype=self.layout.dtype, device=self.parameters[0].device)
+    def lay_out(self, tensors: list[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The tensors end to end in the order of the slots, zero-padded: shape [padded], dtype None the layout's."""
+        whole = torch.zeros(self.layout.padded, dtype=dtype or self.layout.dtype, device=self.parameters[0].device)
         for slot, tensor in zip(self.layout.slots, tensors, strict=True):
             whole[slot.start : slot.stop] = tensor.reshape(-1)
         return whole

@@ -108,18 +108,20 @@ class Zero3(Engine):
         if not self._in_backward:
             self._forward_order.begin()
 
-    def _use(self, unit: str, order: Order) -> None:
-        """Gathers the unit, and starts gathering what comes after it."""
+    def _gather_unit(self, unit: str) -> None:
         for flat in self._units[unit]:
             self.gather(flat)
+
+    def _use(self, unit: str, order: Order) -> None:
+        """Gathers the unit, and starts gathering what comes after it."""
+        self._gather_unit(unit)
         for next_unit in order.use(unit):
             for flat in self._units[next_unit]:
                 self.start_gather(flat)
 
     def _before_forward(self, unit: str, module: nn.Module, inputs: Any) -> None:
-        if (
-            self._in_backward
-        ):  # activation checkpointing runs a forward inside backward, where the unit is whole already
+        if self._in_backward:  # activation checkpointing runs a forward again, out of order
+            self._gather_unit(unit)
             return
         self._use(unit, self._forward_order)
         if any(flat.layout.frozen for flat in self._units[unit]):
@@ -128,7 +130,7 @@ class Zero3(Engine):
                 tensor.register_hook(partial(self._after_backward, unit))
 
     def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if self._in_backward:
+        if self._in_backward:  # its backward comes next, so the unit stays
             return
         for tensor in _needing_gradient(outputs):
             tensor.register_hook(partial(self._before_backward, unit))

@@ -1,0 +1,95 @@
+"""Checkpoints: whole, independent of the number of ranks, atomic, and readable without executing anything."""
+
+import os
+
+import pytest
+import torch
+from awkward import batch, distance, loss_fn, make, shard_of
+
+from zerolab import RankError
+from zerolab.engines import ENGINES
+
+STAGES = ["ddp", "zero1", "zero2", "zero3"]
+
+
+def train(stage, steps, path=None, resume=None, optimizer_cls=torch.optim.AdamW):
+    """Trains over the given steps, from `resume`, and saves to `path`; returns the losses and the weights."""
+    import torch.distributed as dist
+
+    engine = ENGINES[stage](make(frozen=("blocks.1",)), optimizer_cls, lr=0.01)
+    if resume:
+        engine.load(resume)
+    losses = []
+    for step in steps:
+        tokens, targets = (shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step))
+        loss = engine.training_step(tokens, targets, loss_fn)
+        dist.all_reduce(loss)
+        losses.append(loss.item() / dist.get_world_size())
+    if path:
+        engine.save(path)
+    return losses, engine.state_dict()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_saved_on_4_ranks_goes_on_on_2_and_on_1_as_if_nothing_had_happened(clusters, tmp_path, stage):
+    path = str(tmp_path / "run.safetensors")
+    losses, weights = clusters(4).run(train, stage, range(4))[0]
+    clusters(4).run(train, stage, range(2), path=path)
+    for world_size in (2, 1):
+        resumed, state = clusters(world_size).run(train, stage, range(2, 4), resume=path)[0]
+        assert resumed == pytest.approx(losses[2:], abs=1e-6)
+        assert distance(state, weights) <= 1e-5
+
+
+def test_the_optimizers_state_is_whole_and_by_parameter_name(clusters):
+    def names_and_shapes():
+        engine = ENGINES["zero3"](make(), torch.optim.AdamW, lr=0.01)
+        engine.training_step(*batch(0), loss_fn)
+        return {name: entry["exp_avg"].shape for name, entry in engine.optimizer_state_dict()["state"].items()}
+
+    shapes = {name: parameter.shape for name, parameter in make().named_parameters()}
+    assert clusters(3).run(names_and_shapes) == [shapes] * 3
+
+
+def test_the_same_file_serves_every_stage(clusters, tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    _, saved = clusters(2).run(train, "zero1", range(2), path=path)[0]
+    for stage in STAGES:
+        _, loaded = clusters(2).run(train, stage, [], resume=path)[0]
+        assert distance(loaded, saved) == 0
+
+
+def test_a_save_that_is_killed_leaves_the_old_file_as_it_was(clusters, tmp_path):
+    path = tmp_path / "run.safetensors"
+    clusters(1).run(train, "zero1", range(1), path=str(path))
+    before = path.read_bytes()
+
+    def killed_while_saving():
+        from zerolab.engines import checkpoint
+
+        checkpoint.Path.replace = lambda *_: os._exit(1)
+        train("zero1", range(2), path=str(path))
+
+    with pytest.raises(RankError):
+        clusters(1).run(killed_while_saving)
+    assert path.read_bytes() == before
+    assert clusters(1).run(train, "zero1", [], resume=str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
+def test_a_file_that_is_no_checkpoint_is_refused(clusters, tmp_path, content):
+    path = tmp_path / "run.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RankError, match=r"run\.safetensors cannot be read as a checkpoint"):
+        clusters(1).run(train, "zero1", [], resume=str(path))
+
+
+def test_a_checkpoint_of_other_trained_parameters_is_refused(clusters):
+    def load_other():
+        frozen = ENGINES["zero2"](make(frozen=("norm",)), torch.optim.AdamW)
+        whole = ENGINES["zero2"](make(), torch.optim.AdamW)
+        whole.load_optimizer_state_dict(frozen.optimizer_state_dict())
+
+    with pytest.raises(RankError, match=r"'norm\.bias' is trained in only one of engine and state"):
+        clusters(1).run(load_other)

@@ -1,0 +1,156 @@
+"""The state of a training run, whole and independent of N: by parameter name, in memory and on disk.
+
+A run saved on 4 ranks goes on on 2 or 1: what the ranks own is gathered on saving, and cut anew on loading. Files are
+safetensors, which load without executing anything; a save that is killed leaves the file that was there before.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from zerolab.engines.collectives import all_gather
+from zerolab.engines.flat import Flat
+
+if TYPE_CHECKING:
+    from zerolab.engines.engine import Engine
+
+FORMAT = "zerolab-checkpoint-1"
+_COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
+
+
+def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
+    """What the ranks hold of one thing, such as Adam's first moment, end to end: shape [padded]. Collective."""
+    if not flat.is_sharded:
+        return piece
+    everything = piece.new_empty(flat.layout.padded)
+    flat.part(everything).copy_(piece)
+    all_gather(everything).wait()
+    return everything
+
+
+def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
+    """The optimizer's state, whole on every rank. Collective.
+
+    Returns:
+        `{"state": {parameter name: {key: tensor}}, "param_groups": [{keywords, "params": [names]}]}`; a tensor has the
+        parameter's shape, or is a single number such as Adam's step.
+    """
+    state: dict[str, dict[str, Any]] = {}
+    names: dict[int, list[str]] = {}
+    for flat in engine.trainable:
+        names[id(flat.owned)] = [slot.name for slot in flat.layout.slots]
+        for slot in flat.layout.slots:
+            state[slot.name] = {}
+        for key, value in engine.optimizer.state.get(flat.owned, {}).items():
+            views = _views(flat, value)
+            for slot, view in zip(flat.layout.slots, views, strict=True):
+                state[slot.name][key] = view.clone() if isinstance(view, torch.Tensor) else view
+    groups = [
+        {**group, "params": [name for owned in group["params"] for name in names[id(owned)]]}
+        for group in engine.optimizer.param_groups
+    ]
+    return {"state": state, "param_groups": groups}
+
+
+def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
+    """Takes over an optimizer's state that `optimizer_state_dict` gave, from any number of ranks.
+
+    Raises:
+        ValueError: it belongs to other parameters, or groups that the engine does not have.
+    """
+    mine = sorted(slot.name for flat in engine.trainable for slot in flat.layout.slots)
+    if different := sorted(set(mine) ^ set(state["state"])):
+        raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
+    if len(state["param_groups"]) != len(engine.optimizer.param_groups):
+        raise ValueError(
+            f"the state has {len(state['param_groups'])} parameter groups and the engine "
+            f"{len(engine.optimizer.param_groups)}: make the engine with the same param_groups"
+        )
+    for group, saved in zip(engine.optimizer.param_groups, state["param_groups"], strict=True):
+        group |= {key: value for key, value in saved.items() if key != "params"}
+    for flat in engine.trainable:
+        saved_states = [state["state"][slot.name] for slot in flat.layout.slots]
+        engine.optimizer.state[flat.owned] = {
+            key: _cut(flat, key, [saved[key] for saved in saved_states]) for key in saved_states[0]
+        }
+
+
+def save(engine: "Engine", path: str | Path) -> None:
+    """Writes model and optimizer to `path`, atomically, from rank 0; returns when the file is there. Collective."""
+    model, optimizer = engine.state_dict(), optimizer_state_dict(engine)
+    if engine.rank == 0:
+        tensors = {f"model/{key}": value.contiguous() for key, value in model.items()}
+        numbers: dict[str, Any] = {}
+        for name, entries in optimizer["state"].items():
+            for key, value in entries.items():
+                place = f"optimizer/{name}/{key}"
+                if isinstance(value, torch.Tensor):
+                    tensors[place] = value.contiguous()
+                else:
+                    numbers[place] = value
+        about = {"format": FORMAT, "numbers": json.dumps(numbers), "groups": json.dumps(optimizer["param_groups"])}
+        _write(Path(path), tensors, about | {"trained": json.dumps(list(optimizer["state"]))})
+    dist.barrier()
+
+
+def load(engine: "Engine", path: str | Path) -> None:
+    """Takes model and optimizer from `path`, which every rank reads.
+
+    Raises:
+        ValueError: the file is missing, not a checkpoint of this kind, or of another model.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"{Path(path).name} cannot be read as a checkpoint ({error}): give a file of engine.save"
+        ) from None
+    if about.get("format") != FORMAT:
+        raise ValueError(
+            f"{Path(path).name} has format {about.get('format')!r}, not {FORMAT!r}: save it with engine.save"
+        )
+    engine.load_state_dict({key.removeprefix("model/"): t for key, t in tensors.items() if key.startswith("model/")})
+    state: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
+    for place, value in {**tensors, **json.loads(about["numbers"])}.items():
+        if place.startswith("optimizer/"):
+            name, key = place.removeprefix("optimizer/").rsplit("/", 1)
+            state[name][key] = value
+    load_optimizer_state_dict(engine, {"state": state, "param_groups": json.loads(about["groups"])})
+
+
+def _views(flat: Flat, value: Any) -> list[Any]:
+    """One optimizer entry of a flat, parameter by parameter; a number is the same for all of them."""
+    if isinstance(value, torch.Tensor) and value.shape == flat.owned.shape:
+        return flat.views(gather_from_owners(flat, value))
+    return [value] * len(flat.layout.slots)
+
+
+def _cut(flat: Flat, key: str, values: list[Any]) -> Any:
+    """The reverse of `_views`: this rank's piece of one optimizer entry."""
+    first = values[0]
+    if not isinstance(first, torch.Tensor):
+        return first
+    if key in _COUNTERS or any(v.shape != slot.shape for v, slot in zip(values, flat.layout.slots, strict=True)):
+        return first.clone()
+    whole = flat.lay_out(values, dtype=first.dtype)
+    return (flat.part(whole) if flat.is_sharded else whole).to(flat.owned.device).clone()
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], about: dict[str, str]) -> None:
+    """Beside the file first, then in its place in one move, so that a reader sees the old file or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(tensors, beside, metadata=about)
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
