@@ -51,15 +51,14 @@ class Board:
 
     def write(self, rank: int, position: Position) -> None:
         """Put a rank's position on its page."""
-        number = -1 if position.number is None else position.number
-        _PAGE.pack_into(
-            self._memory, rank * _PAGE_BYTES, position.state, number, position.since, position.name.encode()
-        )
+        number = 0 if position.number is None else position.number + 1  # so that an untouched page reads as none
+        name = position.name.encode()
+        _PAGE.pack_into(self._memory, rank * _PAGE_BYTES, position.state, number, position.since, name)
 
     def read(self, rank: int) -> Position:
         """The position that a rank wrote last."""
         state, number, since, name = _PAGE.unpack_from(self._memory, rank * _PAGE_BYTES)
-        return Position(state, name.rstrip(b"\0").decode(), None if number < 0 else number, since)
+        return Position(state, name.rstrip(b"\0").decode(), number - 1 if number else None, since)
 
     @staticmethod
     def size(world_size: int) -> int:

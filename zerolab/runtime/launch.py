@@ -93,6 +93,8 @@ class ForkLauncher:
 
     def _receive(self, limit: float) -> bool:
         """Take in one report; False if none came within `limit` seconds, or none ever will."""
+        if self._control.fileno() < 0:
+            return False
         poll = select.poll()  # and not select(), which gives up on a kernel with more than 1,024 open files
         poll.register(self._control, select.POLLIN)
         if not poll.poll(max(0, limit) * 1000):
@@ -127,8 +129,8 @@ class SpawnLauncher:
     def start(self, fds: Sequence[int]) -> int:
         """Start a rank that inherits these; its process number."""
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import worker; "
-            f"worker.main(worker.Fds(*{list(fds)!r}))"
+            f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import handover, worker; "
+            f"worker.main(handover.Fds(*{list(fds)!r}))"
         )
         process = subprocess.Popen(
             [sys.executable, "-c", program], pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
@@ -164,6 +166,8 @@ def launcher() -> Launcher:
     """This process's launcher, started at first use and again if it has died."""
     current = _launchers.get(os.getpid())
     if current is None or not current.is_alive():
+        if current is not None:
+            current.close()
         current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
     return current
 

@@ -16,9 +16,10 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import time
 
-from zerolab.runtime import worker
+from zerolab.runtime.handover import Fds
 
 PRELOAD = (
     "torch",
@@ -27,6 +28,7 @@ PRELOAD = (
     "cloudpickle",
     "zerolab.engines",
     "zerolab.recording.recorder",
+    "zerolab.runtime.worker",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
 LARGEST_REQUEST = 1 << 16
@@ -43,6 +45,9 @@ def main(control_fd: int, parent: int, bound: bool) -> None:
 
 def preload() -> None:
     """Import what a first training step needs, then mark it all as long-lived so that forked ranks share its memory."""
+    # torch._dynamo makes its cache folder when it is imported; told to use one that exists, it leaves nothing in /tmp.
+    # The ranks do not see this: they take over the kernel's environment.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     for name in PRELOAD:
         importlib.import_module(name)
     gc.collect()
@@ -84,19 +89,17 @@ class ForkServer:
 
     def _answer(self) -> bool:
         """Handle one request; False when the kernel has closed its end."""
-        data, fds, _, _ = socket.recv_fds(
-            self._control, LARGEST_REQUEST, len(worker.Fds._fields), socket.MSG_CMSG_CLOEXEC
-        )
+        data, fds, _, _ = socket.recv_fds(self._control, LARGEST_REQUEST, len(Fds._fields), socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         request = json.loads(data)
         if request["op"] == "start":
-            self._report({"started": self._fork(worker.Fds(*fds)), "request": request["request"]})
+            self._report({"started": self._fork(Fds(*fds)), "request": request["request"]})
         elif request["op"] == "kill":
             self._kill(request["pids"])
         return True
 
-    def _fork(self, fds: worker.Fds) -> int:
+    def _fork(self, fds: Fds) -> int:
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -106,7 +109,7 @@ class ForkServer:
         self._children.add(pid)
         return pid
 
-    def _become_rank(self, fds: worker.Fds, server: int) -> None:
+    def _become_rank(self, fds: Fds, server: int) -> None:
         """In the forked child: drop what belongs to the server and never come back."""
         try:
             signal.set_wakeup_fd(-1)
@@ -116,6 +119,8 @@ class ForkServer:
             self._control.close()
             os.setsid()
             die_with_parent(server)
+            from zerolab.runtime import worker
+
             worker.main(fds)
         finally:
             os._exit(1)

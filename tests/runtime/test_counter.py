@@ -1,0 +1,94 @@
+import mmap
+import os
+
+import torch
+import torch.distributed as dist
+
+from zerolab.runtime.counter import DONE, INSIDE, Board, Position
+
+
+def position():
+    """This rank's own page, read in the rank."""
+    from zerolab.runtime.counter import _counter
+
+    return _counter._write.func.__self__.read(dist.get_rank())
+
+
+def test_a_page_is_read_as_it_was_written():
+    fd = os.memfd_create("board")
+    os.truncate(fd, Board.size(2))
+    ours, theirs = Board(fd, 2), Board(fd, 2)
+    ours.write(1, Position(INSIDE, "reduce_scatter", 17, 123))
+    assert theirs.read(1) == Position(INSIDE, "reduce_scatter", 17, 123)
+    assert theirs.read(0) == Position()
+    assert mmap.PAGESIZE >= Board.size(2)
+    ours.write(0, Position(DONE, "irecv", None, 5))
+    assert theirs.read(0).label == "irecv"
+
+
+def test_each_collective_of_a_run_counts_once_whatever_it_is_made_of(cluster):
+    def count():
+        from zerolab.engines import collectives
+
+        dist.barrier()
+        dist.all_reduce(torch.ones(1))
+        collectives.all_reduce(torch.ones(2)).wait()
+        return position()
+
+    for _ in range(2):  # each run counts from 0
+        assert {(p.name, p.number, p.state) for p in cluster.run(count)} == {("all_reduce", 2, DONE)}
+
+
+def test_an_engine_is_counted_although_it_imported_the_collectives_by_name(cluster):
+    def train():
+        from zerolab import Zero1
+
+        engine = Zero1(torch.nn.Linear(3, 3), torch.optim.SGD, lr=0.1)
+        engine.training_step(torch.ones(1, 3), torch.ones(1, 3), torch.nn.functional.mse_loss)
+        return position().label
+
+    first, second = cluster.run(train)
+    assert first == second != ""
+
+
+def test_sends_and_receives_have_no_number_so_that_ranks_stay_comparable(cluster):
+    def exchange():
+        if dist.get_rank() == 0:
+            for _ in range(3):
+                dist.send(torch.ones(1), dst=1)
+        else:
+            for _ in range(3):
+                dist.recv(torch.ones(1), src=0)
+        sent = position()
+        dist.barrier()
+        return sent.label, position().label
+
+    assert cluster.run(exchange) == [("send", "barrier #0"), ("recv", "barrier #0")]
+
+
+def test_an_asynchronous_collective_is_waited_in_by_its_own_name(cluster):
+    def overlap():
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        other = dist.all_reduce(torch.ones(1), async_op=True)
+        dist.barrier()
+        work.wait()
+        label = position().label
+        other.wait()
+        return label, position().label
+
+    assert cluster.run(overlap) == [("all_reduce #0", "all_reduce #1")] * 2
+
+
+def test_recording_sees_each_collective_once_and_counting_goes_on_after_it(cluster):
+    def train():
+        from zerolab.engines import collectives
+
+        dist.all_reduce(torch.ones(1))
+        collectives.all_gather(torch.ones(2)).wait()
+        return position().label
+
+    recording = cluster.record(train)
+    assert recording.results == ["all_gather #1"] * 2
+    numbered = [(e.rank, e.op, e.number) for e in recording.events if e.kind == "collective" and e.parent is None]
+    assert sorted(numbered) == [(r, op, n) for r in (0, 1) for op, n in (("all_gather", 1), ("all_reduce", 0))]
+    assert cluster.run(train) == ["all_gather #1"] * 2

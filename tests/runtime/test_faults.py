@@ -1,0 +1,247 @@
+import ctypes
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab import Cluster, CollectiveHang, RankError
+from zerolab.runtime.counter import DONE, FAILED, INSIDE, Position
+from zerolab.runtime.faults import Outcome, Standing, root_cause, table
+
+
+@pytest.fixture(scope="module")
+def three():
+    with Cluster(3, device="cpu", timeout=1.5) as cluster:
+        cluster.run(os.getpid)
+        yield cluster
+
+
+def end_rank_1(how):
+    """A function in which rank 1 comes to grief between two collectives, and the others wait for it."""
+
+    def train():
+        dist.all_reduce(torch.ones(1))
+        if dist.get_rank() == 1:
+            time.sleep(0.2)  # so that the others are surely waiting
+            how()
+        dist.barrier()
+
+    return train
+
+
+def raise_an_error():
+    raise ValueError("the batch is empty")
+
+
+ENDINGS = {
+    "raise": (raise_an_error, r"raised ValueError: the batch is empty", {"exception": "ValueError"}),
+    "sys.exit": (lambda: sys.exit(5), r"raised SystemExit: 5", {"exception": "SystemExit"}),
+    "os._exit": (lambda: os._exit(3), r"ended with exit code 3 in the middle of the run", {"exitcode": 3}),
+    "segv": (lambda: ctypes.string_at(0), r"was killed by SIGSEGV", {"signal": "SIGSEGV"}),
+    "kill": (lambda: os.kill(os.getpid(), signal.SIGKILL), r"was killed by SIGKILL: .*memory", {"signal": "SIGKILL"}),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_rank_that_comes_to_grief_is_named_within_two_seconds_with_what_the_others_waited_in(three, ending, capsys):
+    how, what, facts = ENDINGS[ending]
+    before = three.run(os.getpid)
+    capsys.readouterr()
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        three.run(end_rank_1(how))
+    assert time.monotonic() - started < 2 + 0.2
+    error, message = caught.value, str(caught.value)
+    assert re.match(rf"rank 1 \(pid {before[1]}\) {what}", message), message
+    assert (error.rank, error.pid) == (1, before[1])
+    assert {name: getattr(error, name) for name in facts} == facts
+    assert re.search(r"^  [02] .*in barrier #1  +test_faults.py, line \d+: dist.barrier\(\)$", message, re.MULTILINE)
+    assert "The next run starts fresh ranks" in message
+    assert not set(three.run(os.getpid)) & set(before)
+    assert capsys.readouterr().out == "fresh ranks: what the ranks held in memory was lost when the last run failed\n"
+    assert three.run(dist.get_rank) == [0, 1, 2]
+    assert capsys.readouterr().out == ""
+
+
+def test_the_traceback_is_the_ranks_own_with_its_lines_and_without_the_runtimes(three):
+    with pytest.raises(RankError) as caught:
+        three.run(end_rank_1(raise_an_error))
+    assert 'File "test_faults.py"' in caught.value.traceback
+    assert 'raise ValueError("the batch is empty")' in caught.value.traceback
+    assert "worker.py" not in caught.value.traceback
+
+
+def test_a_crash_in_native_code_shows_the_python_lines_that_led_there(three):
+    with pytest.raises(RankError) as caught:
+        three.run(end_rank_1(lambda: ctypes.string_at(0)))
+    assert "Segmentation fault" in caught.value.traceback
+    assert "test_faults.py" in caught.value.traceback
+    assert "how()" in caught.value.traceback
+    assert "worker.py" not in caught.value.traceback
+
+
+def test_a_rank_that_died_between_two_runs_is_replaced(three, capsys):
+    os.kill(three.run(os.getpid)[2], signal.SIGKILL)
+    time.sleep(0.1)
+    capsys.readouterr()
+    assert three.run(dist.get_rank) == [0, 1, 2]
+    assert "fresh ranks" in capsys.readouterr().out
+
+
+def test_a_process_that_a_rank_started_goes_with_it(three):
+    def start_a_child():
+        import subprocess
+
+        return subprocess.Popen(["sleep", "1000"]).pid
+
+    children = three.run(start_a_child)
+    with pytest.raises(RankError):
+        three.run(os._exit, 1)
+    deadline = time.monotonic() + 2
+    while any(os.path.exists(f"/proc/{pid}") for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
+
+
+def test_an_error_while_recording_carries_what_was_recorded(three):
+    def train():
+        dist.all_reduce(torch.ones(1))
+        raise ValueError("after one collective")
+
+    with pytest.raises(RankError, match="after one collective") as caught:
+        three.record(train)
+    assert [event.op for event in caught.value.recording.events if event.kind == "collective"].count("all_reduce") == 3
+    assert not any(rank.complete for rank in caught.value.recording.ranks)
+
+
+def test_recording_gives_the_results_of_run(three):
+    recording = three.record(dist.get_rank)
+    assert recording.results == [0, 1, 2]
+    assert recording.world_size == 3
+
+
+def skip_a_collective():
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() != 1:
+        dist.all_reduce(torch.ones(1))
+
+
+def call_another_collective():
+    if dist.get_rank() == 1:
+        dist.broadcast(torch.ones(1), src=0)
+        dist.barrier()
+    else:
+        dist.barrier()
+
+
+def sleep_for_ever():
+    if dist.get_rank() == 1:
+        time.sleep(1000)
+    dist.barrier()
+
+
+def hang_in_backward():
+    def all_reduce_on_some(gradient):
+        if dist.get_rank() != 1:
+            dist.all_reduce(gradient)
+        return gradient
+
+    weight = torch.ones(1, requires_grad=True)
+    weight.register_hook(all_reduce_on_some)
+    (weight * 2).sum().backward()
+
+
+def wait_for_a_send_that_nobody_makes():
+    if dist.get_rank() == 0:
+        dist.irecv(torch.ones(1), src=1).wait()
+
+
+def hang_in_our_own_collective():
+    from zerolab.engines.collectives import reduce_scatter
+
+    if dist.get_rank() != 1:
+        reduce_scatter(torch.ones(3)).wait()
+
+
+HANGS = {
+    "skipped": (skip_a_collective, [r"0  +-  +waiting in all_reduce #1 ", r"1  +-  +finished, after all_reduce #0 "]),
+    "another": (call_another_collective, [r"0  +-  +waiting in barrier #0 ", r"1  .* barrier #1 |1  .* broadcast #0"]),
+    "asleep": (
+        sleep_for_ever,
+        [r"1  +-  +running, no collective yet .*time.sleep\(1000\)", r"2  +-  +waiting in barrier"],
+    ),
+    "backward": (hang_in_backward, [r"2  +backward  +waiting in all_reduce #0  .*dist.all_reduce\(gradient\)"]),
+    "point to point": (wait_for_a_send_that_nobody_makes, [r"0  +-  +waiting in irecv  .*irecv", r"1  +-  +finished"]),
+    "ours": (hang_in_our_own_collective, [r"0  +-  +waiting in reduce_scatter #0  .*reduce_scatter\(torch.ones\(3\)"]),
+}
+
+
+@pytest.mark.parametrize("hang", HANGS)
+def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_the_timeout(three, hang):
+    function, rows = HANGS[hang]
+    three.run(os.getpid)
+    started = time.monotonic()
+    with pytest.raises(CollectiveHang, match=r"^rank \d has waited in .* for 2 s, and no other rank moves") as caught:
+        three.run(function)
+    assert 1.5 <= time.monotonic() - started < 1.5 + 2
+    for row in rows:
+        assert re.search(rf"^  {row}", str(caught.value), re.MULTILINE), str(caught.value)
+
+
+def test_a_long_computation_is_not_a_hang(three):
+    def compute_alone():
+        if dist.get_rank() == 1:
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                torch.ones(10).sum()
+        dist.barrier()
+        return dist.get_rank()
+
+    assert three.run(compute_alone) == [0, 1, 2]
+
+
+def test_a_long_computation_that_never_lets_another_thread_run_is_not_a_hang(three):
+    def sum_alone():
+        held = 0.0
+        if dist.get_rank() == 1:
+            started = time.monotonic()
+            sum(range(10**6))
+            sum(range(int(10**6 * 3.5 / (time.monotonic() - started))))  # one call into C, with the lock held
+            held = time.monotonic() - started
+        dist.barrier()
+        return held
+
+    assert three.run(sum_alone)[1] > 2.5
+
+
+def test_the_root_cause_is_the_earliest_failure_that_does_not_blame_a_peer():
+    closed = {"peer": True, "exception": "RuntimeError"}
+    outcomes = [
+        Outcome(0, "raised", closed, time=10),
+        Outcome(1, "died", -9, time=30),
+        Outcome(2, "raised", {"peer": False}, time=40),
+        Outcome(3, "done", b"", time=5),
+    ]
+    assert root_cause(outcomes).rank == 1
+    assert root_cause(outcomes[:1]).rank == 0
+
+
+def test_the_table_of_ranks_is_aligned_and_says_what_each_does():
+    standings = [
+        Standing(0, "running", Position(INSIDE, "all_gather", 17), "forward", "cell [3], line 2: engine.step()"),
+        Standing(1, "finished", Position(DONE, "barrier", 3)),
+        Standing(2, "lost a peer", Position(FAILED, "all_reduce", 4)),
+        Standing(3, "running", Position()),
+    ]
+    assert table(standings).splitlines() == [
+        "rank  phase    last collective                at",
+        "0     forward  waiting in all_gather #17      cell [3], line 2: engine.step()",
+        "1     -        finished, after barrier #3     -",
+        "2     -        lost a peer, in all_reduce #4  -",
+        "3     -        running, no collective yet     -",
+    ]

@@ -1,0 +1,27 @@
+"""What a rank is given when it starts. Imports nothing, so that the fork server is on guard before it loads torch."""
+
+from typing import NamedTuple
+
+
+class Fds(NamedTuple):
+    """What a rank inherits, all of it without a name in any folder."""
+
+    commands: int  # functions in, results out
+    lifeline: int  # questions to the side thread; its end is the rank's end
+    output: int  # stdout and stderr
+    crash: int  # the Python stack, written by faulthandler as the process dies
+    board: int  # shared memory of the collective counter
+    store: int  # the file through which the ranks find each other
+
+
+class Setup(NamedTuple):
+    """What the kernel tells a rank before it joins."""
+
+    rank: int
+    world_size: int
+    device: str
+    shared_gpus: bool  # more ranks than GPUs: they share them, over gloo
+    environment: dict[str, str]
+    folder: str
+    path: list[str]
+    cores: int
