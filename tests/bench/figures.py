@@ -97,12 +97,38 @@ def recording(rounds: int) -> list[Figure]:
     return figures
 
 
-def steps(rounds: int) -> list[Figure]:
-    """A training step of this project's engines and of torch's: the benchmark MLP, then gpt-10m."""
-    mlp = _steps("steps_mlp", "mlp-bench", {"rows": 8}, rounds, {"zero1": 0.95, "zero2": 0.95, "zero3": 1.2}, counted=5)
-    shape = {"rows": 8, "length": 128}
-    gpt = _steps("steps_gpt", "gpt-10m", shape, rounds, {"zero1": 1.0, "zero2": 1.0, "zero3": 1.08}, counted=2)
-    return [mlp, _against_fsdp2(mlp), gpt, _against_fsdp2(gpt)]
+def steps_mlp(rounds: int) -> list[Figure]:
+    """A training step of the benchmark MLP, this project's engines and torch's, against torch DDP and FSDP2."""
+    budgets = {"zero1": 0.95, "zero2": 0.95, "zero3": 1.2}
+    figure = _steps("steps_mlp", "mlp-bench", {"rows": 8}, rounds, budgets, counted=5)
+    return [figure, _against_fsdp2(figure, {"zero3": 0.5})]
+
+
+def steps_gpt(rounds: int) -> list[Figure]:
+    """A training step of gpt-10m with 8x128 tokens a rank, likewise."""
+    budgets = {"zero1": 1.0, "zero2": 1.0, "zero3": 1.08}
+    figure = _steps("steps_gpt", "gpt-10m", {"rows": 8, "length": 128}, rounds, budgets, counted=2)
+    return [figure, _against_fsdp2(figure, {})]
+
+
+def exposed(rounds: int) -> list[Figure]:
+    """gpt-10m's exposed communication: a step minus the same step in which nothing is sent, zero3 against FSDP2."""
+    title = f"Exposed communication of gpt-10m, 8x128 tokens a rank, {RANKS} gloo ranks: step minus silent step"
+    difference = Figure("exposed", title, "seconds", "fsdp2", {"zero3": 0.5})
+    whole = Figure("exposed_steps", title + ", the steps themselves", "seconds", None)
+    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
+
+        def measure(variant: str) -> float:
+            stage = variant.removesuffix(" silent")
+            function = workloads.step_seconds if variant == stage else workloads.silent_step_seconds
+            return max(cluster.run(function, stage, "gpt-10m", {"rows": 8, "length": 128}, 1, 2))
+
+        for variant, seconds in interleaved(["fsdp2", "fsdp2 silent", "zero3", "zero3 silent"], rounds, measure):
+            whole.add(variant, seconds)
+    for stage in ("fsdp2", "zero3"):
+        for loud, silent in zip(whole.samples[stage], whole.samples[f"{stage} silent"], strict=True):
+            difference.add(stage, loud - silent)
+    return [difference, whole]
 
 
 def _steps(
@@ -123,10 +149,9 @@ def _steps(
     return result
 
 
-def _against_fsdp2(figure: Figure) -> Figure:
+def _against_fsdp2(figure: Figure, budgets: dict[str, float]) -> Figure:
     """The same rounds, zero3 against FSDP2."""
     samples = {name: figure.samples[name] for name in ("fsdp2", "zero3")}
-    budgets = {"zero3": 0.5} if figure.name == "steps_mlp" else {}
     return Figure(f"{figure.name}_fsdp2", figure.title + ", against FSDP2", "seconds", "fsdp2", budgets, samples)
 
 
@@ -134,7 +159,9 @@ FIGURES: dict[str, Callable[[int], list[Figure]]] = {
     "startup": startup,
     "roundtrip": roundtrip,
     "recording": recording,
-    "steps": steps,
+    "steps-mlp": steps_mlp,
+    "steps-gpt": steps_gpt,
+    "exposed": exposed,
 }
 
 

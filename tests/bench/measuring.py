@@ -37,7 +37,8 @@ class Figure:
     def rows(self) -> list[dict[str, str | float | int | None]]:
         """One row a variant: median and quartiles of the values and of the ratios, budget, and whether it is kept."""
         rows: list[dict[str, str | float | int | None]] = []
-        for variant, values in self.samples.items():
+        for variant in sorted(self.samples, key=lambda name: (name != self.baseline, name)):
+            values = self.samples[variant]
             low, middle, high = spread(values)
             row: dict[str, str | float | int | None] = {"variant": variant, "rounds": len(values)}
             row |= {"median": middle, "quartile 1": low, "quartile 3": high}
@@ -79,7 +80,7 @@ def machine() -> dict[str, str | int]:
         "processor": names[0] if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "system": " ".join([platform.system(), *platform.release().split(".")[:2]]),
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),

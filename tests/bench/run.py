@@ -1,7 +1,7 @@
 """`make bench`: measures the speeds that are promised, and writes them with machine and date into tests/bench/results.
 
     python tests/bench/run.py                      every figure, 15 rounds
-    python tests/bench/run.py steps --rounds 5     one figure, a quick look
+    python tests/bench/run.py steps --rounds 5     all figures that begin with "steps", a quick look
 
 A result is written when its figure is done. Nothing here fails: a figure that misses its budget says NO in its table.
 """
@@ -21,9 +21,11 @@ def main() -> None:
     parser.add_argument("figures", nargs="*", help=f"any of {', '.join(figures.FIGURES)} (default: all)")
     parser.add_argument("--rounds", type=int, default=15, help="how often everything is measured (default: 15)")
     arguments = parser.parse_args()
-    chosen = arguments.figures or list(figures.FIGURES)
-    if unknown := sorted(set(chosen) - set(figures.FIGURES)):
-        parser.error(f"unknown figure {unknown[0]!r}: choose from {', '.join(figures.FIGURES)}")
+    wanted = tuple(arguments.figures) or ("",)
+    for word in wanted:
+        if not any(name.startswith(word) for name in figures.FIGURES):
+            parser.error(f"unknown figure {word!r}: choose from {', '.join(figures.FIGURES)}")
+    chosen = [name for name in figures.FIGURES if name.startswith(wanted)]
     cloudpickle.register_pickle_by_value(workloads)  # the ranks do not find this folder
     for name in chosen:
         print(f"{name}: {figures.FIGURES[name].__doc__}", flush=True)

@@ -1,6 +1,6 @@
 """What the ranks run when they are measured. Sent to them by value, so each function imports what it needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -46,10 +46,34 @@ def step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, s
     return median(seconds[warm_up:])
 
 
+def silent_step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
+    """As `step_seconds`, but no byte moves between ranks: everything else of the step, on numbers that mean nothing."""
+    from zerolab.engines import collectives
+
+    torch.set_flush_denormal(True)  # what was never received may be tiny numbers, which are slow to compute with
+    start, collectives._start = collectives._start, lambda *_: []
+    try:
+        return step_seconds(f"{variant} silent", name, shape, warm_up, steps)
+    finally:
+        collectives._start = start
+
+
+class Silence:
+    """FSDP2's hook for a collective of one's own, here one that does nothing."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """The buffer that the collective would fill."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Moves nothing."""
+
+
 def build_step(variant: str, model: nn.Module) -> Step:
     """A function that does one AdamW step on a batch: this project's engines, or torch's own."""
-    if variant in OWN:
-        engine = ENGINES[variant](model, torch.optim.AdamW, lr=1e-3)
+    stage = variant.removesuffix(" silent")
+    if stage in OWN:
+        engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
         return lambda inputs, targets: engine.training_step(inputs, targets, models.loss)
     wrapped, optimizer = _torch_engine(variant, model)
 
@@ -78,8 +102,10 @@ def _torch_engine(variant: str, model: nn.Module) -> tuple[nn.Module, Any]:
             return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
         return wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-3)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    reshard = variant == "fsdp2"
-    for unit in find_units(model):
-        fully_shard(model.get_submodule(unit), mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    reshard = variant != "fsdp2-keep"
+    for part in [*map(model.get_submodule, find_units(model)), model]:
+        fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        if variant.endswith("silent"):
+            part.set_custom_all_gather(Silence())
+            part.set_custom_reduce_scatter(Silence())
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
