@@ -20,7 +20,7 @@ function numbered(event) {
 /** What a collective did, seen from the rank that the event belongs to. */
 function collective(model, event) {
   const ranks = event.group ? event.group.length : model.worldSize;
-  const what = event.unit ? `${event.unit} (${numbered(event)})` : numbered(event);
+  const what = `${event.unit ?? "a buffer"} (${numbered(event)})`;
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
   const took = `in ${duration(event.end - event.start)}`;
@@ -30,7 +30,8 @@ function collective(model, event) {
   }
   if (event.op === "reduce_scatter") return `reduced ${what} ${took}: ${sent} and keeps the sum of its own ${part} of ${count(event.numel, "element")}.`;
   if (event.op === "all_reduce") return `reduced ${what} ${took}: ${sent} and keeps the sum of all ${count(event.numel, "element")}.`;
-  return `took part in ${what} ${took}: ${sent}${event.numel ? `; the buffer has ${count(event.numel, "element")}` : ""}.`;
+  const buffer = event.numel ? `; the buffer has ${count(event.numel, "element")}` : "";
+  return `took part in ${event.unit ? what : numbered(event)} ${took}: ${sent}${buffer}.`;
 }
 
 /** A send or a receive that belongs to a collective. */

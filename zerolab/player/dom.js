@@ -31,7 +31,7 @@ export function icon(name) {
 
 /** A pane: a section with a heading, a place for a legend, and its body. */
 export function pane(name, title, ...body) {
-  const heading = element("h4", {}, title);
+  const heading = element("h3", {}, title);
   const legend = element("div", { class: "zl-legend" });
   const section = element("section", { class: `zl-pane zl-${name}`, "aria-label": title }, element("header", {}, heading, legend), ...body);
   return { section, heading, legend };
@@ -45,7 +45,7 @@ export function layers(label) {
 }
 
 /** One entry of a legend: a swatch painted by `fill(context)` or framed by `frame`, and its meaning in words. */
-export function swatch(text, fill, frame = null) {
+export function swatch(text, fill, frame = null, dash = []) {
   const canvas = element("canvas", { width: 26, height: 20, "aria-hidden": "true" });
   const context = canvas.getContext("2d");
   context.scale(2, 2);
@@ -55,6 +55,8 @@ export function swatch(text, fill, frame = null) {
   }
   if (frame) {
     context.strokeStyle = frame;
+    context.lineWidth = dash.length ? 2 : 1;
+    context.setLineDash(dash);
     context.strokeRect(0.5, 0.5, 12, 9);
   }
   return element("span", { class: "zl-key" }, canvas, text);

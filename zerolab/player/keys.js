@@ -40,5 +40,5 @@ export function listen(root, player) {
 /** The list of keys, shown under `?`. */
 export function help() {
   const rows = KEYS.flatMap(([, shown, what]) => [element("dt", {}, shown), element("dd", {}, what)]);
-  return element("div", { class: "zl-help", hidden: "", role: "note", "aria-label": "Keyboard" }, element("h4", {}, "Keyboard"), element("dl", {}, ...rows));
+  return element("div", { class: "zl-help", hidden: "", role: "note", "aria-label": "Keyboard" }, element("h3", {}, "Keyboard"), element("dl", {}, ...rows));
 }

@@ -31,6 +31,7 @@ export class Model {
     this.windows = this.#windows();
     this.peaks = this.#peaks();
     this.collectives = this.#matched();
+    this.flights = this.#flights();
     this.formula = payload.meta.formula;
     this.formulaBytes = this.formula ? STATE.reduce((sum, category) => sum + this.formula[category], 0) : null;
   }
@@ -171,6 +172,15 @@ export class Model {
     });
   }
 
+  #flights() {
+    const collective = this.payload.kinds.indexOf("collective") + 1;
+    return this.ofRank.map((all) => {
+      const places = all.filter((i) => this.columns.kind[i] === collective && this.columns.parent[i] < 0);
+      places.sort((a, b) => this.columns.t_start[a] - this.columns.t_start[b]);
+      return { places, starts: places.map((i) => this.columns.t_start[i]) };
+    });
+  }
+
   #matched() {
     const matched = new Map();
     for (let i = 0; i < this.count; i++) {
@@ -181,6 +191,17 @@ export class Model {
       matched.get(key).push(i);
     }
     return matched;
+  }
+
+  /** The collectives that `rank` has under way at time `t`, sends and receives left out. */
+  inFlight(rank, t) {
+    const { starts, places } = this.flights[rank];
+    const found = [];
+    // Few are under way at once, so looking a little way back from the last one that has started finds them all.
+    for (let k = lastAtMost(starts, t), seen = 0; k >= 0 && seen < 16; k--, seen++) {
+      if (this.columns.t_end[places[k]] > t) found.push(places[k]);
+    }
+    return found;
   }
 
   /** The same collective on every rank, event `i` included; a send, a receive or a wait counts as its collective. */

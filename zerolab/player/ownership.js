@@ -8,6 +8,8 @@ import { GUTTER } from "./axis.js";
 
 const HEAD = 20;
 const GAP = 3;
+/** The line (as in STATE) of what a collective moves: it gathers parameters and reduces gradients. */
+const LINE_OF = { all_gather: 0, reduce_scatter: 1, all_reduce: 1 };
 
 /** The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels. */
 export function unitPlaces(units, left, right) {
@@ -35,11 +37,64 @@ export class Ownership {
     return this.pen.resize(width, HEAD + this.rows.pitch * model.worldSize - 6);
   }
 
-  draw({ model, palette, index, event }) {
-    const { pen } = this;
-    pen.clear();
+  draw({ model, palette, index, event, time }) {
+    this.pen.clear();
     this.#names(model, palette, event);
-    for (let rank = 0; rank < model.worldSize; rank++) this.#rank(model, palette, rank, index, event);
+    for (let rank = 0; rank < model.worldSize; rank++) {
+      this.#rank(model, palette, rank, index, event);
+      for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : []) this.#flight(palette, model.event(flight));
+    }
+    if (event && event.peer !== null && event.parent !== null) this.#piece(model, palette, event);
+  }
+
+  /** Middle of a line of a rank's row. */
+  #middle(rank, line) {
+    return HEAD + rank * this.rows.pitch + line * (this.rows.line + 2) + this.rows.line / 2;
+  }
+
+  /** A dashed frame around what is being gathered or reduced right now. */
+  #flight(palette, event) {
+    const place = this.places.find(({ unit }) => unit.name === event.unit);
+    if (!place || !(event.op in LINE_OF)) return;
+    const { context } = this.pen;
+    context.setLineDash([4, 2]);
+    const y = this.#middle(event.rank, LINE_OF[event.op]) - this.rows.line / 2;
+    this.pen.frame(place.x - 1, y - 1, place.width + 2, this.rows.line + 2, palette.communicationColour, 2);
+    context.setLineDash([]);
+  }
+
+  /** An arrow for one piece on its way from rank to rank: gathered pieces are the sender's own, reduced ones the receiver's. */
+  #piece(model, palette, event) {
+    const op = model.event(event.parent).op;
+    const place = this.places.find(({ unit }) => unit.name === event.unit);
+    if (!place || !(op in LINE_OF)) return;
+    const receiving = /recv/.test(event.op);
+    const [from, to] = receiving ? [event.peer, event.rank] : [event.rank, event.peer];
+    const owner = op === "all_gather" ? from : to;
+    const share = place.width / model.worldSize;
+    const x = place.x + (op === "all_reduce" ? place.width / 2 : (owner + 0.5) * share);
+    const inward = from < to ? 1 : -1;
+    const edge = this.rows.line / 2;
+    this.#arrow(palette, x, this.#middle(from, LINE_OF[op]) + inward * edge, this.#middle(to, LINE_OF[op]) - inward * edge);
+  }
+
+  #arrow(palette, x, y0, y1) {
+    const { context } = this.pen;
+    const tip = y1 > y0 ? 1 : -1;
+    const draw = (stroke, width) => {
+      context.strokeStyle = stroke;
+      context.lineWidth = width;
+      context.beginPath();
+      context.moveTo(x, y0);
+      context.quadraticCurveTo(x + 14, (y0 + y1) / 2, x, y1 - tip * 2);
+      context.moveTo(x - 2, y1 - tip * 8);
+      context.lineTo(x, y1 - tip);
+      context.lineTo(x + 8, y1 - tip * 5);
+      context.stroke();
+    };
+    context.lineJoin = context.lineCap = "round";
+    draw(palette.paper, 5);
+    draw(palette.ink, 2);
   }
 
   #names(model, palette, event) {

@@ -22,7 +22,7 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<div id="zerolab-player"></div>
+<main id="zerolab-player"><h1 class="zl-hidden">{title}</h1></main>
 <script type="application/json" id="zerolab-payload">{payload}</script>
 <script type="module">{script}</script>
 </body>

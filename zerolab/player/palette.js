@@ -30,12 +30,12 @@ export const STACK = ["parameters", "gradients", "optimizer_state", "communicati
 const INKS = {
   light: {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
-    lit: "#f5b700", glow: "rgba(245, 183, 0, 0.20)", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
+    lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
     optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
-    lit: "#ffcf33", glow: "rgba(255, 207, 51, 0.18)", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
+    lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
     optimizer: "#c3c9d2", onDark: "#14171c", formula: "#ff6f9f",
   },
 };
@@ -60,6 +60,10 @@ export class Palette {
     this.fills = new Map();
   }
 
+  get communicationColour() {
+    return CATEGORY_COLOURS[this.theme].communication;
+  }
+
   rankColour(rank) {
     return RANKS[this.theme][rank % 8];
   }
@@ -81,7 +85,7 @@ export class Palette {
 
   /** The fill of a collective in flight. */
   communication(context) {
-    return this.#pattern(context, CATEGORY_COLOURS[this.theme].communication, "plain", this.ink, 0);
+    return this.#pattern(context, this.communicationColour, "plain", this.ink, 0);
   }
 
   #pattern(context, colour, name, stroke, strength) {

@@ -11,6 +11,7 @@ export class Pen {
     this.width = 0;
     this.height = 0;
     this.showText = true;
+    this.widths = new Map();
   }
 
   /** Gives the canvas a size in CSS pixels; true if that changed anything. */
@@ -57,15 +58,16 @@ export class Pen {
    * Writes `text` at (x, middle of the line y), cut with an ellipsis to `room` pixels; nothing if not even three
    * letters fit. `align` is "left", "center" or "right". Returns the width that was written.
    */
-  text(text, x, y, { colour, size = 11, weight = 400, align = "left", room = Infinity } = {}) {
-    const { context } = this;
-    context.font = `${weight} ${size}px ${FONT}`;
-    const shown = this.#cut(text, room);
+  text(text, x, y, style = {}) {
+    const { colour, size = 11, weight = 400, align = "left", room = Infinity } = style;
+    const shown = this.#cut(text, { size, weight, room });
     if (!shown) return 0;
-    const width = context.measureText(shown).width;
+    const { context } = this;
+    const width = this.#measure(shown, size, weight);
     const left = align === "center" ? x - width / 2 : align === "right" ? x - width : x;
     this.labels.push({ text: shown, x: left, y: y - size * 0.55, width, height: size * 1.1 });
     if (this.showText) {
+      context.font = `${weight} ${size}px ${FONT}`;
       context.fillStyle = colour;
       context.textBaseline = "middle";
       context.fillText(shown, left, y + 0.5);
@@ -75,16 +77,26 @@ export class Pen {
 
   /** Whether a text fits its room uncut. */
   fits(text, { size = 11, weight = 400, room = Infinity }) {
-    this.context.font = `${weight} ${size}px ${FONT}`;
-    return this.context.measureText(text).width <= room;
+    return this.#measure(text, size, weight) <= room;
   }
 
-  #cut(text, room) {
-    if (this.context.measureText(text).width <= room) return text;
+  #cut(text, style) {
+    if (this.fits(text, style)) return text;
     for (let length = text.length - 1; length >= 3; length--) {
       const shorter = `${text.slice(0, length)}…`;
-      if (this.context.measureText(shorter).width <= room) return shorter;
+      if (this.fits(shorter, style)) return shorter;
     }
     return "";
+  }
+
+  /** A text's width; remembered, because measuring is the slowest thing a pane does and names come again and again. */
+  #measure(text, size, weight) {
+    const key = `${weight} ${size} ${text}`;
+    if (!this.widths.has(key)) {
+      this.context.font = `${weight} ${size}px ${FONT}`;
+      if (this.widths.size > 5000) this.widths.clear();
+      this.widths.set(key, this.context.measureText(text).width);
+    }
+    return this.widths.get(key);
   }
 }

@@ -214,7 +214,7 @@ export class Player {
     this.helpButton = button("Keyboard (?)", "?", () => this.toggleHelp());
     const badges = [meta.simulated ? "simulated" : null, ...Array.from({ length: ranks }, (_, rank) => rankBadge(this.model, rank))];
     return element(
-      "header", { class: "zl-head" }, element("h3", {}, meta.stage ?? "Recording"),
+      "div", { class: "zl-head" }, element("h2", {}, meta.stage ?? "Recording"),
       ...badges.filter(Boolean).map((text) => element("b", { class: "zl-badge" }, text)),
       element("span", { class: "zl-facts" }, facts.join(" · ")),
       button("Light or dark (t)", "◐", () => this.toggleTheme()), this.helpButton,
@@ -225,7 +225,7 @@ export class Player {
     const { palette, sections } = this;
     const fill = (key, ...rest) => (context) => palette[key](context, ...rest);
     const flat = (key) => () => palette[key];
-    sections.ownership.legend.replaceChildren("colour: owner", swatch("resident", flat("faint")), swatch("not here", null, palette.hollow));
+    sections.ownership.legend.replaceChildren("colour: owner", swatch("resident", flat("faint")), swatch("not here", null, palette.hollow), swatch("on its way", null, palette.communicationColour, [3, 2]));
     sections.timeline.legend.replaceChildren(
       swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),
       swatch("waiting", fill("waiting")), swatch("collective", fill("communication")),
@@ -265,6 +265,7 @@ export class Player {
     timeline.layout(this.model, inner(this.sections.timeline.section));
     memory.layout(this.model, inner(this.sections.memory.section));
     this.stale = true;
+    this.laidOut = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
   }
 
@@ -285,6 +286,7 @@ export class Player {
     const moved = index !== this.index;
     this.index = index;
     const event = model.count ? model.event(index) : null;
+    if (!this.laidOut) return this.#words(event); // without a width yet, as in a notebook: the first resize draws it
     const view = this.#look(time);
     const fresh = this.view !== view || this.stale;
     if (fresh) {
@@ -299,8 +301,8 @@ export class Player {
     }
     panes.timeline.draw(frame);
     panes.memory.draw(frame);
+    panes.ownership.draw(frame);
     if (moved || fresh) {
-      panes.ownership.draw(frame);
       panes.source.draw(frame);
       this.#words(event);
     }
