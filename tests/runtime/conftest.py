@@ -4,6 +4,7 @@ import os
 import signal
 import time
 import uuid
+from pathlib import Path
 from queue import Empty
 
 import psutil
@@ -113,7 +114,7 @@ class Kernel:
 
 
 def shared_memory():
-    return [name for name in os.listdir("/dev/shm") if name.startswith(OURS_IN_SHARED_MEMORY)]  # noqa: S108
+    return [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(OURS_IN_SHARED_MEMORY)]  # noqa: S108
 
 
 @pytest.fixture

@@ -143,6 +143,7 @@ BUSY = (
 )
 
 
+@pytest.mark.slow
 def test_restart_shutdown_and_kill_leave_no_process_and_no_file_and_no_other_notebook_is_touched(start_kernel):
     first, second = start_kernel(), start_kernel()
     for kernel in (first, second):
@@ -176,6 +177,7 @@ def test_restart_shutdown_and_kill_leave_no_process_and_no_file_and_no_other_not
     assert second.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_kernel_killed_while_ranks_are_being_started_leaves_nothing(start_kernel):
     kernel = start_kernel()
     kernel.start_cell(MAKE + "cluster = Cluster(2, device='cpu')")

@@ -16,9 +16,9 @@ from typing import IO
 
 from zerolab.runtime.call import Call
 from zerolab.runtime.counter import Board
+from zerolab.runtime.handover import Fds, Setup
 from zerolab.runtime.launch import START_LIMIT, Ending, launcher
 from zerolab.runtime.output import Output
-from zerolab.runtime.handover import Fds, Setup
 
 GOODBYE = 2.0  # seconds that killed ranks get to disappear before `kill` stops waiting for them
 CHUNK = 1 << 16
