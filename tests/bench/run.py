@@ -28,7 +28,7 @@ def main() -> None:
     chosen = [name for name in figures.FIGURES if name.startswith(wanted)]
     cloudpickle.register_pickle_by_value(workloads)  # the ranks do not find this folder
     for name in chosen:
-        print(f"{name}: {figures.FIGURES[name].__doc__}", flush=True)
+        print(f"{name}: {(figures.FIGURES[name].__doc__ or '').splitlines()[0]}", flush=True)
         start = perf_counter()
         for figure in figures.FIGURES[name](arguments.rounds):
             print(measuring.write(figure))
