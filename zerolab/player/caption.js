@@ -65,7 +65,8 @@ function peak(model, event) {
   const live = model.live(event.rank, event.index);
   const largest = Object.entries(live).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]).slice(0, 3);
   const parts = largest.map(([category, value]) => `${words(category)} ${exact(value)}`).join(", ");
-  return `reached a new peak of ${exact(model.total(event.index))} live bytes: ${parts}.`;
+  const where = event.text ? ` ${event.text}` : "";
+  return `reached a new peak of ${exact(model.total(event.index))} live bytes${where}: ${parts}.`;
 }
 
 function updated(model, event) {

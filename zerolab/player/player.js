@@ -17,7 +17,7 @@ import { surroundingTheme, watchTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { Transport, drag, name } from "./transport.js";
 
-/** Milliseconds between two writings of the text mirror while playing; at rest it is written at once. */
+/** Milliseconds between two writings of the text mirror while things move; at rest it is written at once. */
 const MIRROR_EVERY = 250;
 
 /** A player inside `host`. `options`: `{ event, theme, text, keyboard, changed(player) }`; see `index.js`. */
@@ -41,10 +41,15 @@ export class Player {
 
   /** Shows the moment just after event `index` (bounded to the events there are). */
   goto(index) {
+    this.scrub(index);
+    this.#settle();
+  }
+
+  /** As `goto`, while the pointer is still moving: the mirror and the notebook hear of it a few times a second. */
+  scrub(index) {
     const bounded = Math.max(0, Math.min(this.model.count - 1, Math.floor(index)));
     this.clock.time = this.model.count ? this.model.columns.t_end[bounded] : 0;
     this.#show(bounded, this.clock.time);
-    this.#settle();
   }
 
   step(direction) {
@@ -150,6 +155,7 @@ export class Player {
 
   remove() {
     this.clock.pause();
+    clearTimeout(this.later);
     this.stopTheme();
     this.resizing.disconnect();
     this.root.remove();
@@ -238,7 +244,6 @@ export class Player {
     const time = this.axis.t(event.clientX - box.getBoundingClientRect().left);
     this.clock.time = time;
     this.#show(this.model.at(time), time);
-    this.#settle();
   }
 
   /** A click on a bar chooses the event that the bar is. */
@@ -317,7 +322,8 @@ export class Player {
       this.caption.textContent = "This recording has no events: nothing ran while it was made.";
       return;
     }
-    this.where.textContent = `${name(this.model.windowOf(this.index))} · ${event.phase}`;
+    const window = name(this.model.windowOf(this.index));
+    this.where.textContent = window === event.phase ? window : `${window} · ${event.phase}`;
     this.caption.textContent = caption(this.model, this.index);
   }
 
@@ -331,7 +337,12 @@ export class Player {
 
   #report(now) {
     const at = performance.now();
-    if (!now && at - (this.reported ?? -Infinity) < MIRROR_EVERY) return;
+    if (!now && at - (this.reported ?? -Infinity) < MIRROR_EVERY) {
+      this.later ??= setTimeout(() => this.#report(true), MIRROR_EVERY);
+      return;
+    }
+    clearTimeout(this.later);
+    this.later = null;
     this.reported = at;
     this.mirror.draw(this.index);
     this.options.changed?.(this);

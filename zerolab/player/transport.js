@@ -81,7 +81,7 @@ export class Transport {
       "aria-valuemin": Math.min(1, this.model.count), "aria-valuemax": this.model.count, "aria-valuenow": Math.min(1, this.model.count), tabindex: 0,
     };
     const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), this.thumb);
-    drag(track, (share) => this.player.goto(this.#at(share)));
+    drag(track, (share) => this.player.scrub(this.#at(share)));
     return track;
   }
 
