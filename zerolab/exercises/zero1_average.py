@@ -1,16 +1,18 @@
 """Your own ZeRO-1.
 
-Write the training loop of ZeRO-1 for one flat. You get
+Write the training loop of ZeRO-1 for one flat. Your function gets
 
-* `parameters`: the model's parameters end to end in one tensor, the same on every rank; its size is a multiple of
-  `world_size`, and rank `r` owns part `r` of `parameters.chunk(world_size)`;
-* `gradients`: an iterator. Each turn runs forward and backward on this rank's own batch, with the parameters as they
-  are at that moment, and gives this rank's gradient: one tensor as large as `parameters`. It is yours to write into,
-  until the next turn;
-* `optimizer_cls`: call it with a list of tensors to get a torch optimizer over them. It updates a tensor `t` from
-  `t.grad` when you call `step()`.
+* `parameters`: all parameters of a model in one tensor, the same on every rank. It has `world_size` equal parts,
+  `parameters.chunk(world_size)`; rank `r` owns part `r`.
+* `gradients`: an iterator. Each turn runs forward and backward on this rank's batch and gives this rank's gradient, one
+  tensor as large as `parameters`. You may write into it.
+* `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
+  from `t.grad`.
 
-Each turn must leave every rank with the parameters that DDP would have. Return the optimizer.
+`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size` parts.
+They start the exchange; call `.wait()` on what they return.
+
+After each turn every rank must have the parameters that DDP would have. Return the optimizer.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 

@@ -1,0 +1,81 @@
+"""One JupyterLab and one browser for all notebooks."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab over copies of the notebooks; one server for all of them, ended afterwards."""
+    home = tmp_path_factory.mktemp("lab")
+    work = home / "work"
+    shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".*"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME")}
+    settings = {
+        "LabApp.expose_app_in_browser": True,
+        "LabApp.news_url": None,
+        "LabServerApp.workspaces_dir": home / "workspaces",
+        "LabServerApp.user_settings_dir": home / "settings",
+        "ServerApp.root_dir": work,
+        "ServerApp.port": port,
+        "ServerApp.port_retries": 0,
+        "IdentityProvider.token": "",
+        "ExtensionManager.enabled": False,
+    }
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", *flags]
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(command, cwd=work, env=os.environ | folders, stdout=log, stderr=log)
+    try:
+        yield _when_ready(f"http://127.0.0.1:{port}", server, home / "log")
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def _when_ready(address, server, log):
+    for _ in range(300):
+        try:
+            urllib.request.urlopen(f"{address}/api/status", timeout=2).close()
+        except (urllib.error.URLError, TimeoutError):
+            assert server.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.1)
+        else:
+            return address
+    pytest.fail(f"JupyterLab did not start within 30 s: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def browser(chromium, require):
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        require(found=None, what="playwright", remedy="pip install 'zerolab[test]'")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=list(FLAGS))
+        yield browser
+        browser.close()

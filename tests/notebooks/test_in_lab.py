@@ -1,0 +1,105 @@
+"""In a real JupyterLab, in a real browser, each notebook runs from top to bottom and its player works."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+KERNEL_IS_CONNECTED = """
+() => {
+    const panel = window.jupyterapp?.shell.currentWidget;
+    const kernel = panel?.sessionContext?.session?.kernel;
+    return kernel?.connectionStatus === "connected" && kernel.status === "idle";
+}
+"""
+RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells')"
+CELLS = "() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells"
+SHOW_CELL = """
+async (index) => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    notebook.activeCellIndex = index;
+    await notebook.scrollToItem(index, "center");
+}
+"""
+CLOSE = """
+async () => {
+    const panel = window.jupyterapp.shell.currentWidget;
+    await panel.sessionContext.shutdown();
+    await panel.context.save();
+}
+"""
+
+
+@pytest.fixture
+def tab(browser):
+    page = browser.new_page(viewport={"width": 1400, "height": 1200})
+    page.complaints = []
+    page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    yield page
+    page.evaluate(CLOSE)
+    page.close()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_in_lab_and_its_player_plays_and_steps(notebook, lab, tab):
+    tab.goto(f"{lab}/lab/workspaces/{notebook.stem}/tree/{notebook.name}")
+    tab.wait_for_function(KERNEL_IS_CONNECTED, timeout=60_000)
+    started = time.monotonic()
+    tab.evaluate(RUN_ALL)
+    assert time.monotonic() - started < 90, "a notebook should run in 45 s"
+    cells = tab.evaluate(CELLS)
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"] == []
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    shown = next(index for index, cell in enumerate(cells) if ".play()" in "".join(cell["source"]))
+    tab.evaluate(SHOW_CELL, shown)
+    try_the_player(tab)
+    assert tab.complaints == []
+
+
+def try_the_player(tab):
+    """It draws, steps by button and by key, and plays."""
+    player = tab.locator(".zl-player").first
+    player.wait_for(timeout=20_000)
+    player.locator("canvas").first.wait_for()
+    assert player.locator("canvas").count() >= 3
+    assert drawn(player), "the canvas is empty"
+    at_first = event(player)
+    player.locator(".zl-next").click()
+    assert event(player) == at_first + 1
+    player.press("ArrowRight")
+    assert event(player) == at_first + 2
+    player.locator(".zl-previous").click()
+    assert event(player) == at_first + 1
+    before = text(player)
+    player.locator(".zl-play").click()
+    tab.wait_for_timeout(1500)
+    player.locator(".zl-play").click()
+    assert event(player) > at_first + 1
+    assert text(player) != before
+
+
+def event(player):
+    """The number of the event that the player shows, counted from 1."""
+    return int(player.locator("[role=slider]").first.get_attribute("aria-valuenow"))
+
+
+def text(player):
+    """What a screen reader would read."""
+    return player.locator(".zl-mirror, .zl-caption").all_inner_texts()
+
+
+def drawn(player):
+    """Whether something is drawn on a canvas: pixels of more than two colours."""
+    look = """
+    (canvases) => canvases.some((canvas) => {
+        if (!canvas.width || !canvas.height) return false;
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        return new Set(new Uint32Array(data.buffer)).size > 2;
+    })
+    """
+    return player.locator("canvas").evaluate_all(look)
