@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-FRAME_HEIGHT = 780
+FRAME_HEIGHT = 830
 
 
 def _hash(text: str) -> str:
