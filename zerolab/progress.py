@@ -35,7 +35,9 @@ def read() -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8")) if file else empty
     except (OSError, ValueError):
         return empty
-    return content if isinstance(content, dict) and content.get("format") == FORMAT else empty
+    if not isinstance(content, dict) or any(type(content.get(key)) is not type(value) for key, value in empty.items()):
+        return empty
+    return content if content["format"] == FORMAT else empty
 
 
 def note_attempt(exercise_id: str, passed: bool) -> None:

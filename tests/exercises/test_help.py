@@ -1,0 +1,47 @@
+"""Hints come one at a time, the solution is folded, and an exercise's cells come from its file alone."""
+
+import pytest
+
+from zerolab import hint, solution
+from zerolab.exercises import Wrong, load, names
+from zerolab.exercises.harness import help as harness_help
+
+
+@pytest.fixture(autouse=True)
+def _no_hints_given_yet(monkeypatch):
+    monkeypatch.setattr(harness_help, "_given", {})
+
+
+def test_three_hints_then_the_way_to_the_solution(capsys):
+    for _ in range(4):
+        hint("zero1-average")
+    first, second, third, last = capsys.readouterr().out.strip().splitlines()
+    assert first.startswith("Hint 1 of 3: ")
+    assert second.startswith("Hint 2 of 3: ")
+    assert third.startswith("Hint 3 of 3: ")
+    assert 'solution("zero1-average")' in last
+
+
+def test_the_solution_is_text_outside_of_a_notebook(capsys):
+    solution("zero1-average")
+    assert capsys.readouterr().out.startswith("def zero1(")
+
+
+def test_an_unknown_id_is_answered_with_those_that_exist(capsys):
+    hint("zero9")
+    solution("zero9")
+    assert capsys.readouterr().out.count("choose one of zero1-average") == 2
+
+
+def test_the_cells_are_statement_hole_check_sentence_and_picture():
+    for exercise in map(load, names()):
+        kinds, sources = zip(*exercise.cells(), strict=True)
+        assert kinds == ("markdown", "code", "code", "markdown", "code")
+        assert f'return hole("{exercise.hole}")' in sources[1]
+        assert sources[2] == f'attempt = check("{exercise.id}", {exercise.name})'
+        assert sources[4] == "attempt.play()"
+
+
+def test_an_edit_that_fits_no_single_place_is_refused():
+    with pytest.raises(ValueError, match="occurs 0 times in the solution"):
+        load("zero1-average").wrong_source(Wrong(says="nothing", replace="no such text"))

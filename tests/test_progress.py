@@ -1,0 +1,75 @@
+"""Progress is a small file outside of the project; losing it or being unable to write it harms nothing."""
+
+import json
+
+import pytest
+
+from zerolab import progress
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / "data" / "progress.json"
+    monkeypatch.setenv("ZEROLAB_PROGRESS", str(path))
+    return path
+
+
+def test_nothing_is_kept_under_tests(monkeypatch):
+    monkeypatch.delenv("ZEROLAB_PROGRESS", raising=False)
+    assert progress.path() is None
+    progress.note_attempt("zero1-average", passed=True)
+    assert progress.read()["exercises"] == {}
+
+
+def test_outside_of_tests_it_lies_in_the_users_data_folder(monkeypatch):
+    for name in ("ZEROLAB_PROGRESS", "PYTEST_CURRENT_TEST", "ZEROLAB_STATIC"):
+        monkeypatch.delenv(name, raising=False)
+    path = progress.path()
+    assert path is not None
+    assert path.parts[-2:] == ("zerolab", "progress.json")
+    monkeypatch.setenv("ZEROLAB_PROGRESS", "off")
+    assert progress.path() is None
+
+
+def test_tries_are_counted_and_a_pass_stays(file):
+    for passed in (False, True, False):
+        progress.note_attempt("zero1-average", passed=passed)
+    assert progress.read()["exercises"] == {"zero1-average": {"tries": 3, "passed": True}}
+    assert "zero1-average  passed  tries: 3" in progress.summary()
+    assert "1 of 1 exercises passed" in progress.summary()
+
+
+def test_the_first_guess_is_kept(file):
+    progress.note_guess("04-zero1-state", 7.0)
+    progress.note_guess("04-zero1-state", 10.0)
+    assert progress.read()["guesses"] == {"04-zero1-state": 7.0}
+
+
+def test_the_file_is_replaced_whole(file):
+    progress.note_attempt("zero1-average", passed=False)
+    progress.note_attempt("zero1-average", passed=True)
+    assert [path.name for path in file.parent.iterdir()] == ["progress.json"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1, "exercises": 3}'])
+def test_a_damaged_file_counts_as_empty(file, content):
+    file.parent.mkdir()
+    file.write_text(content)
+    assert progress.read() == {"format": 1, "exercises": {}, "guesses": {}}
+    progress.note_attempt("zero1-average", passed=True)
+    assert progress.read()["exercises"]["zero1-average"]["tries"] == 1
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "in the way").write_text("a file, not a folder")
+    monkeypatch.setenv("ZEROLAB_PROGRESS", str(tmp_path / "in the way" / "progress.json"))
+    progress.note_attempt("zero1-average", passed=True)
+    assert progress.read()["exercises"] == {}
+
+
+def test_json_and_reset(file):
+    progress.note_attempt("zero1-average", passed=True)
+    assert json.loads(progress.main(as_json=True))["exercises"]["zero1-average"]["passed"] is True
+    assert progress.main(forget=True) == "progress forgotten"
+    assert progress.main(forget=True) == "there was no progress to forget"
+    assert not file.exists()
