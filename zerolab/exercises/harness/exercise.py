@@ -83,7 +83,8 @@ class Exercise:
 
     def cells(self) -> list[tuple[str, str]]:
         """The exercise in a notebook, as (cell type, source): statement, hole, check, what to look for, picture."""
-        hole_cell = f'from zerolab import check, hole\n{self.given}\n\n\ndef {self.name}({", ".join(self.arguments)}):\n    return hole("{self.hole}")'
+        signature = f"def {self.name}({', '.join(self.arguments)}):"
+        hole_cell = f'from zerolab import check, hole\n{self.given}\n\n\n{signature}\n    return hole("{self.hole}")'
         return [
             ("markdown", f"## Exercise: {self.title}\n\n{self.statement}"),
             ("code", hole_cell),

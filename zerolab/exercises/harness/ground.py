@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from zerolab.engines.engine import Holding
+from zerolab.engines.flat import Holding
 from zerolab.engines.partition import partition
 from zerolab.exercises.harness.guard import finished_engines_out_of_reach
 from zerolab.recording.recorder import announce

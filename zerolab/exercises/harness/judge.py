@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from zerolab.exercises.harness import memory, values
 from zerolab.exercises.harness.exercise import Exercise
-from zerolab.exercises.harness.ground import STEPS, Plan
+from zerolab.exercises.harness.ground import STEPS, Noted, Plan
 from zerolab.exercises.harness.reference import run_reference
 from zerolab.exercises.harness.verdict import Verdict
+from zerolab.recording.events import RankRecording
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -21,11 +22,12 @@ def judge_training(exercise: Exercise, recording: "Recording", plan: Plan) -> li
     targets = exercise.targets
 
     def judgements() -> Iterator[Judgement]:
+        noted: list[Noted] = recording.results or []
         reference = run_reference(plan, recording.world_size)
-        value, weights = values.judge_training(recording.results, reference, targets.value, targets.weights)
+        value, weights = values.judge_training(noted, reference, targets.value, targets.weights)
         yield "value", value
         yield "weights", weights
-        yield "return", values.judge_returned(recording.results, targets.returns, exercise.name)
+        yield "return", values.judge_returned(noted, targets.returns, exercise.name)
 
     return _up_to_the_first_miss(judgements(), recording.world_size)
 
@@ -36,7 +38,7 @@ def judge_memory(exercise: Exercise, recording: "Recording", plan: Plan) -> list
     numel = sum(width * wider + wider for width, wider in zip(plan.widths, plan.widths[1:], strict=False))
     padded = -(-numel // recording.world_size) * recording.world_size
 
-    def on_ranks(judge: Callable[[memory.RankRecording], str]) -> str:
+    def on_ranks(judge: Callable[[RankRecording], str]) -> str:
         return next(filter(None, map(judge, recording.ranks)), "")
 
     def judgements() -> Iterator[Judgement]:
