@@ -1,8 +1,9 @@
-"""Clean environments, each an empty venv away from the checkout, in which torch alone is already there."""
+"""Clean environments, each an empty venv away from the checkout, in which only torch and pip are already there."""
 
 import importlib.metadata
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,44 +19,46 @@ class Venv:
     def __init__(self, folder):
         self.folder, self.home = folder / "venv", folder / "home"
         self.home.mkdir(parents=True)
-        subprocess.run([sys.executable, "-m", "venv", self.folder], check=True)
-        self.python = self.folder / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder], check=True)
+        self.borrow("torch")
+        self.borrow("pip")
+        command = self.folder / "bin" / "pip"
+        command.write_text('#!/bin/sh\nexec python -m pip "$@"\n')
+        command.chmod(stat.S_IRWXU)
+
+    def borrow(self, package):
+        """Shows one package of ours to this environment: one that is the same everywhere and slow to install.
+
+        It lies outside the environment, so that pip takes it as there and never touches it.
+        """
+        shelf = self.folder / "borrowed"
+        shelf.mkdir(exist_ok=True)
+        source = Path(importlib.metadata.distribution(package).locate_file(""))
+        for name in {Path(str(file)).parts[0] for file in importlib.metadata.files(package)} - {"..", "__pycache__"}:
+            (shelf / name).symlink_to(source / name)
+        [site] = self.folder.glob("lib/python*/site-packages")
+        (site / "borrowed.pth").write_text(f"{shelf}\n")
 
     def run(self, *command, folder=None, **variables):
         """Runs a command as a person who has activated this environment would; returns what it printed."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL"))}
-        environment |= {"PATH": f"{self.folder / 'bin'}:{environment['PATH']}", "HOME": str(self.home), **variables}
+        environment |= {
+            "PATH": f"{self.folder / 'bin'}:{environment['PATH']}",
+            "HOME": str(self.home),
+            "PIP_NO_COMPILE": "1",
+            **variables,
+        }
         done = subprocess.run(
             command, cwd=folder or self.home, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def link_torch(self):
-        """Puts torch there as pip would have, by hard links: the one package whose copying would cost a minute."""
-        source = Path(importlib.metadata.distribution("torch").locate_file(""))
-        target = Path(self.run(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-        for name in {Path(str(file)).parts[0] for file in importlib.metadata.files("torch")} - {".."}:
-            if (source / name).is_dir():
-                shutil.copytree(source / name, target / name, copy_function=hard_link)
-            else:
-                shutil.copy2(source / name, target / name)
-
-
-def hard_link(source, target):
-    """A hard link, or a copy where the temporary folder lies on another disk."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
 
 @pytest.fixture
 def clean_venv(tmp_path):
-    """A clean environment with torch and nothing else."""
-    venv = Venv(tmp_path)
-    venv.link_torch()
-    return venv
+    """A clean environment with pip, torch and nothing else."""
+    return Venv(tmp_path)
 
 
 @pytest.fixture(scope="session")
