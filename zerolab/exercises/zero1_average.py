@@ -112,6 +112,11 @@ def zero1(parameters, gradients, optimizer_cls, rank, world_size):
         by="        gradient = gradient.clone()\n        reduce_scatter(gradient).wait()\n",
     ),
     Wrong(
+        says="a second copy of the whole gradient or of the parameters",
+        replace="        optimizer.step()\n",
+        by="        before = parameters.clone()\n        optimizer.step()\n",
+    ),
+    Wrong(
         says="all_reduce where a reduce_scatter is enough",
         replace="reduce_scatter(gradient).wait()",
         by="all_reduce(gradient).wait()",
