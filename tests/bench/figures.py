@@ -27,20 +27,25 @@ import json
 from time import perf_counter
 start = perf_counter()
 
-def main():
+def first_step():
+    import torch
+    import torch.distributed as dist
+
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    dist.barrier()
+
+def until_first_step(since):
     from zerolab import Cluster
-    from workloads import first_step
 
-    def until_first_step(since):
-        with Cluster(world_size=4, device="cpu") as cluster:
-            cluster.run(first_step)
-            return perf_counter() - since
+    with Cluster(world_size=4, device="cpu") as cluster:
+        cluster.run(first_step)
+        return perf_counter() - since
 
-    cold = until_first_step(start)
-    print(json.dumps({"cold": cold, "warm": until_first_step(perf_counter())}))
-
-if __name__ == "__main__":
-    main()
+cold = until_first_step(start)
+print(json.dumps({"cold": cold, "warm": until_first_step(perf_counter())}))
 """
 
 
@@ -176,9 +181,6 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _python(code: str) -> str:
-    """What a fresh interpreter prints last for `code`; it may import from this folder."""
-    from pathlib import Path
-
-    here = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
+    """What a fresh interpreter prints last for `code`."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip().splitlines()[-1]

@@ -23,16 +23,6 @@ def trivial() -> int:
     return 0
 
 
-def first_step() -> float:
-    """One AdamW step of a tiny model, everything torch imports lazily included."""
-    model = nn.Linear(8, 8)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(2, 8)).sum().backward()
-    optimizer.step()
-    dist.barrier()
-    return 0.0
-
-
 def step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
     """Median seconds of a training step of model `name` under `variant`, after `warm_up` steps that do not count."""
     step = build_step(variant, models.build(name))
