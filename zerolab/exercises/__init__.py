@@ -13,12 +13,14 @@ the wrong answers that learners give; nothing of it exists a second time. In a n
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.checking import check
 from zerolab.exercises.harness.exercise import Exercise, Targets, Wrong, load, names
+from zerolab.exercises.harness.guard import NotAllowedHere
 from zerolab.exercises.harness.help import hint, solution
 from zerolab.exercises.harness.hole import OpenHole, hole
 
 __all__ = [
     "Attempt",
     "Exercise",
+    "NotAllowedHere",
     "OpenHole",
     "Targets",
     "Wrong",
