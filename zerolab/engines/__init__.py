@@ -1,4 +1,8 @@
-"""The lesson: one stage a file, read top to bottom."""
+"""The lesson: one stage a file, read top to bottom; and other systems behind the same step, to measure it against."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
 
 from zerolab.engines.ddp import DDP
 from zerolab.engines.engine import Engine
@@ -6,6 +10,39 @@ from zerolab.engines.zero1 import Zero1
 from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3
 
-ENGINES: dict[str, type[Engine]] = {engine.stage: engine for engine in (DDP, Zero1, Zero2, Zero3)}
+_NATIVE = {
+    "torch-ddp": "native.TorchDDP",
+    "torch-zero1": "native.TorchZero1",
+    "fsdp1": "fsdp1.FSDP1",
+    "fsdp2": "fsdp2.FSDP2",
+    "hsdp": "fsdp2.HSDP",
+    **{f"deepspeed-{stage}": f"deepspeed.DeepSpeed{stage}" for stage in range(4)},
+}
+
+
+class _Engines(Mapping[str, type[Any]]):
+    """Names to classes; other systems are imported when one of theirs is asked for."""
+
+    _own: Mapping[str, type[Engine]] = {engine.stage: engine for engine in (DDP, Zero1, Zero2, Zero3)}
+
+    def __getitem__(self, stage: str) -> type[Any]:
+        if stage in self._own:
+            return self._own[stage]
+        module, _, name = _NATIVE[stage].partition(".")
+        found: type[Any] = getattr(import_module(f"{__name__}.{module}"), name)
+        return found
+
+    def __contains__(self, stage: object) -> bool:
+        return stage in self._own or stage in _NATIVE  # without importing anything
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._own, *_NATIVE))
+
+    def __len__(self) -> int:
+        return len(self._own) + len(_NATIVE)
+
+
+ENGINES = _Engines()
+"""Every engine by the name of its stage, this project's first."""
 
 __all__ = ["DDP", "ENGINES", "Engine", "Zero1", "Zero2", "Zero3"]

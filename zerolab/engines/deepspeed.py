@@ -1,0 +1,273 @@
+"""DeepSpeed's stages 0 to 3 behind the same step (`pip install "zerolab[deepspeed]"`).
+
+It runs with its own defaults but for three: no gradient clipping (its default clips at norm 1), buckets no larger than
+the largest unit (its default allocates 2 GB), and in stage 3 no parameter stays whole for being small (by default all
+below 100,000 elements do, which would leave a lesson's model unsharded). `zero_optimization=` puts them back.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerolab.engines.flat import Holding
+from zerolab.engines.native import Native
+from zerolab.engines.partition import ParamGroups
+from zerolab.engines.precision import cast_floating
+
+
+class DeepSpeed0(Native):
+    """DeepSpeed stage 0: everything on every rank.
+
+    Args:
+        zero_optimization: entries for the section of that name in DeepSpeed's configuration.
+    """
+
+    stage = "deepspeed-0"
+    number: ClassVar[int] = 0
+
+    def __init__(self, *arguments: Any, zero_optimization: dict[str, Any] | None = None, **keywords: Any) -> None:
+        self._deepspeed = import_deepspeed()
+        self._zero_optimization = zero_optimization or {}
+        super().__init__(*arguments, **keywords)
+
+    def _wrap(self, model: nn.Module) -> nn.Module:
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        if self._dtype is not None:
+            dtype = self._dtype
+            model.register_forward_pre_hook(
+                lambda _, inputs, keywords: cast_floating((inputs, keywords), dtype), with_kwargs=True
+            )
+        return model  # DeepSpeed takes module and optimizer together
+
+    def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
+        optimizer = optimizer_cls(self._groups(param_groups), **keywords)
+        self.model, self._zero, _, _ = self._deepspeed.initialize(
+            model=self.module, optimizer=optimizer, config=self._configuration(), dist_init_required=False
+        )
+        return optimizer
+
+    def _configuration(self) -> dict[str, Any]:
+        bucket = max(flat.layout.numel for flat in self.flats)
+        return {
+            "train_micro_batch_size_per_gpu": 1,  # it must be there; what is trained is what comes
+            "gradient_clipping": 0.0,
+            "zero_allow_untested_optimizer": True,
+            "bf16": {"enabled": self._dtype is not None},
+            "zero_optimization": {
+                "stage": self.number,
+                "reduce_bucket_size": bucket,
+                "allgather_bucket_size": bucket,
+                "stage3_prefetch_bucket_size": bucket,
+                "stage3_param_persistence_threshold": 0,
+                **self._zero_optimization,
+            },
+        }
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Runs autograd; DeepSpeed communicates meanwhile."""
+        self.model.backward(loss)
+
+    def step(self) -> None:
+        """Updates what this rank owns, and clears the gradients; within `accumulate` DeepSpeed only counts."""
+        self.model.step()
+
+    @contextmanager
+    def _no_sync(self) -> Iterator[None]:
+        self.model.set_gradient_accumulation_boundary(False)
+        try:
+            yield
+        finally:
+            self.model.set_gradient_accumulation_boundary(True)
+
+    def holdings(self) -> Iterator[Holding]:
+        """Parameters and gradients whole, and the optimizer's state."""
+        for name, parameter in self.module.named_parameters():
+            yield self._held("parameters", name, parameter)
+            if parameter.grad is not None:
+                yield self._held("gradients", name, parameter.grad)
+            yield from self._held_state(name, self.optimizer.state.get(parameter, {}), parameter.numel())
+
+
+class _Sharded(DeepSpeed0):
+    """What stages 1 to 3 share: an optimizer over fp32 partitions of the flattened parameters."""
+
+    precisions = ("fp32", "bf16")
+
+    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[tuple[str, int, int, int]]]]:
+        """Of each parameter group: the fp32 partition, its gradient in pieces, and (name, place, start, numel).
+
+        Elements from `start` on of the parameter `name` lie from `place` on in this rank's partition.
+        """
+        raise NotImplementedError
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
+        pieces = [piece for _, gradient, _ in self._flats() for piece in gradient]
+        square = torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float32) ** 2 for piece in pieces]).sum()
+        dist.all_reduce(square)
+        norm = square.sqrt()
+        for piece in pieces:
+            piece.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
+        whole: dict[int, torch.Tensor] = {}
+        for parameter in self.module.parameters():
+            full = self._deepspeed.utils.safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
+            whole[id(parameter)] = self._frozen(parameter) if full is None else full
+        entries = self.module.state_dict(keep_vars=True)
+        return {
+            key: whole.get(id(entry), entry).detach().view(self._shapes[key]).clone() for key, entry in entries.items()
+        }
+
+    def _frozen(self, parameter: nn.Parameter) -> torch.Tensor:
+        return parameter
+
+    def _load(self, state: dict[str, torch.Tensor]) -> None:
+        for key, entry in self.module.state_dict(keep_vars=True).items():
+            self._set(entry, state[key])
+            if isinstance(entry, nn.Parameter) and entry.requires_grad:
+                self._deepspeed.utils.safe_set_full_fp32_param(entry, state[key])
+
+    def _set(self, entry: torch.Tensor, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            entry.copy_(value)
+
+    def holdings(self) -> Iterator[Holding]:
+        """Parameters as the stage keeps them; this rank's partition of gradients, fp32 parameters and their state."""
+        yield from self._held_parameters()
+        for master, gradient, pieces in self._flats():
+            yield from self._covering("optimizer_state", master, 0, pieces)
+            if master.grad is not None:
+                yield from self._covering("gradients", master.grad, 0, pieces)
+            place = 0
+            for piece in gradient:
+                yield from self._covering("gradients", piece, place, pieces)
+                place += piece.numel()
+            for value in self.optimizer.state.get(master, {}).values():
+                if isinstance(value, torch.Tensor):
+                    counted = value.numel() == master.numel() and value.dim() > 0
+                    yield from self._covering("optimizer_state", value, 0, pieces if counted else pieces[:1], counted)
+
+    def _held_parameters(self) -> Iterator[Holding]:
+        for name, parameter in self.module.named_parameters():
+            yield self._held("parameters", name, parameter)
+            if parameter.grad is not None:
+                yield self._held("gradients", name, parameter.grad)
+
+    def _covering(
+        self,
+        category: str,
+        tensor: torch.Tensor,
+        begin: int,
+        pieces: list[tuple[str, int, int, int]],
+        counted: bool = True,
+    ) -> Iterator[Holding]:
+        """The pieces of parameters that `tensor` has, which begins at place `begin` of the partition."""
+        end = begin + tensor.numel()
+        for name, place, start, numel in pieces:
+            first, last = max(place, begin), min(place + numel, end)
+            if last > first or not counted:
+                yield self._held(category, name, tensor, start + first - place, last - first if counted else 0)
+
+
+class DeepSpeed1(_Sharded):
+    """DeepSpeed stage 1: fp32 partitions and optimizer state sharded."""
+
+    stage, number = "deepspeed-1", 1
+
+    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[tuple[str, int, int, int]]]]:
+        zero = self._zero
+        for number, master in enumerate(zero.single_partition_of_fp32_groups):
+            size, pieces, offset = zero.partition_size[number], [], 0
+            begin = self.rank * size
+            for parameter in zero.round_robin_bit16_groups[number]:
+                first, last = max(offset, begin), min(offset + parameter.numel(), begin + size)
+                if last > first:
+                    pieces.append((self._names[id(parameter)], first - begin, first - offset, last - first))
+                offset += parameter.numel()
+            yield master, list(zero.averaged_gradients.get(number) or ()), pieces
+
+
+class DeepSpeed2(DeepSpeed1):
+    """DeepSpeed stage 2: gradients sharded, too."""
+
+    stage, number = "deepspeed-2", 2
+
+
+class DeepSpeed3(_Sharded):
+    """DeepSpeed stage 3: parameters sharded, too; each of them by itself."""
+
+    stage, number = "deepspeed-3", 3
+
+    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[tuple[str, int, int, int]]]]:
+        zero = self._zero
+        for number, master in enumerate(zero.fp32_partitioned_groups_flat):
+            pieces, place = [], 0
+            for parameter in zero.fp16_groups[number]:
+                name, start, numel = self._part(parameter)
+                pieces.append((name, place, start, numel))
+                place += parameter.ds_tensor.ds_numel
+            yield master, list(zero.averaged_gradients.get(number) or ()), pieces
+
+    def _part(self, parameter: Any) -> tuple[str, int, int]:
+        """Name, first element and number of elements of what this rank keeps of a parameter."""
+        size = parameter.ds_tensor.ds_numel
+        start = min(self.rank * size, parameter.ds_numel)
+        return self._names[id(parameter)], start, min(size, parameter.ds_numel - start)
+
+    def _held_parameters(self) -> Iterator[Holding]:
+        for parameter in self.module.parameters():
+            name, start, numel = self._part(parameter)
+            yield self._held("parameters", name, parameter.ds_tensor, start, numel)  # type: ignore[attr-defined]
+            if parameter.numel() == parameter.ds_numel:  # type: ignore[attr-defined]  # whole just now, else empty
+                yield self._held("parameters", name, parameter)
+            if parameter.grad is not None and parameter.grad.numel():
+                yield self._held("gradients", name, parameter.grad)
+        buffer = getattr(self._zero, "grad_partitions_flat_buffer", None)
+        for _, _, pieces in self._flats():
+            if buffer is not None:
+                yield from self._covering("gradients", buffer, 0, pieces)
+
+    def _frozen(self, parameter: nn.Parameter) -> torch.Tensor:
+        with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=None):
+            return parameter.detach().clone()
+
+    def _set(self, entry: torch.Tensor, value: torch.Tensor) -> None:
+        if not hasattr(entry, "ds_tensor"):  # a buffer
+            super()._set(entry, value)
+            return
+        with self._deepspeed.zero.GatheredParameters([entry], modifier_rank=0):
+            super()._set(entry, value)
+
+
+def import_deepspeed() -> Any:
+    """The package, set up for ranks that exist already: nothing is compiled, and all bytes go through torch.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    os.environ.setdefault("DS_BUILD_OPS", "0")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
+    try:
+        import deepspeed
+    except ModuleNotFoundError as error:
+        if error.name != "deepspeed":
+            raise
+        raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"') from None
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # On a CPU it would compile an all_reduce through shared memory for minutes, which no recorder could see.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):  # torch 2.13 has new names for them
+        warnings.filterwarnings("ignore", f".*torch.distributed.{name}. is deprecated", FutureWarning)
+    return deepspeed

@@ -1,0 +1,155 @@
+"""torch's FSDP2 (`fully_shard`) behind the same step, and HSDP: sharded within one half, replicated in the other.
+
+FSDP2 shards parameter by parameter along its first dimension: a rank has some rows of each, where our flats give it an
+Nth of a unit. What a rank owns can therefore differ between ranks; `holdings` tells the rows that are really there.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from zerolab.engines.flat import Holding
+from zerolab.engines.native import Native
+
+
+class FSDP2(Native):
+    """Parameters, gradients and optimizer state sharded by rows; a unit is whole while it is used.
+
+    Args:
+        reshard_after_forward: as in torch; None reshards every unit but the root.
+        mp_policy: as in torch; None follows `precision`.
+        offload: keep the shards and their update on the CPU (torch's `CPUOffloadPolicy`).
+    """
+
+    stage = "fsdp2"
+    precisions = ("fp32", "bf16")
+
+    def __init__(
+        self,
+        *arguments: Any,
+        reshard_after_forward: bool | int | None = None,
+        mp_policy: MixedPrecisionPolicy | None = None,
+        offload: bool = False,
+        **keywords: Any,
+    ) -> None:
+        self._reshard_after_forward, self._mp_policy, self._offload = reshard_after_forward, mp_policy, offload
+        super().__init__(*arguments, **keywords)
+
+    def mesh(self, device: str) -> DeviceMesh:
+        """The ranks among which a parameter is sharded."""
+        return init_device_mesh(device, (self.world_size,), mesh_dim_names=("shard",))
+
+    def _wrap(self, model: nn.Module) -> nn.Module:
+        options: dict[str, Any] = {
+            "mesh": self.mesh(next(model.parameters()).device.type),
+            "reshard_after_forward": self._reshard_after_forward,
+            "mp_policy": self._mp_policy or MixedPrecisionPolicy(param_dtype=self._dtype),
+            # Pinned memory is the accelerator's; without one there is nothing to pin for.
+            "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+            if self._offload
+            else OffloadPolicy(),
+        }
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        order = list(names.values())
+        for module in [*map(model.get_submodule, self.units), model]:
+            fully_shard(module, **options)
+        sharded = dict(zip(order, model.parameters(), strict=True))
+        by_id = {id(parameter): name for name, parameter in sharded.items()}
+        self._parts = {by_id[id(part.sharded_param)]: part for part in _parts(model)}
+        return model
+
+    @contextmanager
+    def _no_sync(self) -> Iterator[None]:
+        self.model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.model.set_requires_gradient_sync(True)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
+        norm = super().clip_grad_norm_(max_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
+        state = self.module.state_dict()
+        return {key: whole(value.detach()).clone() for key, value in state.items()}
+
+    @torch.no_grad()
+    def _load(self, state: dict[str, torch.Tensor]) -> None:
+        for key, mine in self.module.state_dict().items():
+            value = state[key]
+            if isinstance(mine, DTensor):
+                place = torch.device(mine.device_mesh.device_type)
+                mine.copy_(distribute_tensor(value.to(place), mine.device_mesh, mine.placements).to(mine.device))
+            else:
+                mine.copy_(value)
+
+    def holdings(self) -> Iterator[Holding]:
+        """This rank's rows of parameters, gradients and state, and what is whole just now."""
+        for name, part in self._parts.items():
+            rows, numel = part.padded_sharded_param_size.numel(), part.sharded_size.numel()
+            start = part.mesh_info.shard_mesh_rank * rows
+            yield self._held("parameters", name, part._sharded_param_data, start, numel)
+            yield from self._whole(name, part)
+            if part.sharded_param.grad is not None:
+                yield self._held("gradients", name, local(part.sharded_param.grad), start, numel)
+            state = self.optimizer.state.get(part.sharded_param, {})
+            local_state = {key: local(value) for key, value in state.items()}
+            yield from self._held_state(name, local_state, numel, start)
+
+    def _whole(self, name: str, part: Any) -> Iterator[Holding]:
+        """The gathered parameter, and its gradient before it is reduced."""
+        numel = self._places[name].numel
+        for gathered in part.all_gather_outputs:
+            if gathered.untyped_storage().size():
+                yield self._held("parameters", name, gathered, 0, numel)
+        parameter = getattr(part, "_unsharded_param", None)  # from the first gather on
+        if parameter is not None and parameter.grad is not None:
+            yield self._held("gradients", name, parameter.grad)
+        if part.unsharded_accumulated_grad is not None:
+            yield self._held("gradients", name, part.unsharded_accumulated_grad)
+
+
+class HSDP(FSDP2):
+    """FSDP2 on a mesh of 2 x N/2: each half holds the whole model sharded, and the halves add up their gradients."""
+
+    stage = "hsdp"
+
+    def mesh(self, device: str) -> DeviceMesh:
+        """Two replicas of N/2 shards.
+
+        Raises:
+            ValueError: an odd number of ranks.
+        """
+        if self.world_size % 2:
+            raise ValueError(f"hsdp needs two halves of equal size, and {self.world_size} ranks have none: take an even N")
+        return init_device_mesh(device, (2, self.world_size // 2), mesh_dim_names=("replicate", "shard"))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A DTensor gathered from all ranks; any other tensor as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(value: Any) -> Any:
+    """What of a DTensor lies on this rank; anything else as it is."""
+    return value._local_tensor if isinstance(value, DTensor) else value
+
+
+def _parts(model: nn.Module) -> Iterator[Any]:
+    """FSDP2's own record of every parameter; torch 2.11 has one group of them a module, later ones a list."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)
+            for group in [state._fsdp_param_group] if groups is None else groups:
+                yield from group.fsdp_params if group is not None else ()
