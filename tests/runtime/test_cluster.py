@@ -265,10 +265,37 @@ def test_an_unguarded_script_works_and_leaves_nothing_behind(tmp_path):
     assert list(folder.iterdir()) == []
 
 
-def test_importing_zerolab_loads_neither_torch_nor_jupyter():
-    program = "import sys, zerolab; print([m for m in ('torch', 'IPython', 'plotly', 'ipykernel') if m in sys.modules])"
+def test_naming_a_cluster_loads_neither_torch_nor_jupyter():
+    program = (
+        "import sys, zerolab; zerolab.Cluster, zerolab.RankError; "
+        "print([m for m in ('torch', 'IPython', 'plotly', 'ipykernel') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+SPAWNED = """
+import os, signal
+from zerolab import Cluster, RankError
+from zerolab.runtime import launch
+
+launch._launchers[os.getpid()] = launch.SpawnLauncher()
+with Cluster(2, device="cpu") as cluster:
+    import torch.distributed as dist
+    print(cluster.run(dist.get_rank))
+    try:
+        cluster.run(lambda: dist.get_rank() and os.kill(os.getpid(), signal.SIGKILL))
+    except RankError as error:
+        print(error.rank, error.signal)
+"""
+
+
+@pytest.mark.slow
+def test_where_forking_is_not_allowed_ranks_are_spawned_with_the_same_promises(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNED)
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["[0, 1]", "1 SIGKILL"]
 
 
 @pytest.mark.slow

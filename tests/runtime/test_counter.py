@@ -4,7 +4,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from zerolab.runtime.counter import DONE, INSIDE, Board, Position
+from zerolab.runtime.board import DONE, INSIDE, Board, Position
 
 
 def position():

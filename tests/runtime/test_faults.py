@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, CollectiveHang, RankError
-from zerolab.runtime.counter import DONE, FAILED, INSIDE, Position
+from zerolab.runtime.board import DONE, FAILED, INSIDE, Position
 from zerolab.runtime.faults import Outcome, Standing, root_cause, table
 
 

@@ -79,7 +79,7 @@ class Call:
         except BlockingIOError:
             crash = ""  # it ended without a word
         error = faults.rank_error(cause, self._pid(cause.rank), crash, self.standings())
-        error.outcomes = self._outcomes
+        error.outcomes = list(self._outcomes.values())
         return error
 
     def _pid(self, rank: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from zerolab.runtime.cells import Cells
+from zerolab.runtime.faults import Outcome, RankError
 from zerolab.runtime.launch import launcher
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Cluster:
 
     def __init__(self, world_size: int | None = None, device: str = "auto", timeout: float = 20.0) -> None:
         _check(world_size, device, timeout)
-        launcher()  # it imports torch in the background while this process does the same
+        if device != "cuda":  # where one must look first whether there is a GPU at all
+            launcher()  # it imports torch in the background while this process does the same
         gpus = _gpus(device)
         self.device = "cuda" if gpus else "cpu"
         self.world_size = world_size or (gpus if gpus > 1 else 4)
@@ -71,17 +73,8 @@ class Cluster:
             RankError: as `run`; its `recording` holds what the ranks had recorded by then.
         """
         from zerolab.recording.recording import Recording
-        from zerolab.runtime import travel
-        from zerolab.runtime.faults import RankError
 
-        try:
-            answers = self._call("record", fn, args, kwargs, range(self.world_size))
-        except RankError as error:
-            done = [travel.unpack(each.value)[1] for each in error.outcomes.values() if each.kind == "done"]
-            broken = [each.value["recording"] for each in error.outcomes.values() if each.kind == "raised"]
-            parts = sorted((part for part in done + broken if part is not None), key=lambda part: part.rank)
-            error.recording = Recording.merge(parts) if parts else None
-            raise
+        answers = self._call("record", fn, args, kwargs, range(self.world_size))
         return Recording.merge([part for _, part in answers], results=[result for result, _ in answers])
 
     def close(self) -> None:
@@ -124,9 +117,12 @@ class Cluster:
             ranks = self._usable_ranks()
             message = pickle.dumps((task, self._sent_cells.news(), call))
             return [travel.unpack(answer) for answer in ranks.call(message, chosen, self.timeout)]
-        except BaseException:
+        except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
             self._lost = True
             self._let_go()
+            if isinstance(error, RankError):
+                error.recording = _recorded(error.outcomes) if task == "record" else None
+                error.outcomes = []  # a notebook keeps its last error, and need not keep all results with it
             raise
         finally:
             self._busy.release()
@@ -155,6 +151,17 @@ class Cluster:
         if self._ranks is not None:
             self._finalizer()
             self._ranks = None
+
+
+def _recorded(outcomes: list[Outcome]) -> "Recording | None":
+    """What the ranks had recorded when one of them failed; None if nothing reached us."""
+    from zerolab.recording.recording import Recording
+    from zerolab.runtime import travel
+
+    parts = [travel.unpack(outcome.value)[1] for outcome in outcomes if outcome.kind == "done"]
+    parts += [outcome.value["recording"] for outcome in outcomes if outcome.kind == "raised"]
+    found = [part for part in parts if part is not None]
+    return Recording.merge(found) if found else None
 
 
 def most_recent() -> Cluster | None:

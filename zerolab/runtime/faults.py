@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerolab.runtime.counter import DONE, INSIDE, Position
+from zerolab.runtime.board import DONE, INSIDE, Position
 from zerolab.runtime.stack import is_runtime, label
 
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
@@ -43,7 +43,7 @@ class RankError(RuntimeError):
         self.exception, self.signal, self.exitcode = exception, signal, exitcode
         self.traceback = traceback
         self.recording: Any = None
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: list[Outcome] = []  # on its way to the cluster, which empties it
 
     def _render_traceback_(self) -> list[str]:
         """For IPython: the message alone, which holds the rank's traceback; the kernel's own would say nothing."""

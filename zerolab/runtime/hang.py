@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerolab.runtime.counter import INSIDE
+from zerolab.runtime.board import INSIDE
 
 if TYPE_CHECKING:
     from zerolab.runtime.ranks import Ranks

@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
+from zerolab.runtime.board import Board
 from zerolab.runtime.call import Call
-from zerolab.runtime.counter import Board
 from zerolab.runtime.handover import Fds, Setup
 from zerolab.runtime.launch import START_LIMIT, Ending, launcher
 from zerolab.runtime.output import Output

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from zerolab.recording import sources
 from zerolab.runtime import counter, stack, travel
+from zerolab.runtime.board import Board
 from zerolab.runtime.handover import Fds, Setup
 
 _PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl", "socket")
@@ -48,12 +49,13 @@ def main(inherited: Fds) -> None:
 
 
 def _isolate(inherited: Fds) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stopped run costs its ranks; an idle rank has nothing to stop
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.dup2(inherited.output, 1)
     os.dup2(inherited.output, 2)
     for fd, name in ((1, "stdout"), (2, "stderr")):
         sys.__dict__[name] = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    # From a signal handler, so that even a segmentation fault leaves the learner's line behind.
     faulthandler.enable(inherited.crash, all_threads=False)
     sys.modules["__main__"] = types.ModuleType("__main__")  # the server's is of no use to anyone
 
@@ -66,12 +68,14 @@ def _answer_questions(lifeline: Connection, watched: int) -> None:
             frame = sys._current_frames().get(watched)
             lifeline.send_bytes(pickle.dumps((stack.fingerprint(frame), *stack.describe(frame))))
     except (EOFError, OSError):
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+        pass  # the kernel has let go, or has died
+    finally:
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # itself, and what the learner's function has started
 
 
 def _join(setup: Setup, inherited: Fds) -> None:
     """Take over the kernel's surroundings and join the process group; done after a first all_reduce."""
-    os.environ.clear()
+    os.environ.clear()  # the fork server's is from when it was started; a cell may have set variables since
     os.environ.update(setup.environment)
     loopback = "lo" if sys.platform == "linux" else "lo0"
     os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
@@ -81,6 +85,8 @@ def _join(setup: Setup, inherited: Fds) -> None:
     torch.set_num_threads(max(1, setup.cores // setup.world_size))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
+    counter.install()
+    counter.attach(Board(inherited.board, setup.world_size), setup.rank)
     device = None
     if setup.device == "cuda":
         device = torch.device("cuda", setup.rank % torch.cuda.device_count())
@@ -88,9 +94,7 @@ def _join(setup: Setup, inherited: Fds) -> None:
     backend = "cpu:gloo,cuda:nccl" if device is not None and not setup.shared_gpus else "gloo"
     store = dist.FileStore(_path_of(inherited.store), setup.world_size)
     dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
-    dist.all_reduce(torch.ones(1, device=device))
-    counter.install()
-    counter.attach(counter.Board(inherited.board, setup.world_size), setup.rank)
+    dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
 
 
 def _path_of(fd: int) -> str:
