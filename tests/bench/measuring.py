@@ -17,6 +17,7 @@ from statistics import median, quantiles
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+LOAD_BEFORE = round(os.getloadavg()[0], 1)  # of the last minute, before anything here started; a quiet machine has 0
 
 
 @dataclass
@@ -73,7 +74,7 @@ def spread(values: list[float]) -> tuple[float, float, float]:
     return low, median(values), high
 
 
-def machine() -> dict[str, str | int]:
+def machine() -> dict[str, str | int | float]:
     """What the numbers depend on, and nothing that names the machine."""
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     return {
@@ -84,6 +85,7 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        "load_before": LOAD_BEFORE,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
 
