@@ -19,7 +19,7 @@ _NUMBER_DTYPES: dict[type, torch.dtype] = {
 }
 
 
-class _Effect(Enum):
+class Effect(Enum):
     """What an operation does to the ledger."""
 
     NONE = "a view, or it writes into what is there"
@@ -28,11 +28,12 @@ class _Effect(Enum):
     COMMUNICATES = "c10d is asked for something"
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """What is known of an operation; found out once for each."""
 
-    effect: _Effect
+    effect: Effect
     second_is_tensor: bool  # where a number may stand, which torch then makes a tensor of
+    func: Any  # kept, so that no other operation gets its `id`
 
 
 class Watch(TorchDispatchMode):
@@ -41,7 +42,12 @@ class Watch(TorchDispatchMode):
     def __init__(self, log: Log, on_c10d: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._on_c10d = log, log.ledger, on_c10d
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: else torch imports its compiler for the first operation, and asks it before each."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -49,31 +55,34 @@ class Watch(TorchDispatchMode):
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
         if types and any(_wraps_others(kind) for kind in types):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
-        log, ledger = self._log, self._ledger
-        log.operations += 1
+        ledger = self._ledger
+        self._log.operations += 1
         if ledger.freed:
             ledger.settle()
-        kind = self._kinds.get(func)
+        kind = self._kinds.get(id(func))
         if kind is None:
-            kind = self._kinds[func] = _kind_of(func)
-        effect, second_is_tensor = kind
-        if effect is _Effect.COMMUNICATES:
+            kind = self._kinds[id(func)] = _kind_of(func)
+        effect, second_is_tensor, _ = kind
+        if effect is Effect.COMMUNICATES:
             return self._on_c10d(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if effect is not _Effect.NONE:
-            ledger.operation = func
-            if not log.in_backward:
-                log.enter_backward()
-            if result.__class__ is torch.Tensor:
-                ledger.see(result)
-                if effect is _Effect.SHOWS:
-                    ledger.resized(result.untyped_storage())
-            else:
-                self._see_all(result)
+        if effect is not Effect.NONE:
+            self._see(func, result, effect)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_BYTES:
-            ledger.operation = func
-            ledger.touch(_bytes_of_number(args[1], args[0]))
+            ledger.touch(func, _bytes_of_number(args[1], args[0]))
         return result
+
+    def _see(self, func: Any, result: Any, effect: Effect) -> None:
+        ledger = self._ledger
+        ledger.operation = func
+        if not self._log.in_backward and torch._C._current_graph_task_id() != -1:
+            self._log.enter_backward()
+        if result.__class__ is torch.Tensor:
+            ledger.see(result)
+            if effect is Effect.SHOWS:
+                ledger.resized(result.untyped_storage())
+        else:
+            self._see_all(result)
 
     def _see_all(self, result: Any) -> None:
         for tensor in tree_leaves(result):
@@ -81,23 +90,23 @@ class Watch(TorchDispatchMode):
                 self._ledger.see(tensor)
 
 
-def _kind_of(func: Any) -> _Kind:
+def _kind_of(func: Any) -> Kind:
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return _Kind(_Effect.FRESH, second_is_tensor=False)
+        return Kind(Effect.FRESH, second_is_tensor=False, func=func)
     namespace, name = schema.name.split("::")
     second = str(schema.arguments[1].type) if len(schema.arguments) > 1 else ""
     if namespace == "c10d":
-        effect = _Effect.COMMUNICATES
+        effect = Effect.COMMUNICATES
     elif any(value.alias_info is None for value in schema.returns):
-        effect = _Effect.FRESH
+        effect = Effect.FRESH
     elif name in ("lift_fresh", "resize_", "resize_as_", "set_") or any(
         argument.is_out for argument in schema.arguments
     ):
-        effect = _Effect.SHOWS
+        effect = Effect.SHOWS
     else:
-        effect = _Effect.NONE
-    return _Kind(effect, second_is_tensor=second == "Tensor" and not schema.arguments[1].kwarg_only)
+        effect = Effect.NONE
+    return Kind(effect, second_is_tensor=second == "Tensor" and not schema.arguments[1].kwarg_only, func=func)
 
 
 def _bytes_of_number(number: object, other: object) -> int:

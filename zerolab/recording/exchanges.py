@@ -18,6 +18,7 @@ from zerolab.recording import c10d
 from zerolab.recording.events import Phase
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
+from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import intercept, replace
 
 PHASES_OF: dict[str, Phase] = {
@@ -32,10 +33,10 @@ CHECKS = "zerolab/engines/checks.py"  # what is sent from here compares the rank
 
 
 class Exchanges:
-    """Logs collectives and waits; `sync` is called where ownership may have changed."""
+    """Logs collectives and waits, and has ownership looked at again where they change it."""
 
-    def __init__(self, log: Log, sync: Callable[[], None]) -> None:
-        self._log, self._sync = log, sync
+    def __init__(self, log: Log, ownership: Ownership) -> None:
+        self._log, self._ownership = log, ownership
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
         self._works: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
@@ -66,7 +67,7 @@ class Exchanges:
             if self._inside is not None:  # a collective made of others: they are its children
                 return function(flat, group)
             if op != "all_gather":
-                self._sync()  # so that the gradient is known as the one of its flat
+                self._ownership.sync(self._ownership.flat_of(flat))  # so that it is known as the gradient that it is
             ranks = dist.get_process_group_ranks(group) if group is not None else range(dist.get_world_size())
             nbytes = flat.numel() * flat.element_size()
             draft = self._log_collective(op, flat, flat.numel(), nbytes, ranks, numbered=True)
@@ -96,7 +97,7 @@ class Exchanges:
         waiting = self._log_wait(draft)
         with self._within(draft):
             original(exchange)
-        self._sync()
+        self._ownership.sync(draft["unit"])
         self._log.end(waiting)
         self._log.end(draft)
 
@@ -113,6 +114,8 @@ class Exchanges:
         if isinstance(handle, torch.ScriptObject):
             self._newest = dist.Work.unbox(handle)
             self._works[self._newest] = draft
+        if self._inside is None:
+            self._ownership.lend(args)
         self._log.end(draft)
         return result
 

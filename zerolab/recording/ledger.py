@@ -59,8 +59,8 @@ class Ledger:
         if storage._cdata not in self._entries and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
 
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """Takes in that a storage has another size; it keeps its category and its flat, even at size 0."""
+    def resized(self, storage: torch.UntypedStorage) -> str | None:
+        """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
         self.settle()
         entry, nbytes = self._entries.get(storage._cdata), storage.nbytes()
         if entry is None:
@@ -70,10 +70,13 @@ class Ledger:
             self._count(entry.category, -entry.nbytes)
             self.operation = "resize_"
             self._grow(entry, nbytes)
+        return entry.unit if entry is not None else None
 
-    def touch(self, nbytes: int) -> None:
+    def touch(self, operation: object, nbytes: int) -> None:
         """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
-        self._rise(nbytes)
+        if self.total + nbytes > self.peak_total:
+            self.operation = operation
+            self._rise(nbytes)
 
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
         """Says what the storage of `tensor` is for; one that was never seen is older than the recorder."""
@@ -93,6 +96,12 @@ class Ledger:
                 self.peak[entry.category] -= entry.nbytes
                 self.peak[category] += entry.nbytes
             entry.category = category
+
+    def lend(self, tensor: torch.Tensor) -> None:
+        """Says that a tensor is being sent or received: communication, unless it is known to be model state."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        if entry is not None and entry.category in (ACTIVATIONS, OTHER):
+            self.assign(tensor, COMMUNICATION, None)
 
     def unit_of(self, tensor: torch.Tensor) -> str | None:
         """The flat that the storage of `tensor` was assigned to."""

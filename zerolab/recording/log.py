@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
-import torch
-
 from zerolab.recording.events import CATEGORIES, Event, Phase
 from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
 from zerolab.recording.sources import Sources
@@ -111,13 +109,11 @@ class Log:
         """The model computes no more: what is allocated is nothing in particular."""
         self.ledger.category = OTHER
 
-    def enter_backward(self) -> bool:
-        """Notices that autograd has begun to work; True the first time. Called wherever it may have."""
-        if self.in_backward or torch._C._current_graph_task_id() == -1:
-            return False
-        self.in_backward = True
-        self.compute("backward")
-        return True
+    def enter_backward(self) -> None:
+        """Autograd has begun to work."""
+        if not self.in_backward:
+            self.in_backward = True
+            self.compute("backward")
 
     def events(self, rank: int) -> list[Event]:
         """All events so far, as plain values."""

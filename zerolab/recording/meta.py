@@ -51,9 +51,10 @@ def _logical_bytes(log: Log, step: int) -> int:
 
 def _formula(meta: dict[str, object], world_size: int) -> dict[str, int] | None:
     """The closed form for this run, if it is one of the stages and precisions that have one."""
-    from zerolab import theory
+    from zerolab import foreign, theory
 
     stage, num_params, precision = meta["stage"], meta["num_params"], meta["precision"]
-    if stage not in theory.STAGES or precision not in theory.BYTES_PER_PARAMETER or not isinstance(num_params, int):
+    known = stage in theory.STAGES or stage in foreign.FORMS
+    if not known or precision not in theory.BYTES_PER_PARAMETER or not isinstance(num_params, int):
         return None
-    return theory.state_bytes(str(stage), num_params, world_size, str(precision))
+    return foreign.state_bytes(str(stage), num_params, world_size, str(precision))

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
@@ -37,12 +38,14 @@ class Ownership:
         self.stage: str | None = None
         self.optimizer: str | None = None  # the class of the one that made the last update
         self.device = "cpu"
+        self.follows_others = False  # an engine gathers and reduces in code of another system
 
     def add_engine(self, engine: Any) -> None:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
         self.stage = getattr(engine, "stage", None)
-        self.device = engine.flats[0].whole.device.type
+        self.device = next(engine.model.parameters()).device.type
+        self.follows_others |= hasattr(engine, "module")
         self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
@@ -67,19 +70,36 @@ class Ownership:
             self._optimizers.add(optimizer)
         self.sync()
 
+    def lend(self, arguments: Any) -> None:
+        """Notes what another system sends or receives: at no other moment can its buffers be told from the rest."""
+        if self.follows_others:
+            self.sync()
+            for tensor in tree_leaves(arguments):
+                if isinstance(tensor, torch.Tensor):
+                    self._log.ledger.lend(tensor)
+
     def is_known(self, module: nn.Module) -> bool:
         """Whether an engine trains this module, or it was noted before."""
         return module in self._models or any(engine.model is module for engine in self._living())
 
-    def sync(self) -> None:
-        """Looks again: corrects the ledger's categories and logs what has changed."""
+    def flat_of(self, gradient: torch.Tensor) -> str | None:
+        """The name of the flat that collects its gradient in this very tensor."""
+        for engine in self._living():
+            for flat in engine.flats:
+                if getattr(flat, "gradient", None) is gradient:
+                    return str(flat.layout.name)
+        return None
+
+    def sync(self, flat: str | None = None) -> None:
+        """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat."""
         assign = self._log.ledger.assign
         now: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        for held in self._held():
+        for held in self._held() if flat is None else self._held_in(flat):
             assign(held.tensor, held.category, held.unit)
             if held.unit is not None and held.span[1] > held.span[0]:
                 now.setdefault((held.category, held.unit), []).append(held.span)
-        for key in [*now, *(key for key in self._told if key not in now)]:
+        told = [key for key in self._told if key not in now and (flat is None or key[1] == flat)]
+        for key in [*now, *told]:
             spans = merge_spans(now.get(key, ()))
             if self._told.get(key, ()) != spans:
                 self._told[key] = spans
@@ -88,6 +108,16 @@ class Ownership:
 
     def _living(self) -> list[Any]:
         return [engine for known in self._engines if (engine := known()) is not None]
+
+    def _held_in(self, name: str) -> Iterator[Held]:
+        """What is held in one flat of the engines; of everything where an engine cannot say it by flat."""
+        for engine in self._living():
+            for flat in engine.flats:
+                if flat.layout.name == name and hasattr(flat, "holdings"):
+                    for holding in flat.holdings(engine.optimizer.state.get(flat.owned, {})):
+                        yield Held(CATEGORIES.index(holding.category), name, holding.span, holding.tensor)
+                    return
+        yield from self._held()
 
     def _held(self) -> Iterator[Held]:
         for engine in self._living():

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.partition import ROOT, find_units
 from zerolab.recording.ledger import GRADIENTS
@@ -28,6 +29,7 @@ class Passes:
         self._backward: list[Draft] = []  # the root's, and above it the unit's whose turn it is
         self._updating: list[tuple[Any, Draft]] = []
         self._stack: ExitStack | None = None
+        self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are seen
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
@@ -50,12 +52,19 @@ class Passes:
     def know_engine(self, engine: Any) -> None:
         """Does the same for the model of an engine, whose flats say which modules are units."""
         units = dict.fromkeys(flat.layout.unit for flat in engine.flats)
-        self.know(engine.model, [unit for unit in units if unit != ROOT])
+        module = getattr(engine, "module", engine.model)  # some systems put a wrapper around it
+        self.know(module, [unit for unit in units if unit != ROOT])
+        if module is not engine.model:
+            del self._names[id(module)]
+            self._names[id(engine.model)] = (weakref.ref(engine.model), ROOT)
 
     def watch_gradients(self, model: nn.Module) -> None:
         """Has each parameter's gradient counted as one as soon as it exists, before anybody else can move it."""
         for parameter in model.parameters():
             if self._stack is not None and parameter.requires_grad and parameter.is_leaf:
+                if parameter in self._watched:
+                    continue
+                self._watched[parameter] = True
                 handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
                 self._stack.callback(handle.remove)
 
@@ -104,6 +113,9 @@ class Passes:
         if not self._running or self._running[-1][0] is not module:
             return
         _, draft = self._running.pop()
+        if self._ownership.follows_others:  # the unit is still whole, maybe in parameters that were never seen before
+            self.watch_gradients(module)
+            self._ownership.sync()
         self._log.end(draft)
         hook = partial(self._before_backward, draft["unit"])
         for output in (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs):

@@ -44,7 +44,7 @@ class Recorder:
         self._log = Log(self._ledger, self._sources)
         self._ownership = Ownership(self._log)
         self._passes = Passes(self._log, self._ownership)
-        self._exchanges = Exchanges(self._log, self._ownership.sync)
+        self._exchanges = Exchanges(self._log, self._ownership)
         self._stack = ExitStack()
         self._started = 0
         self._complete, self._place = False, (0, 1)
@@ -62,14 +62,16 @@ class Recorder:
         self._started = monotonic_ns()
         with ExitStack() as stack:  # what was put in place is removed if the rest fails
             from zerolab.engines.engine import Engine
+            from zerolab.engines.native import Native
 
-            self._count_what_exists(Engine)
+            self._count_what_exists((Engine, Native))
             self._passes.install(stack)
             if dist.is_available():
                 self._exchanges.install(stack)
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
             for name, wrapper in engine_call(self._passes, self._log, self._ownership).items():
                 stack.enter_context(replace(Engine, name, wrapper))
+                stack.enter_context(replace(Native, name, wrapper))
             stack.enter_context(Watch(self._log, self._exchanges.on_c10d))
             self._stack = stack.pop_all()
         _recording.append(self)
@@ -101,7 +103,7 @@ class Recorder:
             complete=self._complete,
         )
 
-    def _count_what_exists(self, engine_class: type) -> None:
+    def _count_what_exists(self, engine_classes: tuple[type, ...]) -> None:
         """Seeds the ledger with every tensor and engine that Python knows: memory from before the recording."""
         gc.collect()  # an engine and its hooks refer to each other, so one that nobody uses may still lie about
         engines = []
@@ -110,7 +112,7 @@ class Recorder:
             if issubclass(kind, torch.Tensor):
                 if kind in (torch.Tensor, torch.nn.Parameter) and thing.layout is torch.strided:
                     self._ledger.see(thing)
-            elif issubclass(kind, engine_class) and hasattr(thing, "optimizer"):
+            elif issubclass(kind, engine_classes) and hasattr(thing, "optimizer"):
                 engines.append(thing)
         if self._ledger.total:
             self._log.add("note", "before recording", text=f"{self._ledger.total} bytes existed before the recording")
@@ -119,10 +121,11 @@ class Recorder:
         self._ledger.start_peak()
 
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
+        before = storage.size()
         result = original(storage, size)
-        self._ledger.resized(storage)
-        if size == 0:
-            self._ownership.sync()
+        unit = self._ledger.resized(storage)
+        if size == 0 < before:
+            self._ownership.sync(unit)
         return result
 
 
