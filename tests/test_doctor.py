@@ -33,6 +33,11 @@ def test_cards_that_were_hidden_are_not_listed(driver, monkeypatch, chosen, seen
     assert [card["index"] for card in doctor.gpus()] == seen
 
 
+def test_a_card_without_memory_of_its_own_counts_as_none(driver, tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho '0, NVIDIA GB10, [N/A], [N/A], Default, [N/A]'\n")
+    assert [card["memory_free"] for card in doctor.gpus()] == [0]
+
+
 def test_a_box_without_a_driver_has_no_cards(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.gpus() == []

@@ -104,16 +104,21 @@ def gpus() -> list[Gpu]:
 
 
 def _gpu(line: str) -> Gpu:
+    """One line of the driver's answer; cards that share the main memory name none of their own, and count as 0."""
     index, name, total, free, mode, mig = (field.strip() for field in line.split(","))
     mebibyte = 2**20
     return Gpu(
         index=int(index),
         name=name,
-        memory_total=int(total) * mebibyte,
-        memory_free=int(free) * mebibyte,
+        memory_total=_number(total) * mebibyte,
+        memory_free=_number(free) * mebibyte,
         compute_mode=mode,
         mig=mig,
     )
+
+
+def _number(field: str) -> int:
+    return int(field) if field.isdigit() else 0
 
 
 def _visible(index: int) -> bool:
