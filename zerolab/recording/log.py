@@ -90,10 +90,11 @@ class Log:
         self._peak_told = self.ledger.peak
 
     def end_step(self) -> None:
-        """The step's communication is over. Without an update it was no training step, and its number is used again."""
-        current, self.current = self.current, None
+        """The step's communication is over. Without an update so far it goes on: gradients are being accumulated."""
+        current = self.current
         if current is None or current.state is None:
             return
+        self.current = None
         current.peak = self.ledger.peak
         current.operations = self.operations - current.operations
         now = bytes_sent()

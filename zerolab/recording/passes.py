@@ -94,7 +94,6 @@ class Passes:
 
     def _learn(self, module: nn.Module) -> None:
         if not self._ownership.is_known(module):
-            self.watch_gradients(module)
             self._ownership.add_model(module)
         self.know(module, find_units(module))
 
@@ -142,6 +141,7 @@ class Passes:
             self._log.end(self._backward.pop())
         self._log.in_backward = False
         self._log.rest()
+        self._ownership.sync()
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
         log = self._log
@@ -166,13 +166,15 @@ class Passes:
             self._ownership.sync()
 
 
-def engine_call(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Callable[..., Any]]:
+def around_engines(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Callable[..., Any]]:
     """What to do around an engine's methods: by the method's name, functions of (original, engine, ...)."""
 
-    def init(original: Callable[..., Any], engine: Any, model: Any, *args: Any, **keywords: Any) -> None:
-        if isinstance(model, nn.Module):
-            passes.watch_gradients(model)  # before the engine's own hooks, which move the gradients
-        original(engine, model, *args, **keywords)
+    def watch(original: Callable[..., Any], engine: Any) -> None:
+        passes.watch_gradients(engine.model)  # before the engine's own hooks, which move the gradients
+        original(engine)
+
+    def init(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> None:
+        original(engine, *args, **keywords)
         passes.know_engine(engine)
         ownership.add_engine(engine)
 
@@ -188,4 +190,4 @@ def engine_call(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Cal
             log.losses.append(loss.item())
         return loss
 
-    return {"__init__": init, "step": step, "training_step": training_step}
+    return {"__init__": init, "_watch": watch, "step": step, "training_step": training_step}

@@ -19,7 +19,7 @@ from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Log
 from zerolab.recording.meta import describe
 from zerolab.recording.ownership import Ownership
-from zerolab.recording.passes import Passes, engine_call
+from zerolab.recording.passes import Passes, around_engines
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
 
@@ -69,9 +69,10 @@ class Recorder:
             if dist.is_available():
                 self._exchanges.install(stack)
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-            for name, wrapper in engine_call(self._passes, self._log, self._ownership).items():
-                stack.enter_context(replace(Engine, name, wrapper))
-                stack.enter_context(replace(Native, name, wrapper))
+            for name, wrapper in around_engines(self._passes, self._log, self._ownership).items():
+                for kind in (Engine, Native):
+                    if hasattr(kind, name):
+                        stack.enter_context(replace(kind, name, wrapper))
             stack.enter_context(Watch(self._log, self._exchanges.on_c10d))
             self._stack = stack.pop_all()
         _recording.append(self)
