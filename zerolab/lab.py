@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab import models, theory
+from zerolab import foreign, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch
@@ -69,7 +69,8 @@ def compare(
     """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
 
     Args:
-        stages: names, as a sequence or joined by commas: ddp, zero1, zero2, zero3.
+        stages: names, as a sequence or joined by commas: ddp, zero1, zero2, zero3, or another system's: torch-ddp,
+            torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3.
         world_size: number of ranks N, at least 1.
         model: a name of `models.RECIPES`, or a function without arguments that returns a module.
         batches: None for the named model's own; or a list of (inputs, targets), one a step, whose rows are divided
@@ -82,16 +83,17 @@ def compare(
     Raises:
         ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
         TypeError: `model` is neither a name nor a function that returns a module.
+        ImportError: DeepSpeed is not installed.
         RankError: a rank failed; the message has its traceback.
     """
-    chosen = _checked_stages(stages, precision)
+    chosen = _checked_stages(stages, world_size, precision)
     layouts = partition(_build(model), world_size)
     feed = _feed(model, batches, world_size, steps)
     recordings, rows = {}, []
     with Cluster(world_size=world_size, device=device) as cluster:
         for stage in chosen:
             training = partial(train, stage, model, feed, steps, device=cluster.device, precision=precision)
-            recordings[stage] = cluster.record(training)
+            recordings[stage] = cluster.record(partial(training, looked_into=stage in foreign.FORMS))
             seconds = [median(run.seconds[1:]) for run in cluster.run(training)]
             rows.append(_row(recordings[stage], layouts, precision, max(seconds)))
     return Comparison(rows, recordings)
@@ -101,7 +103,7 @@ def record(
     stage: str, world_size: int = 4, model: ModelSource = "gpt-tiny", steps: int = 3, *, device: str = "auto"
 ) -> Recording:
     """One recorded training of `model` under `stage`, as `compare` does it. Raises as `compare` does."""
-    (chosen,) = _checked_stages([stage], "fp32")
+    (chosen,) = _checked_stages([stage], world_size, "fp32")
     partition(_build(model), world_size)  # says what is wrong before any rank starts
     feed = _feed(model, None, world_size, steps)
     with Cluster(world_size=world_size, device=device) as cluster:
@@ -110,32 +112,45 @@ def record(
 
 @dataclass(frozen=True)
 class Training:
-    """One rank's share of a training: its loss of each step, and how long each step took."""
+    """One rank's share of a training: its loss of each step, how long each step took, and what the engine showed."""
 
     losses: list[float]
     seconds: list[float]
+    shown: dict[str, int]
 
 
 def train(
-    stage: str, model: ModelSource, feed: BatchSource, steps: int, *, device: str, precision: str = "fp32"
+    stage: str,
+    model: ModelSource,
+    feed: BatchSource,
+    steps: int,
+    *,
+    device: str,
+    precision: str = "fp32",
+    looked_into: bool = False,
 ) -> Training:
-    """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's."""
+    """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's.
+
+    `looked_into`: note at each update what the engine shows of its state, for a system whose layout is its own.
+    """
     engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
     losses, seconds = [], []
-    for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
-        start = perf_counter()
-        loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
-        losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
-        seconds.append(perf_counter() - start)
-    return Training(losses, seconds)
+    with foreign.shown_at_updates(engine if looked_into else None) as shown:
+        for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
+            start = perf_counter()
+            loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
+            losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
+            seconds.append(perf_counter() - start)
+    return Training(losses, seconds, shown)
 
 
-def _checked_stages(stages: str | Sequence[str], precision: str) -> list[str]:
+def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
     chosen = [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
     if not chosen:
         raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
     for stage in chosen:
-        theory.state_bytes(stage, 1, 1, precision)  # refuses unknown names
+        foreign.state_bytes(stage, 1, 1, precision)  # refuses unknown names
+        foreign.check(stage, world_size, precision)
     return chosen
 
 
@@ -183,7 +198,13 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
     metas: list[dict[str, Any]] = [rank.meta for rank in ranks]
     stage, world_size, trainings = str(recording.meta["stage"]), recording.world_size, recording.results or []
     num_params = sum(layout.numel for layout in layouts)
-    terms = theory.terms(stage, layouts, world_size, precision)  # every rank has equal shards, so equal terms
+    if stage in foreign.FORMS:
+        terms = [
+            foreign.terms(stage, layouts, precision, state=meta["state"], showed=training.shown)
+            for meta, training in zip(metas, trainings, strict=True)
+        ]
+    else:  # every rank has equal shards, so equal terms
+        terms = [theory.terms(stage, layouts, world_size, precision)] * world_size
     return {
         "stage": stage,
         "world_size": world_size,
@@ -192,17 +213,17 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
         "losses": [fmean(step) for step in zip(*(training.losses for training in trainings), strict=True)],
         "state": metas[0]["state"],
         "peak": metas[0]["peak"],
-        "formula": theory.state_bytes(stage, num_params, world_size, precision),
-        "terms": terms,
+        "formula": foreign.state_bytes(stage, num_params, world_size, precision),
+        "terms": terms[0],
         "traffic": {
             "logical_bytes": metas[0]["logical_bytes"][-1],
-            "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
+            "formula_bytes": foreign.traffic_bytes(stage, num_params, world_size, precision),
             "wire_bytes": metas[0]["wire_bytes"][-1] if metas[0]["wire_bytes"] else None,
         },
         "step_seconds": step_seconds,
         "ranks": [
-            {"rank": rank.rank, "state": meta["state"], "peak": meta["peak"], "terms": terms}
-            for rank, meta in zip(ranks, metas, strict=True)
+            {"rank": rank.rank, "state": meta["state"], "peak": meta["peak"], "terms": its}
+            for rank, meta, its in zip(ranks, metas, terms, strict=True)
         ],
     }
 

@@ -74,9 +74,8 @@ class DeepSpeed0(Native):
         """Runs autograd; DeepSpeed communicates meanwhile."""
         self.model.backward(loss)
 
-    def step(self) -> None:
-        """Updates what this rank owns, and clears the gradients; within `accumulate` DeepSpeed only counts."""
-        self.model.step()
+    def _update(self) -> None:
+        self.model.step()  # within `accumulate` it only counts
 
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
@@ -134,8 +133,9 @@ class _Sharded(DeepSpeed0):
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         for key, entry in self.module.state_dict(keep_vars=True).items():
             self._set(entry, state[key])
-            if isinstance(entry, nn.Parameter) and entry.requires_grad:
-                self._deepspeed.utils.safe_set_full_fp32_param(entry, state[key])
+        for master, _, pieces in self._flats():  # DeepSpeed's own setter fails where a parameter is cut unevenly
+            for name, place, start, numel in pieces:
+                master.detach()[place : place + numel] = state[name].flatten()[start : start + numel]
 
     def _set(self, entry: torch.Tensor, value: torch.Tensor) -> None:
         with torch.no_grad():
@@ -156,12 +156,20 @@ class _Sharded(DeepSpeed0):
                 if isinstance(value, torch.Tensor):
                     counted = value.numel() == master.numel() and value.dim() > 0
                     yield from self._covering("optimizer_state", value, 0, pieces if counted else pieces[:1], counted)
+        yield from self._buckets()  # last: a gradient that lies in one is on its way
 
     def _held_parameters(self) -> Iterator[Holding]:
         for name, parameter in self.module.named_parameters():
             yield self._held("parameters", name, parameter)
             if parameter.grad is not None:
                 yield self._held("gradients", name, parameter.grad)
+
+    def _buckets(self) -> Iterator[Holding]:
+        """The buffers in which gradients travel; they may stay when they have arrived."""
+        for bucket in self._zero.ipg_buckets.values():
+            for buffer in bucket.buffer if isinstance(bucket.buffer, list) else [bucket.buffer]:
+                if buffer is not None:
+                    yield Holding("communication", self.flats[0].layout.name, (0, 0), buffer)
 
     def _covering(
         self,

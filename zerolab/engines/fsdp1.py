@@ -53,7 +53,7 @@ class FSDP1(Native):
             raise ValueError(f"backward_prefetch is {backward_prefetch!r}: choose BACKWARD_PRE, BACKWARD_POST or None")
         if offload and not torch.cuda.is_available():
             raise ValueError("FSDP1's CPUOffload pins memory for an accelerator, and there is none: leave offload out")
-        self._options = {
+        self._options: dict[str, Any] = {
             "sharding_strategy": ShardingStrategy[sharding_strategy],
             "backward_prefetch": BackwardPrefetch[backward_prefetch] if backward_prefetch else None,
             "cpu_offload": CPUOffload(offload_params=offload),
@@ -115,7 +115,7 @@ class FSDP1(Native):
 
     def _of_flat(self, prefix: str, flat: Any) -> Iterator[Holding]:
         """The pieces of one flat parameter that are here: `prefix` stands before the names of its parameters."""
-        shard = flat._local_shard
+        shard = getattr(flat, "_local_shard", flat.data)  # from the first forward on
         start = 0 if shard.numel() == flat._unpadded_unsharded_size.numel() else self.rank * shard.numel()
         here, everywhere = (start, start + shard.numel()), (0, 10**18)
         yield from self._pieces("parameters", prefix, flat, shard, here)

@@ -5,11 +5,10 @@ Nth of a unit. What a rank owns can therefore differ between ranks; `holdings` t
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -131,7 +130,9 @@ class HSDP(FSDP2):
             ValueError: an odd number of ranks.
         """
         if self.world_size % 2:
-            raise ValueError(f"hsdp needs two halves of equal size, and {self.world_size} ranks have none: take an even N")
+            raise ValueError(
+                f"hsdp needs two halves of equal size, and {self.world_size} ranks have none: take an even N"
+            )
         return init_device_mesh(device, (2, self.world_size // 2), mesh_dim_names=("replicate", "shard"))
 
 

@@ -121,13 +121,13 @@ class Native:
         loss.backward()
 
     def step(self) -> None:
-        """Updates what this rank owns, and clears the gradients."""
-        if not self._accumulating:
-            self._update()
+        """Updates what this rank owns, and clears the gradients; does neither within `accumulate`."""
+        self._update()
 
     def _update(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if not self._accumulating:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -209,7 +209,7 @@ class TorchDDP(Native):
         bucket_cap_mb: float | None = None,
         **keywords: Any,
     ) -> None:
-        self._options = {
+        self._options: dict[str, Any] = {
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "bucket_cap_mb": bucket_cap_mb,
@@ -263,4 +263,3 @@ class TorchZero1(TorchDDP):
 
     def _state(self) -> Mapping[Any, dict[str, Any]]:
         return self.optimizer.optim.state  # type: ignore[no-any-return]  # the local optimizer, over this rank's part
-

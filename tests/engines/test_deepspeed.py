@@ -1,0 +1,122 @@
+"""DeepSpeed behind the same step; one cluster for all stages, because its first engine takes seconds to start."""
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from awkward import batch, distance, loss_fn, make, shard_of, train_sharded
+from torch import nn
+
+from zerolab.engines import ENGINES
+
+STAGES = [f"deepspeed-{number}" for number in range(4)]
+TOLERANCE = 1e-6  # in fp32 on gloo DeepSpeed adds up what torch adds up; measured 1.2e-7
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+
+
+def my_rows(step):
+    """This rank's rows of a step's batch."""
+    import torch.distributed as dist
+
+    return [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step)]
+
+
+def train_and_look(stage):
+    """Three steps of AdamW; what the engine showed of its state at the last update."""
+    from zerolab.foreign import shown_at_updates
+
+    engine = ENGINES[stage](make(), torch.optim.AdamW, lr=1e-3)
+    with shown_at_updates(engine) as shown:
+        for step in range(3):
+            engine.training_step(*my_rows(step), loss_fn)
+    return shown
+
+
+def train_in_every_way(stage):
+    """Weights after plain steps, after an accumulated and clipped one with its norm, and what another engine loads."""
+    weights = train_sharded(stage, torch.optim.SGD, 4, lr=0.1)
+    clipped = ENGINES[stage](make(), torch.optim.SGD, lr=0.5)
+    with clipped.accumulate():
+        clipped.training_step(*my_rows(10), loss_fn)
+    tokens, targets = my_rows(11)
+    clipped.backward(loss_fn(clipped.model(tokens), targets))
+    norm = float(clipped.clip_grad_norm_(0.05))
+    clipped.step()
+    loaded = ENGINES[stage](make(), torch.optim.SGD, lr=0.1)
+    loaded.load_state_dict(clipped.state_dict())
+    copy = loaded.state_dict()
+    for engine in (clipped, loaded):  # what was loaded is also what trains
+        engine.optimizer.param_groups[0]["lr"] = 0.1
+        engine.training_step(*my_rows(12), loss_fn)
+    return weights, norm, clipped.state_dict(), loaded.state_dict(), copy
+
+
+@pytest.fixture(scope="module")
+def recordings(clusters, require):
+    """Each stage's recording of `train_and_look`."""
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    return {stage: clusters(2).record(train_and_look, stage) for stage in STAGES}
+
+
+@pytest.fixture(scope="module")
+def trained(clusters, require):
+    """Each stage's results of `train_in_every_way`, rank by rank."""
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    return {stage: clusters(2).run(train_in_every_way, stage) for stage in STAGES}
+
+
+@pytest.fixture(scope="module")
+def as_ddp(clusters):
+    """What our ddp reaches in four steps of SGD."""
+    return clusters(2).run(train_sharded, "ddp", torch.optim.SGD, steps=4, lr=0.1)[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_sgd_reaches_the_weights_of_ddp(trained, as_ddp, stage):
+    for weights, *_ in trained[stage]:
+        assert distance(weights, as_ddp) <= TOLERANCE
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_accumulated_and_clipped_gradients_give_the_weights_of_one_process(trained, stage):
+    reference = make()
+    for step in (10, 11):
+        tokens, targets = batch(step)
+        loss_fn(reference(tokens), targets).backward()
+    norm = nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+    torch.optim.SGD(reference.parameters(), lr=0.5).step()
+    for _, measured, clipped_on, loaded_on, copy in trained[stage]:
+        assert measured == pytest.approx(norm.item(), rel=1e-5)
+        assert distance(copy, reference.state_dict()) <= TOLERANCE
+        assert distance(loaded_on, clipped_on) == 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(recordings, stage):
+    recording = recordings[stage]
+    for rank, shown in zip(recording.ranks, recording.results, strict=True):
+        assert rank.meta["state"] == {category: shown[category] for category in rank.meta["state"]}
+
+
+def test_all_bytes_go_through_torch_where_the_recorder_sees_them(recordings):
+    for stage, recording in recordings.items():
+        collectives = {e.op for e in recording.ranks[0].events if e.kind == "collective" and e.step}
+        assert collectives & {"all_reduce", "reduce_scatter"}, stage
+        assert ("all_gather" in collectives) == (stage != "deepspeed-0")
+
+
+def test_without_the_package_it_is_one_sentence_with_the_remedy(monkeypatch):
+    from zerolab.engines.deepspeed import import_deepspeed
+
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(ImportError, match=r'DeepSpeed is not installed: pip install "zerolab\[deepspeed\]"'):
+        import_deepspeed()
+
+
+def test_compare_says_so_before_any_rank_starts(monkeypatch):
+    from zerolab import compare, foreign
+
+    monkeypatch.setattr(foreign, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match="DeepSpeed is not installed"):
+        compare(["deepspeed-2"], world_size=2, model="mlp-odd", steps=2, device="cpu")

@@ -1,0 +1,208 @@
+"""torch's own systems behind the same step: they agree with our ddp, show what they hold, and refuse in words."""
+
+import sys
+from functools import partial
+
+import pytest
+import torch
+from awkward import batch, distance, loss_fn, make, shard_of, train_alone, train_sharded
+from torch import nn
+
+from zerolab import RankError
+from zerolab.engines import ENGINES
+
+OPTIONS = {"torch-ddp": {"find_unused_parameters": True}, "torch-zero1": {"find_unused_parameters": True}}
+STAGES = ["torch-ddp", "torch-zero1", "fsdp1", "fsdp2", "hsdp"]
+VARIANTS = {
+    "torch-ddp": {"find_unused_parameters": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 0.001},
+    "torch-zero1": {"find_unused_parameters": True, "parameters_as_bucket_view": True},
+    "fsdp1": {"sharding_strategy": "SHARD_GRAD_OP", "backward_prefetch": "BACKWARD_POST"},
+    "fsdp2": {"reshard_after_forward": False},
+}
+
+
+def my_rows(step):
+    """This rank's rows of a step's batch."""
+    import torch.distributed as dist
+
+    return [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step)]
+
+
+def build(stage, *arguments, **keywords):
+    """An engine over the awkward model, with the options that the system needs for it."""
+    return ENGINES[stage](make(), *arguments, **OPTIONS.get(stage, {}), **keywords)
+
+
+def sizes(stage):
+    """Two ranks; for hsdp four, so that both its dimensions are more than one."""
+    return 4 if stage == "hsdp" else 2
+
+
+@pytest.fixture(scope="module")
+def as_ddp(clusters):
+    """What our ddp reaches in four steps of SGD."""
+    return clusters(2).run(train_sharded, "ddp", torch.optim.SGD, steps=4, lr=0.1)[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_sgd_reaches_the_weights_of_ddp(clusters, as_ddp, stage):
+    options = OPTIONS.get(stage, {})
+    for state in clusters(sizes(stage)).run(train_sharded, stage, torch.optim.SGD, steps=4, lr=0.1, **options):
+        assert distance(state, as_ddp) <= 1e-6
+
+
+@pytest.mark.parametrize("stage", VARIANTS)
+def test_an_option_of_speed_or_memory_does_not_change_what_is_learned(clusters, as_ddp, stage):
+    for state in clusters(2).run(train_sharded, stage, torch.optim.SGD, steps=4, lr=0.1, **VARIANTS[stage]):
+        assert distance(state, as_ddp) <= 1e-6
+
+
+def test_a_size_based_wrap_policy_makes_other_units_and_the_same_weights(clusters, as_ddp):
+    def by_size():
+        from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+        policy = partial(size_based_auto_wrap_policy, min_num_params=150)
+        engine = build("fsdp1", torch.optim.SGD, lr=0.1, auto_wrap_policy=policy)
+        for step in range(4):
+            engine.training_step(*my_rows(step), loss_fn)
+        flats = sum(type(module).__name__ == "FullyShardedDataParallel" for module in engine.model.modules())
+        return flats, engine.state_dict()
+
+    for flats, state in clusters(2).run(by_size):
+        assert flats == 1 + 4  # a block has 189 parameters or more, a layer of it at most 104
+        assert distance(state, as_ddp) <= 1e-6
+
+
+def test_fsdp2_keeps_shards_on_the_cpu_where_there_is_no_accelerator(clusters, as_ddp):
+    for state in clusters(2).run(train_sharded, "fsdp2", torch.optim.SGD, steps=4, lr=0.1, offload=True):
+        assert distance(state, as_ddp) <= 1e-6
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_accumulated_and_clipped_gradients_give_the_weights_of_one_process(clusters, stage):
+    def accumulate_and_clip():
+        engine = build(stage, torch.optim.SGD, lr=0.5)
+        with engine.accumulate():
+            engine.training_step(*my_rows(10), loss_fn)
+        tokens, targets = my_rows(11)
+        engine.backward(loss_fn(engine.model(tokens), targets))
+        norm = engine.clip_grad_norm_(0.05)
+        engine.step()
+        return float(norm), engine.state_dict()
+
+    reference = make()
+    for step in (10, 11):
+        tokens, targets = batch(step)
+        loss_fn(reference(tokens), targets).backward()
+    norm = nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+    torch.optim.SGD(reference.parameters(), lr=0.5).step()
+    for measured, state in clusters(sizes(stage)).run(accumulate_and_clip):
+        assert measured == pytest.approx(norm.item(), rel=1e-5)
+        assert distance(state, reference.state_dict()) <= 1e-6
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_state_dict_has_the_modules_own_keys_and_loads_into_another_engine(clusters, stage):
+    def save_and_load():
+        engine = build(stage, torch.optim.SGD, lr=0.1)
+        engine.training_step(*my_rows(0), loss_fn)
+        saved = engine.state_dict()
+        other = build(stage, torch.optim.SGD, lr=0.1)
+        other.load_state_dict(saved)
+        loaded = other.state_dict()
+        other.training_step(*my_rows(1), loss_fn)  # what was loaded is also what trains
+        engine.training_step(*my_rows(1), loss_fn)
+        return saved, loaded, distance(engine.state_dict(), other.state_dict())
+
+    for saved, loaded, later in clusters(2).run(save_and_load):
+        assert saved.keys() == make().state_dict().keys()
+        assert distance(saved, loaded) == 0
+        assert later == 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(clusters, stage):
+    recordings = clusters(sizes(stage)).record(train_and_look, stage)
+    for rank, shown in zip(recordings.ranks, recordings.results, strict=True):
+        assert rank.meta["stage"] == stage
+        assert rank.meta["state"] == {category: shown[category] for category in rank.meta["state"]}
+
+
+def train_and_look(stage):
+    """Three steps of AdamW; what the engine showed of its state at the last update."""
+    from zerolab.foreign import shown_at_updates
+
+    engine = build(stage, torch.optim.AdamW, lr=1e-3)
+    with shown_at_updates(engine) as shown:
+        for step in range(3):
+            engine.training_step(*my_rows(step), loss_fn)
+    return shown
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2"])
+def test_a_unit_is_seen_whole_while_it_is_used_and_only_then(clusters, stage):
+    recording = clusters(2).record(train_and_look, stage)
+    whole = next(unit.numel for unit in recording.units if unit.name == "blocks.0")
+    held = [
+        sum(stop - start for start, stop in event.spans)
+        for event in recording.ranks[0].events
+        if (event.op, event.unit, event.category, event.step) == ("hold", "blocks.0", "parameters", 3)
+    ]
+    assert max(held) == whole
+    assert held[-1] < 0.6 * whole
+    gathers = [e for e in recording.ranks[0].events if e.step == 3 and (e.kind, e.op) == ("collective", "all_gather")]
+    assert len(gathers) == 5 + 4  # every unit for forward; for backward all but the root, which stays
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2"])
+def test_bf16_trains_over_fp32_masters(clusters, stage):
+    for state in clusters(2).run(train_sharded, stage, torch.optim.SGD, steps=3, lr=0.1, precision="bf16"):
+        assert {value.dtype for value in state.values()} == {torch.float32}
+        assert distance(state, train_alone(torch.optim.SGD, steps=3, lr=0.1)) <= 2e-2
+
+
+@pytest.mark.parametrize("stage", ["torch-ddp", "torch-zero1", "fsdp1", "fsdp2"])
+def test_frozen_parameters_and_groups_are_left_as_they_should_be(clusters, stage):
+    options = {"frozen": ("blocks.1", "blocks.2.0"), "lr": 0.1, "weight_decay": 0.5, **OPTIONS.get(stage, {})}
+    groups = [(lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})]
+    start = make().state_dict()
+    for state in clusters(2).run(train_sharded, stage, torch.optim.AdamW, 2, param_groups=groups, **options):
+        moved = {name for name in start if not torch.equal(state[name], start[name])}
+        assert "blocks.0.0.weight" in moved
+        assert not any(name.startswith(("blocks.1", "blocks.2.0")) for name in moved)
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "message"),
+    [
+        ("torch-ddp", {"precision": "bf16"}, "torch-ddp has no bf16 with fp32 masters"),
+        ("fsdp1", {"sharding_strategy": "HALF"}, "sharding_strategy is 'HALF': choose FULL_SHARD or SHARD_GRAD_OP"),
+        ("fsdp1", {"backward_prefetch": "LATE"}, "backward_prefetch is 'LATE': choose BACKWARD_PRE"),
+        ("fsdp2", {"momentun": 0.9}, "SGD does not take"),
+        ("hsdp", {}, "hsdp needs two halves of equal size, and 3 ranks have none: take an even N"),
+    ],
+)
+def test_wrong_use_gets_a_sentence(clusters, stage, options, message):
+    world_size = 3 if stage == "hsdp" else 2
+    with pytest.raises(RankError, match=message):
+        clusters(world_size).run(build, stage, torch.optim.SGD, lr=0.1, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator FSDP1 can offload")
+def test_fsdp1_says_that_its_offload_needs_an_accelerator(clusters):
+    with pytest.raises(RankError, match="FSDP1's CPUOffload pins memory for an accelerator, and there is none"):
+        clusters(2).run(build, "fsdp1", torch.optim.SGD, lr=0.1, offload=True)
+
+
+def test_engines_come_in_the_order_of_the_lessons_and_are_imported_when_asked_for():
+    import subprocess
+
+    code = (
+        "import sys; from zerolab.engines import ENGINES; print(*ENGINES); print('fsdp2' in ENGINES, len(ENGINES));"
+        "print([name for name in sys.modules if name.startswith(('zerolab.engines.fsdp', 'deepspeed'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert out[0] == (
+        "ddp zero1 zero2 zero3 torch-ddp torch-zero1 fsdp1 fsdp2 hsdp deepspeed-0 deepspeed-1 deepspeed-2 deepspeed-3"
+    )
+    assert out[1:] == ["True 13", "[]"]

@@ -1,0 +1,140 @@
+"""Other systems beside the formulas: which closed form is theirs, and what they hold beyond it, read off themselves.
+
+What this project's engines hold beyond the formula follows from the layout of their flats (`theory.terms`). Another
+system lays things out its own way, so here the terms are read from its own tensors at the optimizer's update. What the
+ledger counts as model state and the system does not show is a term of its own, `not_shown`: nothing hides in a sum.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from zerolab import theory
+from zerolab.engines.partition import FlatLayout
+
+FORMS = {
+    "torch-ddp": "ddp",
+    "torch-zero1": "zero1",
+    "fsdp1": "zero3",
+    "fsdp2": "zero3",
+    "hsdp": "zero3",
+    "deepspeed-0": "ddp",
+    "deepspeed-1": "zero1",
+    "deepspeed-2": "zero2",
+    "deepspeed-3": "zero3",
+}
+"""The stage whose closed form a system should follow; hsdp with half the ranks."""
+
+WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
+
+
+def check(stage: str, world_size: int, precision: str) -> None:
+    """Refuses what another system cannot do, before any rank starts.
+
+    Raises:
+        ValueError: an odd number of ranks for hsdp, or bf16 where a system keeps no fp32 masters.
+        ImportError: DeepSpeed is asked for and not installed.
+    """
+    if stage == "hsdp" and world_size % 2:
+        raise ValueError(f"hsdp needs two halves of equal size, and {world_size} ranks have none: take an even N")
+    if precision == "bf16" and stage in WITHOUT_MASTERS:
+        raise ValueError(f"{stage} has no bf16 with fp32 masters: leave it out, or compare in fp32")
+    if stage.startswith("deepspeed") and find_spec("deepspeed") is None:
+        raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"')
+
+
+def state_bytes(stage: str, num_params: int, world_size: int, precision: str) -> dict[str, int]:
+    """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks."""
+    return theory.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
+
+
+def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
+    """`theory.traffic_bytes`, for other systems too; hsdp's halves also add up their shards of the gradients.
+
+    Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
+    """
+    shards = _shards(stage, world_size)
+    within = theory.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
+    return within + (theory.traffic_bytes("ddp", num_params, 2, precision) // shards if stage == "hsdp" else 0)
+
+
+def _shards(stage: str, world_size: int) -> int:
+    return max(world_size // 2, 1) if stage == "hsdp" else world_size
+
+
+@contextmanager
+def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
+    """Gives a dictionary that holds, after each update of `engine`, what it showed then; None shows nothing."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    latest: dict[str, int] = {}
+    updating: list[Any] = []
+
+    def before(optimizer: Any, *_: Any) -> None:
+        if not updating or updating[-1] is optimizer:  # not for an optimizer inside another one
+            updating[:] = [optimizer]
+            latest.update(shown(engine))
+
+    handle = register_optimizer_step_pre_hook(before) if engine is not None else None
+    try:
+        yield latest
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def shown(engine: Any) -> dict[str, int]:
+    """Bytes that `engine.holdings()` shows now, each storage once.
+
+    Returns:
+        By category; `step_counters`, which are among the optimizer's; and by `padding of` a category what its storages
+        have beyond the parameters that lie in them.
+    """
+    storages: dict[int, tuple[str, int, bool]] = {}
+    covered: dict[int, set[tuple[str, tuple[int, int], int]]] = {}
+    for holding in engine.holdings():
+        storage = holding.tensor.untyped_storage()
+        key, (start, stop) = storage._cdata, holding.span  # noqa: SLF001  (storages have no public identity)
+        storages[key] = holding.category, storage.nbytes(), holding.tensor.dim() == 0
+        if stop > start:
+            covered.setdefault(key, set()).add((holding.unit, holding.span, holding.tensor.element_size()))
+    sums: Counter[str] = Counter()
+    for key, (category, nbytes, is_number) in storages.items():
+        sums[category] += nbytes
+        if is_number and category == "optimizer_state":
+            sums["step_counters"] += nbytes
+        else:
+            lying_in_it = sum((stop - start) * width for _, (start, stop), width in covered.get(key, ()))
+            sums[f"padding of {category}"] += nbytes - lying_in_it
+    return dict(sums)
+
+
+def terms(
+    stage: str, layouts: list[FlatLayout], precision: str, *, state: dict[str, int], showed: dict[str, int]
+) -> dict[str, int]:
+    """What one rank of another system holds beyond its closed form, by name; their sum is `state` minus the formula.
+
+    * `step_counters`, `padding`: as in `theory.terms`, but as the system has them.
+    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
+    * `more_parameters`, `more_gradients`, `more_optimizer_state`: the system hands out whole parameters or rows, so
+      that a rank may have more or less than its Nth; or it keeps another copy, or another precision, than the formula
+      says (DeepSpeed's fp32 masters in fp32; FSDP's bf16, whose shards are fp32). Negative where it has less.
+    * `not_shown`: what the ledger counts as model state and the system's own tensors do not account for.
+    """
+    num_params, world_size = sum(layout.numel for layout in layouts), layouts[0].world_size
+    trained = sum(layout.numel for layout in layouts if not layout.frozen)
+    formula = state_bytes(stage, num_params, world_size, precision)
+    needed = state_bytes(stage, trained, world_size, precision) | {"parameters": formula["parameters"]}
+    seen = Counter(showed)
+    padding = {category: seen[f"padding of {category}"] for category in theory.STATE_CATEGORIES}
+    counted = {category: seen[category] - padding[category] for category in theory.STATE_CATEGORIES}
+    counted["optimizer_state"] -= seen["step_counters"]
+    return {
+        "padding": sum(padding.values()),
+        "step_counters": seen["step_counters"],
+        "frozen": sum(needed.values()) - sum(formula.values()),
+        **{f"more_{category}": counted[category] - needed[category] for category in theory.STATE_CATEGORIES},
+        "not_shown": sum(state.values()) - sum(seen[category] for category in theory.STATE_CATEGORIES),
+    }
