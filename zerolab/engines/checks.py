@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 WHOLE_TENSOR_OPTIMIZERS = {
     "LBFGS": "it searches along one direction for all parameters together",
@@ -30,6 +32,30 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
         inspect.signature(optimizer_cls).bind([], **keywords)
     except TypeError as error:
         raise TypeError(f"{optimizer_cls.__name__} does not take {sorted(keywords)}: {error}") from None
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Refuses parameters that cannot be laid into flats.
+
+    Raises:
+        TypeError: `model` is no module.
+        ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is {model!r}: pass a torch.nn.Module")
+    names: dict[Any, str] = {}
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ValueError(  # noqa: TRY004  (it is the right type, too early)
+                f"{name!r} has no shape yet: pass a batch through the model before making the engine"
+            )
+        if parameter.device.type == "meta":
+            raise ValueError(f"{name!r} is on the meta device and has no values: call model.to_empty, then initialise")
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise ValueError(f"{name!r} belongs to an engine already (or has a gradient hook): make a new model")
+        memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
+        if parameter.numel() and names.setdefault(memory, name) != name:
+            raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
 
 
 def check_same_on_all_ranks(numbers: list[int], what: str) -> None:

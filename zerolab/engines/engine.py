@@ -8,7 +8,7 @@ flight, and a plain torch optimizer updates what the rank owns.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,10 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines import checkpoint
-from zerolab.engines.checks import check_optimizer, check_same_on_all_ranks, check_state, rows
+from zerolab.engines.checks import check_optimizer, check_parameters, check_same_on_all_ranks, check_state, rows
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
+from zerolab.engines.graph import parameters_behind
 from zerolab.engines.partition import FlatLayout, ParamGroups, Slot, partition
 from zerolab.engines.precision import cast_floating, compute_dtype
 
@@ -67,6 +68,7 @@ class Engine:
         **optimizer_keywords: Any,
     ) -> None:
         check_optimizer(optimizer_cls, optimizer_keywords)
+        check_parameters(model)
         self.model, self.rank, self.world_size = model, dist.get_rank(), dist.get_world_size()
         self.precision, self.reduce_dtype, self.overlap = precision, reduce_dtype, overlap
         self._dtype = compute_dtype(precision)
@@ -79,6 +81,7 @@ class Engine:
             raise ValueError(f"all {len(parameters)} parameters of {type(model).__name__} are frozen: nothing to train")
         self.optimizer: torch.optim.Optimizer = optimizer_cls(self._groups(param_groups), **optimizer_keywords)
         self._in_flight: tuple[Flat, Exchange] | None = None
+        self._to_reduce: list[Flat] = []
         self._accumulating = self._reduced = False
         model.register_forward_pre_hook(self._prepare_inputs, with_kwargs=True)
         self._rows_compared = False
@@ -105,8 +108,15 @@ class Engine:
     # The step.
 
     def training_step(self, inputs: Any, targets: Any, loss_fn: LossFunction) -> torch.Tensor:
-        """One step on this rank's batch: forward, backward, communicate, update. Returns this rank's loss, detached."""
-        loss = loss_fn(self.model(inputs), targets)
+        """One step on this rank's batch: forward, backward, communicate, update. Returns this rank's loss, detached.
+
+        Args:
+            inputs: what the model takes; a mapping is passed as keywords, `model(**inputs)`, anything else as it is.
+            targets: what `loss_fn` compares the model's outputs with.
+            loss_fn: of outputs and targets; its value is the loss, a mean over the batch.
+        """
+        outputs = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
+        loss = loss_fn(outputs, targets)
         self.backward(loss)
         self.step()
         return loss.detach()
@@ -114,19 +124,25 @@ class Engine:
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd; when it returns, this rank's part of the mean gradient is in place.
 
+        If it raises, the gradients of the step are dropped, those of its earlier micro-batches too.
+
         Raises:
-            RuntimeError: a second backward before `step()`, outside `accumulate()`.
+            RuntimeError: a second backward before `step()`, outside `accumulate()`; a loss that needs no gradient, or
+                one through reentrant checkpointing or a parameter that was frozen when the engine was made.
         """
         if self._reduced:
             raise RuntimeError("a second backward() before step(): wrap all but the last one in engine.accumulate()")
-        for flat in self.trainable:
-            flat.awaited = set(flat.layout.slots)
-        loss.backward()
-        if self._reduces_now():
-            for flat in reversed(self.trainable):
-                if flat.awaited:  # some parameter took no part in this loss: its gradient is zero
-                    self._start_reduction(flat)
+        self._await_gradients(parameters_behind(loss))
+        try:
+            loss.backward()
+            for flat in self.trainable:
+                flat.awaited.clear()
+            while self._to_reduce:  # what no gradient came for: it is zero
+                self._start_reduction(self._to_reduce.pop(0))
             self._finish_reduction()
+        except Exception:
+            self._drop_gradients()
+            raise
         self._reduced = not self._accumulating
 
     def step(self) -> None:
@@ -174,13 +190,41 @@ class Engine:
             for slot, parameter in flat.members():
                 parameter.register_post_accumulate_grad_hook(partial(Engine._collect, engine, number, slot))
 
+    def _await_gradients(self, parameters: set[int]) -> None:
+        """Every rank will reduce in this order, whichever gradients it gets and when."""
+        for flat in self.flats:
+            flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in parameters}
+            if flat.layout.frozen and flat.awaited:
+                name = flat.awaited.pop().name
+                raise RuntimeError(f"{name!r} was frozen when the engine was made: make a new engine to train it")
+        self._to_reduce = self.trainable[::-1] if self._reduces_now() else []
+
     def _collect(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
-        flat = self.trainable[number]
-        if parameter.grad is not None:
-            flat.collect(slot, parameter.grad)
-            parameter.grad = None
-            if not flat.awaited and self._reduces_now():
-                self._start_reduction(flat)
+        flat, gradient = self.trainable[number], parameter.grad
+        parameter.grad = None
+        if slot not in flat.awaited:
+            raise RuntimeError(
+                f"{slot.name!r} got a gradient that engine.backward() does not await: call engine.backward(loss), not "
+                "loss.backward(), and no backward within backward; freeze what the loss of another model passes through"
+            )
+        if gradient is not None:
+            flat.collect(slot, gradient)
+        self._reduce_what_is_ready()
+
+    def _reduce_what_is_ready(self) -> None:
+        while self._to_reduce and self._is_ready(self._to_reduce[0]):
+            self._start_reduction(self._to_reduce.pop(0))
+
+    def _is_ready(self, flat: Flat) -> bool:
+        return not flat.awaited
+
+    def _drop_gradients(self) -> None:
+        if self._in_flight is not None:
+            self._in_flight[1].wait()  # until then nothing of it may be freed
+        self._in_flight, self._to_reduce = None, []
+        for flat in self.trainable:
+            flat.gradient = flat.mean = None
+            flat.awaited.clear()
 
     def _reduces_now(self) -> bool:
         return not self._accumulating or self.reduces_every_backward
@@ -205,8 +249,10 @@ class Engine:
         flat.gradient_dtype = self.reduce_dtype or self._dtype or layout.dtype
         dist.broadcast(flat.whole, src=0)
         exact = flat.whole
-        flat.whole = exact.to(self._dtype or layout.dtype)
+        flat.whole = exact.to(self._dtype) if self._dtype and layout.dtype.is_floating_point else exact
         flat.show()
+        for parameter in parameters:
+            parameter.grad = None  # a gradient from before would count in the first step
         flat.shard = self.own(flat)
         if flat.whole is exact or layout.frozen:
             flat.owned = nn.Parameter(flat.shard, requires_grad=not layout.frozen)
@@ -263,6 +309,10 @@ class Engine:
         """Takes model and optimizer from a file that `save` wrote, on this or any other number of ranks."""
         checkpoint.load(self, path)
 
+    def __reduce__(self) -> Any:
+        """Refuses to be copied or sent, and with it the model, whose hooks lead here."""
+        raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
+
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state right now; several holdings may lie in one storage."""
         for flat in self.flats:
@@ -270,7 +320,7 @@ class Engine:
 
     def _prepare_inputs(self, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, Any] | None:
         """Compares the first batch: the ranks must bring as many rows each, or their mean is not the batch's."""
-        if not self._rows_compared:
+        if not self._rows_compared and torch.is_grad_enabled():  # an evaluation may differ, or be rank 0's alone
             check_same_on_all_ranks([rows(inputs, keywords)], "the numbers of rows in the first batch")
             self._rows_compared = True
         return None if self._dtype is None else cast_floating((inputs, keywords), self._dtype)

@@ -44,7 +44,7 @@ class Flat:
         self.layout, self.parameters, self.rank = layout, parameters, rank
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
-        self.awaited: set[Slot] = set(layout.slots)  # the parameters that owe this backward a gradient
+        self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
         self.gradient_dtype = layout.dtype
 
@@ -78,6 +78,12 @@ class Flat:
         for parameter, view in zip(self.parameters, self.views(self.whole), strict=True):
             parameter.data = view
 
+    def hide(self) -> None:
+        """Makes the module's parameters empty, because `whole` is about to go."""
+        with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
+            for parameter in self.parameters:
+                parameter.data = self.whole.new_empty(0)
+
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
         if self.whole.untyped_storage().size():
@@ -88,7 +94,7 @@ class Flat:
 
     def collect(self, slot: Slot, gradient: torch.Tensor) -> None:
         """Adds one parameter's finished gradient at its place in the flat's."""
-        self.collected()[slot.start : slot.stop].add_(gradient.reshape(-1))
+        self.collected()[slot.start : slot.stop].add_(gradient.to_dense().reshape(-1))
         self.awaited.discard(slot)
 
     def collected(self) -> torch.Tensor:

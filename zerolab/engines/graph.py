@@ -1,0 +1,52 @@
+"""What autograd will do for a loss, read from its graph before it runs; and what gradients will come back through."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+
+def parameters_behind(loss: torch.Tensor) -> set[int]:
+    """The ids of the leaf tensors whose gradients `loss.backward()` computes.
+
+    Raises:
+        TypeError: the loss is no tensor.
+        RuntimeError: it needs no gradient, or reentrant activation checkpointing took part in it.
+    """
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"the loss is a {type(loss).__name__}: pass a tensor of one element, such as outputs.loss")
+    if not loss.requires_grad:
+        raise RuntimeError("the loss needs no gradient: compute it outside no_grad, from what engine.model returns")
+    found, seen, waiting = set(), set(), [torch.autograd.graph.get_gradient_edge(loss).node]
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        kind = type(node).__name__
+        if kind == "AccumulateGrad":
+            found.add(id(node.variable))
+        elif kind == "CheckpointFunctionBackward":  # runs backward within backward, where nothing can be awaited
+            raise RuntimeError("reentrant activation checkpointing: call checkpoint(..., use_reentrant=False) instead")
+        waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def is_running() -> bool:
+    """Whether autograd is at work in this thread: a forward that runs now is a recomputation."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch.utils.checkpoint asks the same)
+
+
+def tensors_needing_gradient(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a nest of tuples, lists, dicts and dataclasses through which a gradient will come back."""
+    if isinstance(values, torch.Tensor):
+        if values.requires_grad:
+            yield values
+    elif isinstance(values, Mapping):
+        yield from tensors_needing_gradient(tuple(values.values()))
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from tensors_needing_gradient(value)
+    elif is_dataclass(values):
+        yield from tensors_needing_gradient([getattr(values, field.name) for field in fields(values)])
