@@ -13,15 +13,15 @@ class Order:
     def __init__(self, ahead: int) -> None:
         self._ahead = ahead
         self._last: list[str] = []
-        self._now: list[str] = []
+        self.now: list[str] = []
 
     def begin(self) -> None:
         """A new pass begins."""
-        self._last, self._now = self._now, []
+        self._last, self.now = self.now, []
 
     def use(self, unit: str) -> list[str]:
         """Notes that `unit` is used now; returns the units that are expected next, the nearest first."""
-        place = len(self._now)
-        self._now.append(unit)
+        place = len(self.now)
+        self.now.append(unit)
         expected = self._last[place : place + 1 + self._ahead]
         return expected[1:] if expected[:1] == [unit] else []

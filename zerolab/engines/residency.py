@@ -1,0 +1,166 @@
+"""When a unit must be whole, for an engine that keeps no parameters but its shards.
+
+A unit is gathered before the outermost module runs that holds parameters of it, and again when the first gradient
+comes back to what such a module gave. It is released after the module, and in backward when it owes no gradient any
+more: all of its parameters have theirs, and so have the inputs that the unit was given.
+"""
+
+from collections import Counter, defaultdict
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from zerolab.engines.checks import check_same_on_all_ranks
+from zerolab.engines.engine import Engine
+from zerolab.engines.flat import Flat
+from zerolab.engines.graph import is_running, tensors_needing_gradient
+from zerolab.engines.order import Order
+from zerolab.engines.partition import ROOT
+
+
+class Owed:
+    """A gradient that a unit has yet to give to one of its inputs; autograd's graph keeps it, and it goes with it."""
+
+
+class UnitByUnit(Engine):
+    """Calls `gather` before a unit is used and `release` when it is done; a stage says what these do.
+
+    Args:
+        *arguments: `Engine`'s.
+        release_after_forward: False keeps a unit from its forward to its backward.
+        prefetch: how many units to gather ahead of the one that is used.
+        **keywords: `Engine`'s.
+    """
+
+    def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **keywords: Any) -> None:
+        self.release_after_forward = release_after_forward
+        self._forward_order, self._backward_order = Order(ahead=prefetch), Order(ahead=prefetch)
+        self._compared: list[str] = []
+        super().__init__(*arguments, **keywords)
+
+    def start_gather(self, flat: Flat) -> None:
+        """Starts making the flat whole."""
+        raise NotImplementedError
+
+    def gather(self, flat: Flat) -> None:
+        """Makes the flat whole on every rank."""
+        raise NotImplementedError
+
+    def release(self, flat: Flat) -> None:
+        """Gives the memory back."""
+        raise NotImplementedError
+
+    def is_whole(self, flat: Flat) -> bool:
+        """Whether the flat has been gathered."""
+        raise NotImplementedError
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Runs autograd, then releases what is still whole, because no gradient told that its unit was done."""
+        self._compare_units()
+        self._backward_order.begin()
+        super().backward(loss)
+        self.release_everything()
+
+    def release_everything(self) -> None:
+        """Leaves nothing whole."""
+        self._owed.clear()
+        for flat in self.flats:
+            self.release(flat)
+
+    def release_if_done(self, unit: str) -> None:
+        """Releases a unit that owes no gradient any more, neither to its parameters nor to its inputs."""
+        if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
+            return
+        if not self._owed[unit] and not any(flat.awaited for flat in self._units[unit]):
+            for flat in self._units[unit]:
+                self.release(flat)
+
+    def _watch(self) -> None:
+        """Gathers each unit before a module runs that holds parameters of it, and releases it after."""
+        super()._watch()
+        self._running: Counter[str] = Counter()  # how deep we are inside a unit
+        self._owed: defaultdict[str, WeakSet[Owed]] = defaultdict(WeakSet)
+        self._units: dict[str, list[Flat]] = {}
+        for flat in self.flats:
+            self._units.setdefault(flat.layout.unit, []).append(flat)
+        for module, units in self._users().items():
+            for unit in units:
+                module.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
+                module.register_forward_hook(partial(self._after_forward, unit))
+        self.model.register_forward_pre_hook(self._begin_forward, prepend=True)
+
+    def _users(self) -> dict[nn.Module, dict[str, None]]:
+        """The units that each module needs: a unit's own module, and every module with parameters of its own."""
+        unit_of = {id(parameter): flat.layout.unit for flat in self.flats for parameter in flat.parameters}
+        users = {self.model.get_submodule("" if unit == ROOT else unit): {unit: None} for unit in self._units}
+        for module in self.model.modules():
+            for parameter in module.parameters(recurse=False):
+                users.setdefault(module, {})[unit_of[id(parameter)]] = None
+        return users
+
+    def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
+        if not is_running():
+            self._forward_order.begin()
+            self._running.clear()  # a forward that raised left it as it was
+
+    def _use(self, unit: str, order: Order) -> None:
+        """Gathers the unit, and starts gathering what comes after it."""
+        for flat in self._units[unit]:
+            self.gather(flat)
+        for next_unit in order.use(unit):
+            for flat in self._units[next_unit]:
+                self.start_gather(flat)
+
+    def _before_forward(self, unit: str, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> Any:
+        if is_running():  # activation checkpointing runs a forward again, out of order
+            for flat in self._units[unit]:
+                self.gather(flat)
+            return None
+        self._running[unit] += 1
+        if self._running[unit] > 1:
+            return None
+        self._use(unit, self._forward_order)
+        own_inputs = tuple(self._owe(unit, value) for value in inputs)
+        return own_inputs, {name: self._owe(unit, value) for name, value in keywords.items()}
+
+    def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if is_running():  # its backward comes next, so the unit stays
+            return
+        for tensor in tensors_needing_gradient(outputs):
+            tensor.register_hook(partial(self._before_backward, unit))
+        self._running[unit] -= 1
+        if not self._running[unit] and self.release_after_forward:
+            for flat in self._units[unit]:
+                self.release(flat)
+
+    def _owe(self, unit: str, value: Any) -> Any:
+        """Notes the gradients that the unit will owe its inputs; each input under a name that only this unit uses."""
+        if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+            value = value.view_as(value)  # its gradient is complete when this unit, not all, has given its part
+        for tensor in tensors_needing_gradient(value):
+            owed = Owed()
+            self._owed[unit].add(owed)
+            tensor.register_hook(partial(self._after_backward, unit, owed))
+        return value
+
+    def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
+        if not all(self.is_whole(flat) for flat in self._units[unit]):
+            self._use(unit, self._backward_order)
+
+    def _after_backward(self, unit: str, owed: Owed, input_gradient: torch.Tensor) -> None:
+        self._owed[unit].discard(owed)
+        self.release_if_done(unit)
+        self._reduce_what_is_ready()
+
+    def _is_ready(self, flat: Flat) -> bool:
+        return super()._is_ready(flat) and not self._owed[flat.layout.unit]
+
+    def _compare_units(self) -> None:
+        """Ranks that gather different units would take one for the other: compares at first, and after each change."""
+        if self._forward_order.now != self._compared:
+            self._compared = list(self._forward_order.now)
+            places = [list(self._units).index(unit) for unit in self._compared]
+            check_same_on_all_ranks([len(places), *places], "the numbers or kinds of units that a forward used")
