@@ -55,19 +55,19 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small GPT: tokens [rows, length] of bytes -> logits [rows, length, 128] for the next byte.
+    """A GPT: tokens [rows, length] -> logits [rows, length, vocabulary] for the next token, in the lessons a byte.
 
     The output layer shares its weight with the token embedding, as in GPT-2, so that weight counts once in Ψ.
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     """
 
-    def __init__(self, width: int, heads: int, depth: int, context: int) -> None:
+    def __init__(self, width: int, heads: int, depth: int, context: int, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)  # torch's default of 1 makes tied logits far too large
         self.head.weight = self.tokens.weight

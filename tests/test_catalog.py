@@ -1,0 +1,78 @@
+"""Every published size comes out of the real modules, and every figure of hardware has its source."""
+
+import re
+
+import pytest
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from zerolab import catalog, published
+from zerolab.engines.partition import partition
+
+SIZES = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-30b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
+    "llama-70b": 68_976_648_192,
+    "gpt3-175b": 174_604_259_328,
+    "7b": 7_000_000_000,
+    "7.5b": 7_500_000_000,
+    "128b": 128_000_000_000,
+    "1t": 1_000_000_000_000,
+}
+
+
+def test_every_model_of_the_catalog_is_counted_here():
+    assert set(SIZES) == set(catalog.ARCHITECTURES)
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES.items())
+def test_the_built_module_has_exactly_the_published_number_of_parameters(name, size):
+    architecture = catalog.architecture(name)
+    with FakeTensorMode():
+        flats = partition(published.build(architecture), 1)
+    assert sum(flat.numel for flat in flats) == architecture.num_params == size
+    assert len(flats) == architecture.depth + 1
+    assert flats[0].numel == architecture.root_params
+    assert {flat.numel for flat in flats[1:]} == {architecture.block_params}
+
+
+def test_a_round_number_is_reached_by_a_small_filler_with_a_name():
+    for name in ("7b", "7.5b", "128b", "1t"):
+        architecture = catalog.architecture(name)
+        assert 0 < architecture.filler < architecture.num_params / 300
+        with FakeTensorMode():
+            assert dict(published.build(architecture).named_parameters())["filler"].numel() == architecture.filler
+
+
+def test_a_small_llama_of_the_same_code_learns_causally():
+    import torch
+
+    shape = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 11, "a test", hidden=48, kv_heads=2)
+    torch.manual_seed(0)
+    model = published.build(shape)
+    tokens = torch.randint(11, (2, 8))
+    changed = tokens.clone()
+    changed[:, 5:] = 0
+    assert torch.equal(model(tokens)[:, :5], model(changed)[:, :5])
+    assert sum(p.numel() for p in model.parameters()) == shape.num_params
+
+
+def test_an_unknown_name_gets_the_nearest_ones():
+    with pytest.raises(ValueError, match=r"no model 'lama_7B'; the nearest: llama-7b"):
+        catalog.architecture("lama_7B")
+    with pytest.raises(ValueError, match="no GPU 'h10'; the nearest: h100"):
+        catalog.gpu("h10")
+    with pytest.raises(ValueError, match="no link 'nvlink'"):
+        catalog.link("nvlink")
+
+
+def test_every_figure_has_a_source_and_every_gpu_a_link():
+    for entry in [*catalog.ARCHITECTURES.values(), *catalog.GPUS.values(), *catalog.LINKS.values()]:
+        assert re.search(r"\w{3}", entry.source), entry.name
+    assert all(gpu.link in catalog.LINKS for gpu in catalog.GPUS.values())
+    assert list(catalog.GPUS) == ["v100", "a100-40gb", "a100", "h100", "h200", "b200"]

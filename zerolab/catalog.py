@@ -1,0 +1,207 @@
+"""Published models and hardware: what the closed forms and the simulation are applied to. Figures only, no torch.
+
+Every figure stands with its source. Sizes are bytes, rates bytes a second or operations a second, GB is 1e9 and GiB
+2**30. A link's bandwidth is that of one direction; makers often print both directions added up, and then it is halved
+here. What cannot be found in print is an assumption and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TypeVar
+
+GB, GIB, TERA = 1e9, 2**30, 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A published model by its shape: enough to build the real modules and to count every parameter.
+
+    `kind` is "gpt" (layer norm, biases, output tied to the embedding) or "llama" (RMS norm, rotary positions, gated
+    MLP of `hidden` units, `kv_heads` of keys and values, output of its own). `filler` parameters are added to the root
+    unit, as one parameter of that name, where a round number is wanted and no shape gives it.
+    """
+
+    name: str
+    kind: str
+    width: int
+    heads: int
+    depth: int
+    context: int
+    vocabulary: int
+    source: str
+    hidden: int = 0
+    kv_heads: int = 0
+    filler: int = 0
+
+    @property
+    def num_params(self) -> int:
+        """Ψ, every parameter counted once; a test holds it against the built module."""
+        return self.depth * self.block_params + self.root_params
+
+    @property
+    def block_params(self) -> int:
+        """Parameters of one block, the unit that travels together."""
+        if self.kind == "gpt":  # attention 4 d² + 4 d, MLP 8 d² + 5 d, two norms of 2 d
+            return 12 * self.width**2 + 13 * self.width
+        keys_values = 2 * self.width * (self.width // self.heads) * self.kv_heads
+        return 2 * self.width**2 + keys_values + 3 * self.width * self.hidden + 2 * self.width
+
+    @property
+    def root_params(self) -> int:
+        """Parameters of the root unit: embeddings, the last norm, the output, the filler."""
+        if self.kind == "gpt":
+            return (self.vocabulary + self.context + 2) * self.width + self.filler
+        return (2 * self.vocabulary + 1) * self.width + self.filler
+
+
+_GPT2 = "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, table 2; sizes as released"
+_GPT3 = "Brown et al. 2020, arXiv 2005.14165, table 2.1"
+_LLAMA = "Touvron et al. 2023, arXiv 2302.13971, table 2"
+_LLAMA2 = "Touvron et al. 2023, arXiv 2307.09288, table 1 and appendix A.2.1; sizes as released"
+_ROUND = "GPT-2's block at a width and depth chosen here, so that the filler is small"
+
+
+def _gpt2(name: str, width: int, depth: int) -> Architecture:
+    return Architecture(name, "gpt", width, width // 64, depth, 1024, 50257, _GPT2)
+
+
+def _round(name: str, num_params: int, width: int, depth: int) -> Architecture:
+    """GPT-2's structure with exactly `num_params` parameters."""
+    bare = Architecture(name, "gpt", width, width // 128, depth, 2048, 50257, _ROUND)
+    return Architecture(
+        name, "gpt", width, width // 128, depth, 2048, 50257, _ROUND, filler=num_params - bare.num_params
+    )
+
+
+def _llama(
+    name: str, width: int, depth: int, hidden: int, *, kv_heads: int = 0, context: int = 2048, source: str = _LLAMA
+) -> Architecture:
+    heads = width // 128
+    return Architecture(name, "llama", width, heads, depth, context, 32000, source, hidden, kv_heads or heads)
+
+
+ARCHITECTURES = {
+    architecture.name: architecture
+    for architecture in (
+        _gpt2("gpt2", 768, 12),
+        _gpt2("gpt2-medium", 1024, 24),
+        _gpt2("gpt2-large", 1280, 36),
+        _gpt2("gpt2-xl", 1600, 48),
+        _llama("llama-7b", 4096, 32, 11008),
+        _llama("llama-13b", 5120, 40, 13824),
+        _llama("llama-30b", 6656, 60, 17920),
+        _llama("llama-65b", 8192, 80, 22016),
+        _llama("llama-70b", 8192, 80, 28672, kv_heads=8, context=4096, source=_LLAMA2),
+        Architecture("gpt3-175b", "gpt", 12288, 96, 96, 2048, 50257, _GPT3),
+        _round("7b", 7_000_000_000, 4480, 28),
+        _round("7.5b", 7_500_000_000, 3456, 51),
+        _round("128b", 128_000_000_000, 13184, 61),
+        _round("1t", 1_000_000_000_000, 27136, 113),
+    )
+}
+"""By name. `llama-70b` is Llama 2's; Llama 2 7B and 13B have the shapes of Llama's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What ranks talk through: bytes a second in one direction, seconds a message takes besides, and who says so."""
+
+    name: str
+    bytes_per_second: float
+    latency_seconds: float
+    source: str
+
+
+# What a step of a ring costs besides its bytes: NCCL's own model, src/graph/tuning.cc, hwLatencies, ring, Simple.
+_NVLINK_SECONDS, _NETWORK_SECONDS = 3.4e-6, 14.0e-6
+_TCP_SECONDS = 50e-6  # an assumption: a round trip through the kernel's TCP
+
+LINKS = {
+    link.name: link
+    for link in (
+        Link("nvlink2", 150 * GB, _NVLINK_SECONDS, "NVIDIA V100 datasheet: 300 GB/s, both directions"),
+        Link("nvlink3", 300 * GB, _NVLINK_SECONDS, "NVIDIA A100 datasheet: 600 GB/s, both directions"),
+        Link("nvlink4", 450 * GB, _NVLINK_SECONDS, "NVIDIA H100 datasheet: 900 GB/s, both directions"),
+        Link("nvlink5", 900 * GB, _NVLINK_SECONDS, "NVIDIA HGX B200 datasheet: 1.8 TB/s, both directions"),
+        Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, "InfiniBand roadmap, EDR 4x: 100 Gb/s"),
+        Link("infiniband-hdr", 25 * GB, _NETWORK_SECONDS, "InfiniBand roadmap, HDR 4x: 200 Gb/s"),
+        Link("infiniband-ndr", 50 * GB, _NETWORK_SECONDS, "InfiniBand roadmap, NDR 4x: 400 Gb/s"),
+        Link("ethernet-10g", 1.25 * GB, _TCP_SECONDS, "IEEE 802.3ae: 10 Gb/s; the latency is assumed"),
+        Link("ethernet-25g", 3.125 * GB, _TCP_SECONDS, "IEEE 802.3by: 25 Gb/s; the latency is assumed"),
+        Link("ethernet-100g", 12.5 * GB, _TCP_SECONDS, "IEEE 802.3ba: 100 Gb/s; the latency is assumed"),
+        Link("ethernet-400g", 50 * GB, _TCP_SECONDS, "IEEE 802.3bs: 400 Gb/s; the latency is assumed"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One accelerator: bytes of memory, dense operations a second by precision, bytes a second, and its link.
+
+    `flops["bf16"]` is the tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
+    """
+
+    name: str
+    memory_bytes: float
+    flops: dict[str, float]
+    memory_bytes_per_second: float
+    link: str
+    source: str
+
+
+def _gpu(name: str, memory: float, flops: tuple[float, float], bandwidth: float, *, link: str, source: str) -> Gpu:
+    """GB, TFLOP/s (bf16, fp32) and GB/s as printed in the datasheet."""
+    bf16, fp32 = flops
+    return Gpu(name, memory * GB, {"bf16": bf16 * TERA, "fp32": fp32 * TERA}, bandwidth * GB, link, source)
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("v100", 32, (125, 15.7), 900, link="nvlink2", source="NVIDIA V100 datasheet, SXM2 32 GB"),
+        _gpu("a100-40gb", 40, (312, 19.5), 1555, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 40 GB"),
+        _gpu("a100", 80, (312, 19.5), 2039, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 80 GB"),
+        _gpu(
+            "h100", 80, (989.5, 67), 3350, link="nvlink4", source="NVIDIA H100 datasheet, SXM5; half of the sparse rate"
+        ),
+        _gpu(
+            "h200", 141, (989.5, 67), 4800, link="nvlink4", source="NVIDIA H200 datasheet, SXM; half of the sparse rate"
+        ),
+        _gpu(
+            "b200",
+            180,
+            (2250, 75),
+            8000,
+            link="nvlink5",
+            source="NVIDIA HGX and DGX B200 datasheets; half of the sparse rate",
+        ),
+    )
+}
+
+Entry = TypeVar("Entry", Architecture, Gpu, Link)
+
+
+def architecture(name: str) -> Architecture:
+    """The published model called `name`. Raises ValueError with the nearest names."""
+    return _find(ARCHITECTURES, name, "model")
+
+
+def gpu(name: str) -> Gpu:
+    """The accelerator called `name`. Raises ValueError with the nearest names."""
+    return _find(GPUS, name, "GPU")
+
+
+def link(name: str) -> Link:
+    """The link called `name`. Raises ValueError with the nearest names."""
+    return _find(LINKS, name, "link")
+
+
+def _find(entries: dict[str, Entry], name: str, what: str) -> Entry:
+    if name in entries:
+        return entries[name]
+    wanted = re.sub(r"[\s_]+", "-", str(name).lower())
+    near = get_close_matches(wanted, entries, n=3, cutoff=0.4) or list(entries)
+    raise ValueError(f"the catalog has no {what} {name!r}; the nearest: {', '.join(near)}")
