@@ -9,6 +9,7 @@ from time import perf_counter
 
 import workloads
 from measuring import Figure, interleaved
+from player import player
 
 from zerolab import Cluster
 
@@ -171,6 +172,7 @@ FIGURES: dict[str, Callable[[int], list[Figure]]] = {
     "steps-mlp": steps_mlp,
     "steps-gpt": steps_gpt,
     "exposed": exposed,
+    "player": player,
 }
 
 

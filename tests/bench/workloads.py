@@ -99,3 +99,10 @@ def _torch_engine(variant: str, model: nn.Module) -> tuple[nn.Module, Any]:
             part.set_custom_all_gather(Silence())
             part.set_custom_reduce_scatter(Silence())
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def short_training(stage: str, steps: int) -> None:
+    """Some steps of gpt-tiny, to be recorded."""
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
+    for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
+        engine.training_step(inputs, targets, models.loss)

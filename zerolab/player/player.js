@@ -269,6 +269,7 @@ export class Player {
     ownership.layout(this.model, inner(this.sections.ownership.section));
     timeline.layout(this.model, inner(this.sections.timeline.section));
     memory.layout(this.model, inner(this.sections.memory.section));
+    this.panes.source.layout(this.model);
     this.stale = true;
     this.laidOut = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);

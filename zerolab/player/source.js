@@ -33,10 +33,27 @@ function lines(text) {
   return rows;
 }
 
+/** Pixels of a line, and of the space above the first, as layout.css sets them: known here, nothing need be measured. */
+const LINE = 17;
+const ABOVE = 6;
+
 /** The pane: a heading with the file's name and the text below it. */
 export class SourcePane {
   constructor(heading, box) {
-    Object.assign(this, { heading, box, shown: null, lit: null, texts: new Map() });
+    Object.assign(this, { heading, box, shown: null, lit: null, texts: new Map(), scrolled: 0, height: 200 });
+    box.addEventListener("scroll", () => { this.scrolled = box.scrollTop; }, { passive: true });
+  }
+
+  /** Takes in how high the pane is now, and builds the texts ahead while nothing else is to be done. */
+  layout(model) {
+    this.height = this.box.clientHeight;
+    const ahead = (deadline) => {
+      const next = model.payload.sources.findIndex((_, key) => !this.texts.has(key));
+      if (next < 0 || !this.box.isConnected) return;
+      if (deadline.timeRemaining() > 4 || deadline.didTimeout) this.#text(next, model.payload.sources[next]);
+      requestIdleCallback(ahead, { timeout: 1000 });
+    };
+    window.requestIdleCallback?.(ahead, { timeout: 1000 });
   }
 
   draw({ model, event }) {
@@ -68,10 +85,20 @@ export class SourcePane {
 
   #show(key, source) {
     if (this.shown === key) return;
-    if (!this.texts.has(key)) this.texts.set(key, this.#build(source.text));
+    const text = this.#text(key, source);
     this.#light(null);
-    this.box.replaceChildren(this.texts.get(key));
+    for (const other of this.texts.values()) other.classList.toggle("zl-shut", other !== text);
     this.shown = key;
+  }
+
+  #text(key, source) {
+    if (!this.texts.has(key)) {
+      // All texts stay in the page, and all but one shut: opening one again is far cheaper than putting it in again.
+      this.texts.set(key, this.#build(source.text));
+      this.texts.get(key).classList.add("zl-shut");
+      this.box.append(this.texts.get(key));
+    }
+    return this.texts.get(key);
   }
 
   #build(text) {
@@ -91,8 +118,8 @@ export class SourcePane {
     this.lit = row;
     if (!row) return;
     row.classList.add("zl-lit");
-    const { box } = this;
-    const hidden = row.offsetTop < box.scrollTop + 40 || row.offsetTop > box.scrollTop + box.clientHeight - 60;
-    if (hidden) box.scrollTop = row.offsetTop - box.clientHeight / 2;
+    const top = ABOVE + (Number(row.dataset.line) - 1) * LINE;
+    if (top >= this.scrolled + 40 && top <= this.scrolled + this.height - 60) return;
+    this.box.scrollTop = this.scrolled = Math.max(0, top - this.height / 2);
   }
 }

@@ -1,0 +1,198 @@
+"""The player in a headless browser, beside plotly on the same recording: first draw, updates, and size.
+
+An update is measured from the start of an animation frame, in which it is asked for, to the first task after that
+frame: script, layout and paint. It is told in the time that the page's main thread really ran (other processes on a
+busy machine do not count), and in time by the clock beside it. FigureWidget is given what its Python side takes plus
+the same update by plotly.js; the way between kernel and browser, which it also needs and the player does not, is left
+out.
+"""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+from time import perf_counter
+from typing import Any
+
+import plotly.graph_objects as go
+from measuring import Figure, interleaved
+from plotly.offline import get_plotlyjs
+from workloads import short_training
+
+from zerolab import Cluster, Recording
+from zerolab.doctor import find_chromium
+from zerolab.player import page
+from zerolab.player.picture import FLAGS
+from zerolab.recording.events import CATEGORIES
+
+STEPS = {2_000: 3, 20_000: 28}  # training steps of gpt-tiny under zero3 on 4 ranks that make about so many events
+UPDATE_BUDGET = {2_000: 8.0, 20_000: 16.0}
+SIZE_BUDGET = {2_000: 500.0, 20_000: 2_000.0}
+TICKS = 120
+FRAMES = 100  # plotly keeps every frame whole; more of them only makes it slower
+
+MEASURE = """(place) => new Promise((done) => requestAnimationFrame(() => {
+  const start = performance.now();
+  window.update(place);
+  const channel = new MessageChannel();
+  channel.port1.onmessage = () => done(performance.now() - start);
+  channel.port2.postMessage(0);
+}))"""
+
+FIRST_DRAW = """() => new Promise((done) => {
+  const old = window.zerolabPlayers[0];
+  const payload = old.model.payload;
+  const host = old.root.parentElement;
+  old.remove();
+  requestAnimationFrame(() => {
+    const start = performance.now();
+    new old.constructor(host, payload, {});
+    requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)));
+  });
+})"""
+
+PLOTLY_PAGE = """<!doctype html><meta charset="utf-8"><div id="plot" style="width:1240px;height:700px"></div>
+<script>{plotly}</script><script>
+const figure = {figure};
+Plotly.newPlot("plot", figure).then(() => {{ window.ready = true; }});
+window.update = (place) => {update};
+</script>"""
+
+
+def player(rounds: int) -> list[Figure]:
+    """First draw and update of the player at 2,000 and 20,000 events, beside plotly; size of the page."""
+    figures = []
+    with Cluster(world_size=4, device="cpu", timeout=120) as cluster:
+        recordings = {events: cluster.record(short_training, "zero3", steps) for events, steps in STEPS.items()}
+    for events, recording in recordings.items():
+        figures += _measured(events, recording, rounds)
+    return figures
+
+
+def _measured(events: int, recording: Recording, rounds: int) -> list[Figure]:
+    """The figures of one recording."""
+    said = f"{len(recording.events):,} events"
+    budgets = {"player": UPDATE_BUDGET[events]}
+    update = Figure(f"player_update_{events}", f"Update of the player, p95 of {TICKS}, {said}", "ms", None, budgets)
+    first = Figure(f"player_first_draw_{events}", f"First draw of the player, {said}", "ms", None, {"player": 300.0})
+    size = Figure(f"player_size_{events}", f"The standalone page, {said}", "kB", None, {"player": SIZE_BUDGET[events]})
+    size.add("player", len(page(recording).encode()) / 1000)
+    with _pages(recording) as (tabs, python_side):
+        places = [random.Random(0).randrange(len(recording.events)) for _ in range(TICKS)]  # noqa: S311
+
+        def measure(variant: str) -> float:
+            tab = tabs[variant]
+            tab.bring_to_front()
+            if variant == "player":
+                first.add("player", tab.evaluate(FIRST_DRAW))
+                tab.reload()
+                tab.evaluate(UPDATE)
+            asked = places if variant == "player" else [place % FRAMES for place in places[:20]]
+            busy, clock = updates(tab, asked)
+            extra = python_side() if variant == "FigureWidget" else 0.0
+            update.add(f"{variant}, by the clock", quantiles(clock, n=20)[-1] + extra)
+            return quantiles(busy, n=20)[-1] + extra
+
+        for variant, milliseconds in interleaved(list(tabs), rounds, measure):
+            update.add(variant, milliseconds)
+    return [first, update, size]
+
+
+def updates(tab: Any, places: list[int]) -> tuple[list[float], list[float]]:
+    """For each update what the page's main thread ran, and what the clock said, both in ms."""
+    session = tab.context.new_cdp_session(tab)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def ran() -> float:
+        metrics = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
+        return 1000 * float(metrics["TaskDuration"])
+
+    busy, clock = [], []
+    for place in places:
+        before = ran()
+        clock.append(float(tab.evaluate(MEASURE, place)))
+        busy.append(ran() - before)
+    session.send("Performance.disable")
+    return busy, clock
+
+
+UPDATE = "window.update = (place) => window.zerolabPlayers[0].scrub(place)"
+
+
+@contextmanager
+def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The three pages open in one browser, and a function that measures FigureWidget's Python side in ms."""
+    from playwright.sync_api import sync_playwright
+
+    figure = plotly_figure(recording)
+    shapes = "Plotly.update('plot', {}, {shapes: figure.layout.shapes.map((s) => ({...s, x0: place, x1: place}))})"
+    animate = (
+        "Plotly.animate('plot', [String(place)], {mode: 'immediate', frame: {duration: 0}, transition: {duration: 0}})"
+    )
+    framed = go.Figure(figure, frames=_frames(recording, figure))
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=list(FLAGS))
+        texts = {"player": page(recording)}
+        for name, what, update in (("FigureWidget", figure, shapes), ("plotly frames", framed, animate)):
+            texts[name] = PLOTLY_PAGE.format(plotly=get_plotlyjs(), figure=what.to_json(), update=update)
+        tabs = {}
+        for name, text in texts.items():
+            file = Path(folder, f"{name}.html")
+            file.write_text(text, encoding="utf-8")
+            tabs[name] = browser.new_page(viewport={"width": 1280, "height": 800})
+            tabs[name].goto(file.as_uri())
+            if name != "player":
+                tabs[name].wait_for_function("window.ready")
+        tabs["player"].evaluate(UPDATE)
+        yield tabs, _python_side(figure)
+        browser.close()
+
+
+def _python_side(figure: go.Figure) -> Any:
+    """What FigureWidget does in the kernel for one tick, in ms."""
+    widget = go.FigureWidget(figure)
+
+    def tick() -> float:
+        start = perf_counter()
+        with widget.batch_update():
+            for shape in widget.layout.shapes:
+                shape.x0 = shape.x1 = random.random()  # noqa: S311
+        return 1000 * (perf_counter() - start)
+
+    return tick
+
+
+def plotly_figure(recording: Recording) -> go.Figure:
+    """Timeline and memory of every rank as plotly draws them: bars and stacked areas, and a cursor."""
+    figure = go.Figure()
+    for rank in recording.ranks:
+        bars = [e for e in rank.events if e.kind in ("module", "collective", "wait", "optimizer") and e.parent is None]
+        figure.add_bar(
+            base=[e.t_start for e in bars],
+            x=[e.t_end - e.t_start for e in bars],
+            y=[rank.rank] * len(bars),
+            orientation="h",
+        )
+        for category in CATEGORIES:
+            figure.add_scatter(
+                x=[e.t_end for e in rank.events],
+                y=[e.live.get(category, 0) for e in rank.events],
+                stackgroup=f"rank {rank.rank}",
+                yaxis=f"y{rank.rank + 2}",
+                line_shape="hv",
+                mode="none",
+            )
+    rows = {f"yaxis{k + 2}": {"domain": [0.12 * k, 0.12 * k + 0.1], "anchor": "x"} for k in range(recording.world_size)}
+    figure.update_layout(showlegend=False, yaxis={"domain": [0.55, 1]}, **rows)
+    figure.update_layout(shapes=[{"type": "line", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1}])
+    return figure
+
+
+def _frames(recording: Recording, figure: go.Figure) -> list[go.Frame]:
+    """One frame for each of FRAMES moments: the cursor moves."""
+    events = recording.events
+    times = [events[place * (len(events) - 1) // FRAMES].t_end for place in range(FRAMES)]
+    cursor = figure.layout.shapes[0].to_plotly_json()
+    return [go.Frame(name=str(k), layout={"shapes": [{**cursor, "x0": t, "x1": t}]}) for k, t in enumerate(times)]
