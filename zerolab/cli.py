@@ -74,7 +74,9 @@ def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> No
 
 def _add_compare(commands: Any) -> None:
     parser = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
-    parser.add_argument("--stages", default=",".join(theory.STAGES), help="joined by commas (default: %(default)s)")
+    others = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3"
+    stages = ",".join(theory.STAGES)
+    parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s), {others}")
     _add_training(parser, model="gpt-10m", steps=5)
     parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")

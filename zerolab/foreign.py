@@ -46,7 +46,12 @@ def check(stage: str, world_size: int, precision: str) -> None:
 
 
 def state_bytes(stage: str, num_params: int, world_size: int, precision: str) -> dict[str, int]:
-    """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks."""
+    """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks.
+
+    Raises ValueError as `theory.state_bytes` does; for an unknown name it lists all that there are.
+    """
+    if stage not in (*theory.STAGES, *FORMS):
+        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join((*theory.STAGES, *FORMS))}")
     return theory.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
 
 

@@ -1,5 +1,6 @@
 """torch's FSDP1 (`FullyShardedDataParallel`) behind the same step: a unit is one flat parameter, as in our engines."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -67,13 +68,15 @@ class FSDP1(Native):
         units = {model.get_submodule(unit) for unit in self.units}
         trainable = [parameter.requires_grad for parameter in model.parameters()]
         self._options["use_orig_params"] |= len(set(trainable)) > 1  # a flat of frozen and trained ones needs it
-        return FullyShardedDataParallel(
-            model,
-            auto_wrap_policy=self._auto_wrap_policy or CustomPolicy(lambda module: module in units),
-            mixed_precision=MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None,
-            device_id=next(model.parameters()).device,
-            **self._options,
-        )
+        with warnings.catch_warnings():  # one rank has nothing to shard, and FSDP1 says so
+            warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD`")
+            return FullyShardedDataParallel(
+                model,
+                auto_wrap_policy=self._auto_wrap_policy or CustomPolicy(lambda module: module in units),
+                mixed_precision=self._dtype and MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype),
+                device_id=next(model.parameters()).device,
+                **self._options,
+            )
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there

@@ -17,6 +17,8 @@ FORBIDDEN_MODULES = (
     "zerolab.engines.zero2",
     "zerolab.engines.zero3",
     "zerolab.engines.native",
+    "zerolab.engines.fsdp1",
+    "zerolab.engines.fsdp2",
     "zerolab.engines.deepspeed",
     "torch.nn.parallel.distributed",
     "torch.distributed.fsdp",
@@ -36,6 +38,7 @@ FORBIDDEN_NAMES = (
 )
 FORBIDDEN_CALLS = (
     ("zerolab.engines.engine", "Engine.__init__"),
+    ("zerolab.engines.native", "Native.__init__"),
     ("torch.nn.parallel.distributed", "DistributedDataParallel.__init__"),
     ("torch.distributed.fsdp", "FullyShardedDataParallel.__init__"),
     ("torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState.__init__"),
