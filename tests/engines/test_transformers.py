@@ -5,26 +5,29 @@ import torch
 
 from zerolab.engines.partition import find_units
 
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
-
 STAGES = ["ddp", "zero1", "zero2", "zero3"]
 ROWS, LENGTH, WORDS = 12, 6, 17
 SMALL = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def llama():
+    import transformers
+
     config = transformers.LlamaConfig(**SMALL, intermediate_size=24, num_key_value_heads=1, tie_word_embeddings=True)
     return transformers.LlamaForCausalLM(config)
 
 
 def gpt2():
+    import transformers
+
     config = transformers.GPT2Config(vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH)
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     return transformers.GPT2LMHeadModel(config)
 
 
 def mixtral():
+    import transformers
+
     config = transformers.MixtralConfig(
         **SMALL, intermediate_size=24, num_key_value_heads=1, num_local_experts=3, num_experts_per_tok=1
     )
@@ -32,24 +35,32 @@ def mixtral():
 
 
 def bert():
+    import transformers
+
     nothing = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = transformers.BertConfig(**SMALL, **nothing, intermediate_size=24, max_position_embeddings=LENGTH)
     return transformers.BertForMaskedLM(config)
 
 
 def t5():
+    import transformers
+
     config = transformers.T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
     config.dropout_rate, config.decoder_start_token_id = 0.0, 0
     return transformers.T5ForConditionalGeneration(config)
 
 
 def vit():
+    import transformers
+
     sizes = {key: value for key, value in SMALL.items() if key != "vocab_size"}
     config = transformers.ViTConfig(**sizes, intermediate_size=24, image_size=4, patch_size=2, num_labels=WORDS)
     return transformers.ViTForImageClassification(config)
 
 
 def lora():
+    import peft
+
     config = peft.LoraConfig(r=2, lora_dropout=0.0, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
     return peft.get_peft_model(llama(), config)
 
@@ -68,6 +79,8 @@ def recomputing_lora():
 
 
 def prompts():
+    import peft
+
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     return peft.get_peft_model(llama(), config)
 
