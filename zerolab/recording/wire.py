@@ -6,14 +6,16 @@ import sys
 from pathlib import Path
 
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
-_BYTES_SENT = 200  # offset of tcpi_bytes_sent, then tcpi_bytes_retrans, in struct tcp_info of linux/tcp.h (since 4.19)
+# Offsets in struct tcp_info of linux/tcp.h (all there since Linux 4.19).
+_NOT_SENT = 144  # tcpi_notsent_bytes: accepted by the kernel, and about to leave
+_BYTES_SENT = 200  # tcpi_bytes_sent, then tcpi_bytes_retrans: what had to be sent again
 _SIZE = _BYTES_SENT + 16
 
 
 def bytes_sent() -> int | None:
     """Sum over the TCP connections that are open now, without what was sent twice; None where it cannot be read.
 
-    It is the figure that `ss -ti` prints as `bytes_sent`. Headers of TCP and IP are not in it.
+    It is what `ss -ti` prints as `bytes_sent`, and what is only waiting its turn. Headers of TCP and IP are not in it.
     """
     if sys.platform != "linux":
         return None
@@ -42,5 +44,6 @@ def _sent(descriptor: int) -> int | None:
         connection.detach()  # it is somebody else's: look, and leave it open
     if len(info) < _SIZE:
         return None
+    (waiting,) = struct.unpack_from("=I", info, _NOT_SENT)
     sent, again = struct.unpack_from("=QQ", info, _BYTES_SENT)
-    return int(sent - again)
+    return int(waiting + sent - again)
