@@ -90,8 +90,9 @@ def compare(
     layouts = partition(_build(model), world_size)
     feed = _feed(model, batches, world_size, steps)
     recordings, rows = {}, []
-    with Cluster(world_size=world_size, device=device) as cluster:
-        for stage in chosen:
+    for stage in chosen:
+        # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
+        with Cluster(world_size=world_size, device=device) as cluster:
             training = partial(train, stage, model, feed, steps, device=cluster.device, precision=precision)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in foreign.FORMS))
             seconds = [median(run.seconds[1:]) for run in cluster.run(training)]
