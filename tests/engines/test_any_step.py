@@ -215,6 +215,11 @@ def test_a_model_that_cannot_be_laid_out_is_refused(clusters, model, sentence):
     assert sentence in str(caught.value)
 
 
+def test_batch_normalisation_in_bf16_is_refused_by_name(clusters):
+    with pytest.raises(RankError, match="'1' is a BatchNorm1d, whose statistics stay in fp32"):
+        clusters(1).run(lambda: ENGINES["zero1"](make("batch normalisation"), torch.optim.SGD, precision="bf16"))
+
+
 def test_engines_take_no_random_number(clusters):
     def drawing():
         before, states = torch.get_rng_state(), {}

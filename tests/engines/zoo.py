@@ -283,13 +283,15 @@ class Aside(Block):
 
 
 class SideLosses(Stack):
-    """Adds to its loss what the units have kept."""
+    """Adds to its loss what the units have kept; of the last one it uses nothing else."""
 
     def __init__(self):
         super().__init__(3, Aside)
 
     def forward(self, x):
-        return super().forward(x) + sum(block.loss for block in self.blocks)
+        x = self.entry(x)
+        hidden = [x := block(x) for block in self.blocks]
+        return self.head(hidden[-2]) + sum(block.loss for block in self.blocks)
 
 
 class Bypassed(Stack):
@@ -302,12 +304,15 @@ class Bypassed(Stack):
         return self.head(x)
 
 
-class Detached(Block):
+class Detached(nn.Module):
     """Uses its weight a second time without a gradient: autograd needs it after its own gradient is there."""
 
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
+
     def forward(self, x):
-        early = nn.functional.linear(self.norm(x), self.up.weight.detach())
-        return x + self.down(torch.tanh(early)) + self.up(x.detach())[..., :WIDTH]
+        return x + torch.tanh(nn.functional.linear(x, self.weight.detach())) + x.detach() @ self.weight
 
 
 class Attention(nn.Module):

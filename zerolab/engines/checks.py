@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 WHOLE_TENSOR_OPTIMIZERS = {
@@ -56,6 +57,16 @@ def check_parameters(model: nn.Module) -> None:
         memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
         if parameter.numel() and names.setdefault(memory, name) != name:
             raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
+
+
+def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Raises ValueError for a module that cannot run with its parameters in `dtype`, because its buffers stay fp32."""
+    for name, module in model.named_modules():
+        if dtype is not None and isinstance(module, _BatchNorm) and module.running_mean is not None:
+            raise ValueError(
+                f"{name!r} is a {type(module).__name__}, whose statistics stay in fp32 and whose parameters would not: "
+                "use precision='fp32' and torch.autocast, or a GroupNorm"
+            )
 
 
 def check_same_on_all_ranks(numbers: list[int], what: str) -> None:

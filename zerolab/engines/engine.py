@@ -19,7 +19,14 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines import checkpoint
-from zerolab.engines.checks import check_optimizer, check_parameters, check_same_on_all_ranks, check_state, rows
+from zerolab.engines.checks import (
+    check_dtype,
+    check_optimizer,
+    check_parameters,
+    check_same_on_all_ranks,
+    check_state,
+    rows,
+)
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
 from zerolab.engines.graph import parameters_behind
@@ -72,6 +79,7 @@ class Engine:
         self.model, self.rank, self.world_size = model, dist.get_rank(), dist.get_world_size()
         self.precision, self.reduce_dtype, self.overlap = precision, reduce_dtype, overlap
         self._dtype = compute_dtype(precision)
+        check_dtype(model, self._dtype)
         layouts = partition(model, self.world_size, units, param_groups)
         check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
         parameters = dict(model.named_parameters())
