@@ -7,6 +7,7 @@ from torch import nn
 from zerolab import foreign, theory
 from zerolab.lab import compare, record
 
+pytestmark = pytest.mark.slow  # the ranks import FSDP first, which takes seconds
 BATCHES = [(torch.randn(4, 4, generator=torch.Generator().manual_seed(step)), torch.arange(4) % 3) for step in range(2)]
 TORCH = ("torch-ddp", "torch-zero1", "fsdp1", "fsdp2", "hsdp")
 
@@ -67,7 +68,6 @@ def test_a_recording_of_another_system_has_its_formula_and_its_page(tmp_path):
     assert (tmp_path / "fsdp2.html").stat().st_size > 10_000
 
 
-@pytest.mark.slow
 def test_frozen_parameters_are_a_term_of_their_own():
     rows = compare(("zero3", *TORCH[:4]), world_size=2, model=half_frozen, batches=BATCHES, steps=2, device="cpu").rows
     for row in rows:

@@ -11,6 +11,7 @@ from torch import nn
 from zerolab import RankError
 from zerolab.engines import ENGINES
 
+pytestmark = pytest.mark.slow  # the ranks import FSDP first, which takes seconds
 OPTIONS = {"torch-ddp": {"find_unused_parameters": True}, "torch-zero1": {"find_unused_parameters": True}}
 STAGES = ["torch-ddp", "torch-zero1", "fsdp1", "fsdp2", "hsdp"]
 VARIANTS = {

@@ -33,11 +33,11 @@ class DeepSpeed0(Native):
     number: ClassVar[int] = 0
 
     def __init__(self, *arguments: Any, zero_optimization: dict[str, Any] | None = None, **keywords: Any) -> None:
-        self._deepspeed = import_deepspeed()
         self._zero_optimization = zero_optimization or {}
         super().__init__(*arguments, **keywords)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
+        self._deepspeed = import_deepspeed(next(model.parameters()).device.type)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         if self._dtype is not None:
             dtype = self._dtype
@@ -257,14 +257,16 @@ class DeepSpeed3(_Sharded):
             super()._set(entry, value)
 
 
-def import_deepspeed() -> Any:
+def import_deepspeed(device: str = "cpu") -> Any:
     """The package, set up for ranks that exist already: nothing is compiled, and all bytes go through torch.
+
+    `device` is where the first model lies; DeepSpeed chooses once in a process, and would prefer a GPU.
 
     Raises:
         ImportError: it is not installed.
     """
     os.environ.setdefault("DS_BUILD_OPS", "0")
-    if not torch.cuda.is_available():
+    if device == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
     try:

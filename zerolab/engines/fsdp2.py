@@ -46,22 +46,19 @@ class FSDP2(Native):
         return init_device_mesh(device, (self.world_size,), mesh_dim_names=("shard",))
 
     def _wrap(self, model: nn.Module) -> nn.Module:
+        device = next(model.parameters()).device.type
         options: dict[str, Any] = {
-            "mesh": self.mesh(next(model.parameters()).device.type),
+            "mesh": self.mesh(device),
             "reshard_after_forward": self._reshard_after_forward,
             "mp_policy": self._mp_policy or MixedPrecisionPolicy(param_dtype=self._dtype),
-            # Pinned memory is the accelerator's; without one there is nothing to pin for.
-            "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
-            if self._offload
-            else OffloadPolicy(),
+            # Pinned memory is for the way to an accelerator.
+            "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if self._offload else OffloadPolicy(),
         }
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        order = list(names.values())
+        names = [name for name, _ in model.named_parameters()]
         for module in [*map(model.get_submodule, self.units), model]:
             fully_shard(module, **options)
-        sharded = dict(zip(order, model.parameters(), strict=True))
-        by_id = {id(parameter): name for name, parameter in sharded.items()}
-        self._parts = {by_id[id(part.sharded_param)]: part for part in _parts(model)}
+        sharded = {id(parameter): name for name, parameter in zip(names, model.parameters(), strict=True)}
+        self._parts = {sharded[id(part.sharded_param)]: part for part in _parts(model)}
         return model
 
     @contextmanager
