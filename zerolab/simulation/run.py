@@ -1,0 +1,211 @@
+"""simulate(): stages side by side at any size, executed by the very engine files on a fake rank of N.
+
+Rank 0 runs, recorded by the same recorder. The others have equal shards and do the same in the same order, so they are
+derived from rank 0 and the partition, and say so. Bytes are counted, not estimated; seconds are a cost model's.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from zerolab import catalog, models, theory
+from zerolab.engines import ENGINES
+from zerolab.engines.partition import FlatLayout, partition
+from zerolab.lab import LEARNING_RATE, Comparison, ModelSource
+from zerolab.models import Batch
+from zerolab.recording.events import Event, RankRecording, UnitInfo
+from zerolab.recording.recording import Recording
+from zerolab.simulation.costs import Clock, Hardware
+from zerolab.simulation.fake import FakeRecorder, timed, world
+
+STEPS = 2  # Adam makes its state in the first
+SHOWN_RANKS = 8  # a recording of a thousand equal ranks would show nothing more
+
+
+@dataclass(frozen=True)
+class Simulation(Comparison):
+    """What `simulate` found: rows as `compare` gives them, but `losses` [] and `wire_bytes` None, and recordings.
+
+    `step_seconds` and the times of the recordings are a cost model's, whose assumptions `hardware` says. A recording
+    holds rank 0, which ran, and up to seven ranks that are derived from it; `rows` have all N.
+    """
+
+    hardware: Hardware
+
+
+def simulate(
+    stages: str | Sequence[str] = theory.STAGES,
+    world_size: int = 4,
+    model: ModelSource = "7b",
+    *,
+    batches: Sequence[Batch] | None = None,
+    precision: str = "fp32",
+    rows: int = 1,
+    length: int | None = None,
+    gpu: str = "h100",
+    network: str = "infiniband-ndr",
+    gpus_per_node: int = 8,
+    utilisation: float = 0.4,
+) -> Simulation:
+    """Runs two training steps of AdamW under each stage on a fake rank 0 of `world_size`.
+
+    Args:
+        stages: of ddp, zero1, zero2, zero3; a sequence, or joined by commas.
+        world_size: number of ranks N, at least 1.
+        model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
+        batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
+        precision: "fp32" or "bf16".
+        rows: sequences a rank, for the catalog's models.
+        length: tokens a sequence; None takes all that the model's context holds.
+        gpu: a name of `catalog.GPUS`; its memory is no limit here.
+        network: a name of `catalog.LINKS`, between nodes.
+        gpus_per_node: ranks that the GPU's own link joins.
+        utilisation: the part of the GPU's dense rate that matrix multiplications reach.
+
+    Raises:
+        ValueError: an unknown name (with the nearest ones), counts below 1, a utilisation outside (0, 1].
+        RuntimeError: the model's control flow depends on values, an engine reads released memory, or this process is
+            in a process group.
+    """
+    chosen = _checked(stages, world_size, precision)
+    hardware = Hardware(catalog.gpu(gpu), catalog.link(network), gpus_per_node, utilisation)
+    prepare = partial(_prepare, model, batches, rows, length)
+    recordings, found = {}, []
+    for stage in chosen:
+        try:
+            recordings[stage], layouts, seconds = _run(stage, world_size, prepare, precision, hardware)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise RuntimeError(
+                f"{error.func} needs values, and a simulated rank has none: take the branch on shapes, or train it"
+            ) from error
+        found.append(_row(recordings[stage], layouts, precision, seconds))
+    return Simulation(found, recordings, hardware)
+
+
+def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
+    chosen = [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
+    if not chosen:
+        raise ValueError(f"no stages were named: choose from {', '.join(theory.STAGES)}")
+    for stage in chosen:
+        if stage in ENGINES and stage not in theory.STAGES:
+            raise ValueError(f"{stage} is another system's, and runs on real ranks only: use compare for it")
+        theory.state_bytes(stage, 1, world_size, precision)
+    return chosen
+
+
+Prepare = Callable[[FakeTensorMode], tuple[nn.Module, torch.Tensor, torch.Tensor]]
+
+
+def _prepare(
+    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, mode: FakeTensorMode
+) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """The module and one rank's batch, all fake."""
+    from zerolab import published
+
+    if isinstance(model, str) and model in models.RECIPES:
+        with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
+            inputs, targets = models.batches(model, 1, 0, 1)[0]
+        return models.build(model), mode.from_tensor(inputs), mode.from_tensor(targets)
+    if isinstance(model, str):
+        architecture = catalog.architecture(model)
+        tokens = length or architecture.context
+        if rows < 1 or not 1 <= tokens <= architecture.context:
+            raise ValueError(
+                f"a batch of {rows} rows of {tokens} tokens: {architecture.name} takes 1 row or more of 1 to "
+                f"{architecture.context} tokens"
+            )
+        batch = torch.zeros(rows, tokens, dtype=torch.int64)
+        return published.build(architecture), batch, torch.zeros_like(batch)
+    if not callable(model) or isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+    if not batches:
+        raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets) of one rank")
+    inputs, targets = batches[0]
+    return model(), mode.from_tensor(inputs), mode.from_tensor(targets)
+
+
+def _run(
+    stage: str, world_size: int, prepare: Prepare, precision: str, hardware: Hardware
+) -> tuple[Recording, list[FlatLayout], float]:
+    """One stage on rank 0: its recording with the ranks derived from it, the flats, and a step's seconds."""
+    gc.collect()  # a stage before this one may still lie about, and the recorder would see it freed
+    clock = Clock()
+    with world(world_size) as mode:
+        model, inputs, targets = prepare(mode)
+        layouts = partition(model, world_size)
+        with timed(clock, hardware, precision) as costs, FakeRecorder() as recorder:
+            engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
+            costs.know(engine)
+            for _ in range(STEPS):
+                begun, waited, costs.flops = clock.computed, clock.waited, 0.0
+                engine.training_step(inputs, targets, models.loss)
+        executed = recorder.finish()
+    seconds = clock.computed - begun
+    figures = {"seconds": seconds, "exposed_communication_seconds": clock.waited - waited, "flops": costs.flops}
+    recording = _merge(executed, layouts, {"assumptions": hardware.describe(), **figures})
+    return recording, layouts, seconds
+
+
+def _merge(executed: RankRecording, layouts: list[FlatLayout], costs: dict[str, Any]) -> Recording:
+    shown = range(min(executed.world_size, SHOWN_RANKS))
+    recording = Recording.merge([derive(executed, rank) if rank else executed for rank in shown])
+    recording.meta["costs"] = costs
+    return recording
+
+
+def derive(executed: RankRecording, rank: int) -> RankRecording:
+    """What `rank` would have recorded, from what rank 0 did: the same, with its own shards in place of rank 0's."""
+    if rank == executed.rank:
+        return executed
+    units = {unit.name: unit for unit in executed.units}
+    events = tuple(_derived(event, rank, units, executed.world_size) for event in executed.events)
+    text = f"rank {rank} did not run: it is derived from rank {executed.rank} and the partition"
+    first = events[0] if events else None
+    if first is not None:
+        events = (replace(first, text=text if first.text is None else f"{first.text}; {text}"), *events[1:])
+    return replace(executed, rank=rank, events=events, meta={**executed.meta, "derived": True})
+
+
+def _derived(event: Event, rank: int, units: dict[str, UnitInfo], world_size: int) -> Event:
+    spans = event.spans
+    unit = units.get(event.unit or "")
+    if spans and unit is not None:
+        shard = unit.padded // world_size
+        if spans == ((0, shard),) and world_size > 1:
+            spans = ((rank * shard, (rank + 1) * shard),)
+    return replace(event, rank=rank, spans=spans)
+
+
+def _row(recording: Recording, layouts: list[FlatLayout], precision: str, seconds: float) -> dict[str, Any]:
+    """One stage's row, as `compare` has it."""
+    meta: dict[str, Any] = recording.ranks[0].meta
+    stage, world_size = str(recording.meta["stage"]), recording.world_size
+    num_params = sum(layout.numel for layout in layouts)
+    terms = theory.terms(stage, layouts, world_size, precision)
+    shared = {"state": meta["state"], "peak": meta["peak"], "terms": terms}
+    return {
+        "stage": stage,
+        "world_size": world_size,
+        "num_params": num_params,
+        "precision": precision,
+        "losses": [],
+        **shared,
+        "formula": theory.state_bytes(stage, num_params, world_size, precision),
+        "traffic": {
+            "logical_bytes": meta["logical_bytes"][-1],
+            "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
+            "wire_bytes": None,
+        },
+        "step_seconds": seconds,
+        "ranks": [{"rank": rank, **shared, "derived": rank > 0} for rank in range(world_size)],
+    }
