@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -167,7 +168,8 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def text() -> torch.Tensor:
     """The sonnets as int64 tokens [characters], one a byte."""
     content = files("zerolab").joinpath("data", "sonnets.txt").read_bytes()
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
+    # numpy's memory, and not torch's: what a rank keeps from run to run is in no recording of its memory.
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).astype(np.int64))
 
 
 def _recipe(name: str) -> Recipe:

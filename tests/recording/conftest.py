@@ -19,7 +19,7 @@ def cluster():
 def train():
     """A function for the ranks: trains a named model under a stage."""
 
-    def train(stage, name="mlp-odd", steps=3, before_step=lambda step: None):
+    def train(stage, name="mlp-odd", steps=3, before_step=lambda _: None):
         import torch.distributed as dist
 
         engine = ENGINES[stage](models.build(name), torch.optim.AdamW, lr=1e-3)

@@ -39,9 +39,12 @@ class SourceLine:
 class Event:
     """One entry of a recording.
 
-    Times are nanoseconds on one clock, counted from the start of the recording. `live` holds the live bytes of every
-    category just after the event. `number` counts a rank's collectives from 0, so that the same one can be found on
-    every rank. `parent` is the `seq` of the collective that a send or a receive belongs to.
+    Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
+    order in which they started; `live` holds the live bytes of every category just after the event has ended.
+    `number` counts a rank's collectives from 0, so that the same one can be found on every rank. `parent` is the `seq`
+    of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
+    carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far: `live` is what was
+    live at that moment, and `text` the operation that made it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
     """
@@ -50,7 +53,7 @@ class Event:
     seq: int
     t_start: int
     t_end: int
-    step: int  # the training step, counted from 1; 0 before the first
+    step: int  # the training step, counted from 1; 0 outside of steps: before the first, between two, and in checks
     phase: Phase
     kind: Kind
     op: str  # module: "forward" or "backward"; collective: "all_gather", ...; memory: "hold", "peak"; ...

@@ -167,7 +167,8 @@ def _row(event: Event) -> list[object]:
     if event.source is not None:
         more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
     head = [event.t_start, event.t_end - event.t_start, event.step, event.phase, event.kind, event.op]
-    return [*head, [event.live.get(category, 0) for category in CATEGORIES], more]
+    live = [event.live.get(category, 0) for category in CATEGORIES] if event.live else []
+    return [*head, live, more]
 
 
 def _document(document: Any) -> Contents:
@@ -232,24 +233,32 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
         raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
     start, duration, step, phase, kind, op, live, more = row
     words_fit = phase in PHASES and kind in KINDS and isinstance(op, str) and isinstance(more, dict)
-    live_fits = isinstance(live, list) and len(live) == len(CATEGORIES) and all(type(value) is int for value in live)
-    if not words_fit or not live_fits or duration < 0:
+    if not words_fit or not _are_numbers(live, (0, len(CATEGORIES))) or duration < 0:
         raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
     fields = {key: _get(more, key, _OPTIONAL[key]) for key in more if key in _OPTIONAL}
     if (category := fields.get("category")) is not None and category not in CATEGORIES:
         raise _Malformed(f"{where} has the category {category!r}, not one of {', '.join(CATEGORIES)}; record it again")
     if "group" in fields:
+        if not _are_numbers(fields["group"]):
+            raise _Malformed(f"{where} has the group {_short(fields['group'])}, not a list of ranks; record it again")
         fields["group"] = tuple(fields["group"])
     if "spans" in fields:
         fields["spans"] = _spans(fields["spans"], where)
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
-    bytes_by_category = dict(zip(CATEGORIES, live, strict=True))
+    bytes_by_category = dict(zip(CATEGORIES, live, strict=True)) if live else {}
     return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **fields)
+
+
+def _are_numbers(value: object, lengths: tuple[int, ...] | None = None) -> bool:
+    """Whether this is a list of whole numbers, and of one of these lengths."""
+    if not isinstance(value, list) or (lengths is not None and len(value) not in lengths):
+        return False
+    return all(type(number) is int for number in value)
 
 
 def _spans(value: list[Any], where: str) -> tuple[tuple[int, int], ...]:
     for span in value:
-        if not (isinstance(span, list) and len(span) == 2 and all(type(edge) is int for edge in span)):
+        if not _are_numbers(span, (2,)):
             raise _Malformed(f"{where} has the span {_short(span)}, not [start, stop]; record it again")
     return tuple((start, stop) for start, stop in value)
 

@@ -15,10 +15,14 @@ import torch
 from zerolab.recording.events import CATEGORIES
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
+BEFORE = -1
 
 
 class Entry(weakref.ref[torch.UntypedStorage]):
-    """A live storage: its bytes, its category, the flat that it belongs to, and when it came."""
+    """A live storage: its bytes, its category, the flat that it belongs to, and when it came.
+
+    One that is older than the recorder and nobody's model state has the category BEFORE, and counts nowhere.
+    """
 
     __slots__ = ("category", "key", "nbytes", "since", "unit")
 
@@ -59,6 +63,20 @@ class Ledger:
         if storage._cdata not in self._entries and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
 
+    def existed(self, tensor: torch.Tensor) -> int:
+        """Notes a storage from before the recording, and returns its bytes; 0 if it was noted already.
+
+        What earlier runs left behind is no part of this one. It counts from the moment when it is assigned to a flat.
+        """
+        storage = tensor.untyped_storage()
+        nbytes = storage.nbytes()
+        if storage._cdata in self._entries or not nbytes:
+            return 0
+        entry = Entry(storage, self.freed.append)
+        entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, BEFORE, None, nbytes, 0
+        self._entries[entry.key] = entry
+        return nbytes
+
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
         self.settle()
@@ -66,6 +84,8 @@ class Ledger:
         if entry is None:
             if nbytes:
                 self._enter(storage, nbytes, self.category, None)
+        elif entry.category == BEFORE:
+            entry.nbytes = nbytes
         elif entry.nbytes != nbytes:
             self._count(entry.category, -entry.nbytes)
             self.operation = "resize_"
@@ -89,7 +109,10 @@ class Ledger:
                 self._enter(storage, nbytes, category, unit)
             return
         entry.unit = unit or entry.unit
-        if entry.category != category:
+        if entry.category == BEFORE:
+            entry.category = category
+            self._grow(entry, entry.nbytes)
+        elif entry.category != category:
             self.live[entry.category] -= entry.nbytes
             self.live[category] += entry.nbytes
             if entry.since <= self._peak_birth:  # alive at the peak: it counts there as what it turned out to be
@@ -114,7 +137,8 @@ class Ledger:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
                 del self._entries[entry.key]
-                self._count(entry.category, -entry.nbytes)
+                if entry.category != BEFORE:
+                    self._count(entry.category, -entry.nbytes)
 
     def close(self) -> None:
         """Lets go of every storage, so that nothing of the recorder runs when one is dropped later."""

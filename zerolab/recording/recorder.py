@@ -35,8 +35,8 @@ def announce(engine: Any) -> None:
 class Recorder:
     """Records everything that happens within `with Recorder() as recorder:`; `finish()` gives it as plain data.
 
-    It works with and without a process group. Storages that exist already are counted as `other` unless an engine
-    holds them.
+    It works with and without a process group. What exists already is noted, but counts only where it is the state of
+    a model that is trained.
     """
 
     def __init__(self) -> None:
@@ -105,18 +105,20 @@ class Recorder:
         )
 
     def _count_what_exists(self, engine_classes: tuple[type, ...]) -> None:
-        """Seeds the ledger with every tensor and engine that Python knows: memory from before the recording."""
+        """Shows the ledger every tensor and engine that Python knows: memory from before the recording."""
         gc.collect()  # an engine and its hooks refer to each other, so one that nobody uses may still lie about
-        engines = []
+        engines, nbytes = [], 0
         for thing in gc.get_objects():
             kind = type(thing)
             if issubclass(kind, torch.Tensor):
                 if kind in (torch.Tensor, torch.nn.Parameter) and thing.layout is torch.strided:
-                    self._ledger.see(thing)
+                    nbytes += self._ledger.existed(thing)
             elif issubclass(kind, engine_classes) and hasattr(thing, "optimizer"):
                 engines.append(thing)
-        if self._ledger.total:
-            self._log.add("note", "before recording", text=f"{self._ledger.total} bytes existed before the recording")
+        if nbytes:
+            self._log.add(
+                "note", "before recording", text=f"{nbytes} bytes existed before; what is used of them counts"
+            )
         for engine in engines:
             self.add_engine(engine)
         self._ledger.start_peak()

@@ -204,13 +204,13 @@ class Recording:
         jsonfile.write_text(path, page(self))
 
     def _title(self) -> str:
-        stage = self.meta.get("stage") or "a loop of your own"
-        return f"{stage} on {self.world_size} rank{'s' * (self.world_size != 1)}"
+        return f"{self.meta.get('stage') or 'a loop of your own'} on {_count(self.world_size, 'rank')}"
 
     def __repr__(self) -> str:
-        steps = self.meta.get("steps")
-        missing = "" if len(self.ranks) == self.world_size else f", {self.world_size - len(self.ranks)} ranks missing"
-        return f"<Recording of {self._title()}: {steps} steps, {len(self.collectives)} collectives{missing}>"
+        missing = self.world_size - len(self.ranks)
+        parts = [_count(_number(self.meta.get("steps")), "step"), _count(len(self.collectives), "collective")]
+        parts += [f"{_count(missing, 'rank')} missing"] if missing else []
+        return f"<Recording of {self._title()}: {', '.join(parts)}>"
 
 
 def _start(recording: RankRecording) -> int:
@@ -221,8 +221,15 @@ def _start(recording: RankRecording) -> int:
 
 
 def _steps(recording: RankRecording) -> int:
-    steps = recording.meta.get("steps")
-    return steps if isinstance(steps, int) else 0
+    return _number(recording.meta.get("steps"))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _shifted(

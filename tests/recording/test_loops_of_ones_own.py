@@ -1,0 +1,163 @@
+"""Learners' code has no holdings: what it does is seen from outside."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab import models
+from zerolab.engines.collectives import all_gather  # bound before any recorder is on, as in a learner's cell
+
+
+def step_by_hand(model, optimizer, batch):
+    """Forward, backward, and the average of the gradients over the ranks."""
+    models.loss(model(batch[0]), batch[1]).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def ddp_by_hand():
+    """Three steps of the odd MLP, the gradients averaged by hand."""
+    model = models.build("mlp-odd")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for batch in models.batches("mlp-odd", 2, dist.get_rank(), 3):
+        step_by_hand(model, optimizer, batch)
+
+
+@pytest.fixture(scope="module")
+def by_hand(cluster):
+    return cluster.record(ddp_by_hand)
+
+
+def test_state_is_seen_without_an_engine(by_hand):
+    assert by_hand.meta["stage"] is None
+    assert by_hand.meta["num_params"] == 343
+    for rank in by_hand.ranks:
+        assert rank.meta["state"] == {"parameters": 1372, "gradients": 1372, "optimizer_state": 2744 + 6 * 4}
+
+
+def test_each_all_reduce_is_one_event_with_its_bytes_and_its_line(by_hand):
+    for rank in by_hand.ranks:
+        reduces = [e for e in rank.events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 2)]
+        assert [event.numel for event in reduces] == [78, 13, 169, 13, 65, 5]
+        assert sum(event.logical_bytes for event in reduces) == rank.meta["logical_bytes"][1] == 343 * 4
+        texts = {by_hand.sources[e.source.id].text.splitlines()[e.source.line - 1].strip() for e in reduces}
+        assert texts == {"dist.all_reduce(parameter.grad)"}
+        assert by_hand.sources[reduces[0].source.id].label == "test_loops_of_ones_own.py"
+
+
+def test_ownership_is_read_off_the_model_and_its_optimizer(by_hand):
+    held = {}
+    for event in by_hand.ranks[0].events:
+        if event.op == "hold":
+            held.setdefault((event.unit, event.category), []).append(event.spans)
+    assert held["0", "parameters"] == [((0, 91),)]
+    assert held["0", "optimizer_state"] == [((0, 91),)]
+    assert held["0", "gradients"][:2] == [((0, 91),), ()]
+
+
+def test_torchs_own_ddp_is_seen_in_its_cpp(cluster):
+    def train():
+        model = torch.nn.parallel.DistributedDataParallel(models.build("mlp-odd"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for inputs, targets in models.batches("mlp-odd", 2, dist.get_rank(), 3):
+            models.loss(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for rank in cluster.record(train).ranks:
+        reduced = [e.numel for e in rank.events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 3)]
+        assert sum(reduced) == 343
+        assert rank.meta["state"]["gradients"] == 1372
+
+
+def test_every_collective_of_torch_has_its_word_and_its_logical_bytes(cluster):
+    def call_them_all():
+        flat, half = torch.zeros(8), torch.zeros(4)
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        dist.all_reduce(flat)
+        scatter(half, flat)
+        gather(flat, half)
+        dist.all_gather([torch.zeros(4), torch.zeros(4)], half)
+        dist.broadcast(flat, src=0)
+        dist.reduce(flat, dst=0)
+        dist.all_to_all_single(torch.zeros(8), flat)
+        dist.gather(half, [torch.zeros(4), torch.zeros(4)] if dist.get_rank() == 0 else None, dst=0)
+        dist.scatter(half, [torch.zeros(4), torch.zeros(4)] if dist.get_rank() == 0 else None, src=0)
+        dist.barrier()
+        work = dist.all_reduce(flat, async_op=True)
+        work.wait()
+
+    recording = cluster.record(call_them_all)
+    words = (
+        "all_reduce reduce_scatter all_gather all_gather broadcast reduce all_to_all gather scatter barrier all_reduce"
+    )
+    for rank in recording.ranks:
+        events = [event for event in rank.events if event.kind == "collective"]
+        assert [event.op for event in events] == words.split()
+        assert [event.number for event in events] == list(range(11))
+        assert [event.logical_bytes for event in events] == [32, *[16] * 8, 0, 32]
+        assert [event.numel for event in events] == [*[8] * 9, 0, 8]
+        waits = [event.parent for event in rank.events if event.kind == "wait"]
+        assert waits == [event.seq for event in events]
+
+
+def test_a_send_has_no_number_but_its_bytes_and_its_peer(cluster):
+    def pass_on():
+        tensor = torch.zeros(4)
+        if dist.get_rank() == 0:
+            dist.send(tensor, 1)
+        else:
+            dist.recv(tensor, 0)
+
+    sent, received = (
+        next(event for event in rank.events if event.kind == "collective") for rank in cluster.record(pass_on).ranks
+    )
+    assert (sent.op, sent.peer, sent.logical_bytes, sent.number) == ("send", 1, 16, None)
+    assert (received.op, received.peer, received.logical_bytes, received.number) == ("recv", 0, 0, None)
+
+
+def test_a_collective_that_was_imported_by_name_is_one_event_too(cluster):
+    def gather():
+        all_gather(torch.zeros(8)).wait()
+
+    for rank in cluster.record(gather).ranks:
+        top = [event for event in rank.events if event.kind == "collective" and event.parent is None]
+        assert [(event.op, event.logical_bytes) for event in top] == [("all_gather", 16)]
+
+
+def test_a_forward_that_raises_leaves_the_next_one_in_order(record):
+    class Model(torch.nn.Sequential):
+        def forward(self, inputs):
+            if inputs.isnan().any():
+                raise ValueError("not a number")
+            return super().forward(inputs)
+
+    def train():
+        model = Model(torch.nn.Linear(3, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match="not a number"):
+            model(torch.full((2, 3), torch.nan))
+        for _ in range(2):
+            model(torch.zeros(2, 3)).sum().backward()
+            optimizer.step()
+
+    recording = record(train)
+    assert recording.meta["steps"] == 2
+    assert recording.meta["state"] == {"parameters": 48, "gradients": 48, "optimizer_state": 0}
+
+
+def test_an_evaluation_is_no_step(record):
+    def train():
+        model = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.zeros(2, 3)).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(torch.zeros(2, 3))
+
+    assert record(train).meta["steps"] == 2
