@@ -75,18 +75,25 @@ def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     latest: dict[str, int] = {}
-    updating: list[Any] = []
+    if engine is None:
+        yield latest
+        return
+    updated = [False]  # since the last forward: some systems update group by group, or with one optimizer in another
 
-    def before(optimizer: Any, *_: Any) -> None:
-        if not updating or updating[-1] is optimizer:  # not for an optimizer inside another one
-            updating[:] = [optimizer]
+    def before_forward(*_: Any) -> None:
+        updated[0] = False
+
+    def before_update(*_: Any) -> None:
+        if not updated[0]:
+            updated[0] = True
+            latest.clear()
             latest.update(shown(engine))
 
-    handle = register_optimizer_step_pre_hook(before) if engine is not None else None
+    handles = engine.model.register_forward_pre_hook(before_forward), register_optimizer_step_pre_hook(before_update)
     try:
         yield latest
     finally:
-        if handle is not None:
+        for handle in handles:
             handle.remove()
 
 

@@ -68,12 +68,13 @@ class FSDP1(Native):
         units = {model.get_submodule(unit) for unit in self.units}
         trainable = [parameter.requires_grad for parameter in model.parameters()]
         self._options["use_orig_params"] |= len(set(trainable)) > 1  # a flat of frozen and trained ones needs it
+        mixed = MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None
         with warnings.catch_warnings():  # one rank has nothing to shard, and FSDP1 says so
             warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD`")
             return FullyShardedDataParallel(
                 model,
                 auto_wrap_policy=self._auto_wrap_policy or CustomPolicy(lambda module: module in units),
-                mixed_precision=self._dtype and MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype),
+                mixed_precision=mixed,
                 device_id=next(model.parameters()).device,
                 **self._options,
             )
