@@ -80,7 +80,7 @@ def _measured(events: int, recording: Recording, rounds: int) -> list[Figure]:
     size = Figure(f"player_size_{events}", f"The standalone page, {said}", "kB", None, {"player": SIZE_BUDGET[events]})
     size.add("player", len(page(recording).encode()) / 1000)
     with _pages(recording) as (tabs, python_side):
-        places = [random.Random(0).randrange(len(recording.events)) for _ in range(TICKS)]  # noqa: S311
+        places = [random.Random(0).randrange(len(recording.events)) for _ in range(TICKS)]
 
         def measure(variant: str) -> float:
             tab = tabs[variant]
@@ -158,7 +158,7 @@ def _python_side(figure: go.Figure) -> Any:
         start = perf_counter()
         with widget.batch_update():
             for shape in widget.layout.shapes:
-                shape.x0 = shape.x1 = random.random()  # noqa: S311
+                shape.x0 = shape.x1 = random.random()
         return 1000 * (perf_counter() - start)
 
     return tick

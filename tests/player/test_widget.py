@@ -54,3 +54,15 @@ def test_a_page_needs_neither_anywidget_nor_torch_distributed():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'zerolab[lab]'" in done.stdout
+
+
+def test_a_notebook_reacts_to_the_current_event(recording):
+    player = recording.play()
+    assert player.current == {}
+    assert len(player.events) == len(recording.events)
+    seen = []
+    player.observe(lambda change: seen.append(change["new"]), "current")
+    player.goto(400)
+    assert seen == [player.events[400]]
+    assert seen[0]["index"] == 400
+    assert seen[0]["source"] is None or ":" in seen[0]["source"]

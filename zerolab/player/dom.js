@@ -11,6 +11,7 @@ export function element(name, attributes = {}, ...children) {
 const ICONS = {
   play: "M5 3.2v11.6L14.5 9z",
   pause: "M4.5 3h3.2v12H4.5zM10.3 3h3.2v12h-3.2z",
+  funnel: "M2.5 3h13l-5 6.4V15l-3-1.6V9.4z",
   next: "M4 3.4 11.2 9 4 14.6zM11.8 3.4H14v11.2h-2.2z",
   previous: "M14 3.4 6.8 9l7.2 5.6zM4 3.4h2.2v11.2H4z",
   nextPhase: "M2 3.4 8.5 9 2 14.6zM8.5 3.4 15 9l-6.5 5.6zM15 3.4h1.6v11.2H15z",

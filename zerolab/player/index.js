@@ -28,7 +28,7 @@ function trouble(payload) {
   return `This recording was written for version ${payload.version} of the player, this is version ${PAYLOAD_VERSION}: upgrade zerolab, or make the page again with the one that is installed.`;
 }
 
-/** The options of a standalone page's address: `#event=12&theme=dark&text=off&still`. */
+/** The options of a standalone page's address: `#event=12&theme=dark&text=off&still&slides`. */
 export function hashOptions(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const event = Number.parseInt(given.get("event"), 10);
@@ -37,6 +37,7 @@ export function hashOptions(hash) {
     theme: ["light", "dark"].includes(given.get("theme")) ? given.get("theme") : given.has("still") ? "light" : null,
     text: given.get("text") !== "off",
     still: given.has("still"),
+    slides: given.has("slides"),
   };
 }
 
@@ -47,12 +48,28 @@ export function startPage() {
   const host = document.getElementById("zerolab-player");
   document.body.classList.toggle("zl-still", options.still);
   // The page is the player's alone, so its keys work wherever the focus is.
-  const player = mount(host, payload, { ...options, keyboard: document.body });
+  const player = mount(host, payload, { ...options, keyboard: document.body, changed: remember });
   if (!player) return;
+  document.body.classList.toggle("zl-slides", options.slides);
   window.addEventListener("hashchange", () => {
     const { event } = hashOptions(window.location.hash);
     if (event !== undefined) player.goto(event);
   });
+}
+
+/** Keeps the event in the page's address, so that the address is a link to it; in a frame without one, does nothing. */
+function remember(player) {
+  if (window.location.protocol === "about:" || player.clock.playing || !player.model.count) return;
+  const given = new URLSearchParams(window.location.hash.replace(/^#/, ""));
+  if (!given.has("event") && player.index === player.opened) return;
+  if (given.get("event") === String(player.index + 1)) return;
+  given.set("event", String(player.index + 1));
+  const hash = given.toString().replace(/=(?=&|$)/g, "");
+  try {
+    window.history.replaceState(null, "", `#${hash}`);
+  } catch {
+    // A sandboxed frame may not change its address; the player works without.
+  }
 }
 
 /** anywidget's entry: the model holds the payload, and is told the current event. */

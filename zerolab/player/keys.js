@@ -9,6 +9,8 @@ export const KEYS = [
   [["ArrowLeft"], "←", "previous event", "step", -1],
   [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", "stepPhase", 1],
   [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of this rank", "stepPhase", -1],
+  [["u"], "u", "next unit of this rank", "stepUnit", 1],
+  [["U"], "shift u", "previous unit of this rank", "stepUnit", -1],
   [["PageDown"], "page down", "next training step", "stepWindow", 1],
   [["PageUp"], "page up", "previous training step", "stepWindow", -1],
   [["Home"], "home", "first event", "goto", 0],
@@ -16,6 +18,12 @@ export const KEYS = [
   [["+", "="], "+", "faster", "faster", 1],
   [["-"], "−", "slower", "faster", -1],
   [["z"], "z", "one step or the whole run", "toggleView"],
+  [["i"], "i, or ctrl wheel", "zoom in", "zoomBy", 0.5],
+  [["o"], "o, or ctrl wheel", "zoom out", "zoomBy", 2],
+  [["a"], "a, or shift drag", "pan left", "panBy", -0.25],
+  [["d"], "d, or shift drag", "pan right", "panBy", 0.25],
+  [["0"], "0", "no zoom", "resetZoom"],
+  [["f"], "f", "show only some ranks, a category, a unit", "toggleFilter"],
   [["t"], "t", "light or dark", "toggleTheme"],
   [["?"], "?", "this list", "toggleHelp"],
 ];
@@ -25,8 +33,8 @@ const BY_KEY = new Map(KEYS.flatMap(([keys, , , method, argument]) => keys.map((
 /** Obeys the keyboard while `root` has the focus. A pressed button keeps its own space and enter. */
 export function listen(root, player) {
   root.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
-    if (event.key === "Escape") player.toggleHelp(false);
+    if (event.ctrlKey || event.metaKey || event.altKey || (event.target.tagName === "SELECT" && event.key !== "Escape")) return;
+    if (event.key === "Escape") player.closePanels();
     if (event.target.tagName === "BUTTON" && event.key === " ") return;
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
     const [method, argument] = BY_KEY.get(name) ?? [];

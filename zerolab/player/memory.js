@@ -1,10 +1,11 @@
 // What every rank's memory held when: categories stacked over the common time axis, beside the formula's line.
 
-import { bytes } from "./format.js";
 import { GUTTER } from "./axis.js";
+import { bytes } from "./format.js";
+import { lastAtMost } from "./model.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
-import { endedEarly, rankName, rankTrouble, rowHeights } from "./rows.js";
+import { endedEarly, nameRow, rankTrouble, rowHeights } from "./rows.js";
 import { drawTicks } from "./timeline.js";
 
 
@@ -20,11 +21,13 @@ export class Memory {
     this.over = new Pen(overlay);
   }
 
-  layout(model, width) {
-    this.rows = rowHeights(model.worldSize, 1, 34, 10);
-    this.height = this.rows.pitch * model.worldSize;
+  layout(model, width, filter, top) {
+    this.stack = STACK.filter((category) => !filter.category || category === filter.category);
+    this.whole = this.stack.length === STACK.length;
+    this.rows = rowHeights(model.rows.length, 1, 34, 10);
+    this.height = this.rows.pitch * model.rows.length;
     // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
-    this.top = Math.max(1, model.formulaBytes ?? 0, ...model.peaks.map((peak) => peak?.bytes ?? 0)) * 1.04;
+    this.top = (this.whole ? top : this.#highest(model)) * 1.04;
     this.over.resize(width, this.height + AXIS_FOOT);
     return this.pen.resize(width, this.height + AXIS_FOOT);
   }
@@ -33,21 +36,36 @@ export class Memory {
     this.pen.clear();
     drawTicks(this.pen, palette, axis, this.height);
     this.#times(palette, axis);
-    for (let rank = 0; rank < model.worldSize; rank++) this.#rank(model, palette, axis, rank);
+    model.rows.forEach((row, place) => this.#row(model, palette, axis, row, place));
   }
 
-  draw({ model, palette, axis, index, time }) {
+  draw({ model, palette, axis, index, hover, time }) {
     const { over, rows } = this;
     over.clear();
-    for (let rank = 0; rank < model.worldSize; rank++) {
-      const live = model.live(rank, index);
-      if (!live || rows.line < 10) continue;
-      const total = Object.values(live).reduce((sum, value) => sum + value, 0);
-      const y = rank * rows.pitch + MARK + Math.min(rows.line / 2, 7);
+    model.rows.forEach(({ rank }, place) => {
+      const live = rows.line < 10 ? null : model.live(rank, hover ? hover.index : index);
+      if (!live) return;
+      const total = this.stack.reduce((sum, category) => sum + live[category], 0);
+      const y = place * rows.pitch + MARK + Math.min(rows.line / 2, 7);
       over.text(bytes(total), GUTTER.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
-    }
+    });
+    if (hover) over.line(Math.round(axis.x(hover.end)) + 0.5, 0, Math.round(axis.x(hover.end)) + 0.5, this.height, palette.faint, 1, [2, 3]);
     const x = Math.round(axis.x(time)) + 0.5;
     if (model.count && x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
+  }
+
+  /** The event that had ended last on the row's rank at a point; null where there is none. */
+  hit(model, axis, x, y) {
+    const row = model.rows[Math.floor(y / this.rows.pitch)];
+    if (!row || x < axis.left) return null;
+    const places = model.ofRank[row.rank];
+    const last = lastAtMost(places, model.at(axis.t(x)));
+    return last < 0 ? null : places[last];
+  }
+
+  /** The highest level of the one category that is shown. */
+  #highest(model) {
+    return this.stack.reduce((most, category) => model.columns[`live.${category}`].reduce((a, b) => Math.max(a, b), most), 1);
   }
 
   #times(palette, axis) {
@@ -58,10 +76,11 @@ export class Memory {
     }
   }
 
-  #rank(model, palette, axis, rank) {
+  #row(model, palette, axis, row, place) {
     const { pen, rows } = this;
-    const base = rank * rows.pitch + MARK + rows.line;
-    rankName(pen, palette, rank, base - rows.line, rows.line >= 24 ? 14 : rows.line);
+    const { rank } = row;
+    const base = place * rows.pitch + MARK + rows.line;
+    nameRow(pen, palette, row, place, base - rows.line, rows.line >= 24 ? 14 : rows.line, rows.pitch);
     pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
     const trouble = rankTrouble(model, rank);
     if (trouble) {
@@ -69,7 +88,7 @@ export class Memory {
       return;
     }
     this.#stack(model, palette, axis, rank, base);
-    this.#marks(model, palette, axis, rank, base);
+    if (this.whole) this.#marks(model, palette, axis, rank, base);
   }
 
   /** The categories' areas from the bottom up, as steps: a level holds from the end of one event to the next. */
@@ -77,7 +96,7 @@ export class Memory {
     const steps = this.#steps(model, axis, rank);
     const floor = new Float64Array(steps.length);
     const { context } = this.pen;
-    for (const category of STACK) {
+    for (const category of this.stack) {
       const values = model.columns[`live.${category}`];
       const y = (k) => base - (floor[k] / this.top) * this.rows.line;
       context.beginPath();

@@ -17,6 +17,8 @@ export function lastAtMost(list, value) {
   return low - 1;
 }
 
+const NOTHING = { at: [], spans: [] };
+
 /** A recording, decoded once; everything else is looked up by event index. */
 export class Model {
   constructor(payload) {
@@ -26,12 +28,14 @@ export class Model {
     this.units = payload.units;
     this.columns = decode(payload);
     this.ofRank = this.#perRank();
+    this.before = this.#previous();
     this.window = this.#windowSteps();
     this.holds = this.#ownership();
     this.windows = this.#windows();
     this.peaks = this.#peaks();
     this.collectives = this.#matched();
     this.flights = this.#flights();
+    this.rows = [];
     this.formula = payload.meta.formula;
     this.formulaBytes = this.formula ? STATE.reduce((sum, category) => sum + this.formula[category], 0) : null;
   }
@@ -87,10 +91,14 @@ export class Model {
 
   /** The spans `[start, stop, start, stop, ...]` of a category of a unit that `rank` holds after event `i`. */
   held(rank, category, unit, i) {
-    const changes = this.holds.get(`${rank}:${category}:${unit}`);
-    if (!changes) return [];
+    const changes = this.changes(rank, category, unit);
     const last = lastAtMost(changes.at, i);
     return last < 0 ? [] : changes.spans[last];
+  }
+
+  /** Every change of what `rank` holds of a category of a unit: the events' places, and the spans from then on. */
+  changes(rank, category, unit) {
+    return this.holds.get(`${rank}:${category}:${unit}`) ?? NOTHING;
   }
 
   /** The last event that had ended by time `t`; the first event before any has. */
@@ -117,10 +125,32 @@ export class Model {
     return places[at];
   }
 
+  /** The nearest event in `direction` on the rank of event `i` that is about another unit. */
+  nextUnit(i, direction) {
+    const places = this.ofRank[this.columns.rank[i]];
+    const { unit } = this.columns;
+    for (let at = lastAtMost(places, i) + direction; at >= 0 && at < places.length; at += direction) {
+      if (unit[places[at]] && unit[places[at]] !== unit[i]) return places[at];
+    }
+    return i;
+  }
+
+  /** Which row of the panes `rank` has a part in; -1 if it is not shown. */
+  rowOf(rank) {
+    return this.rows.findIndex((row) => rank >= row.from && rank <= row.to);
+  }
+
   #perRank() {
     const lists = Array.from({ length: this.worldSize }, () => []);
     for (let i = 0; i < this.count; i++) lists[this.columns.rank[i]]?.push(i);
     return lists;
+  }
+
+  /** Each event's predecessor on its own rank; -1 for a rank's first. */
+  #previous() {
+    const out = new Float64Array(this.count).fill(-1);
+    for (const places of this.ofRank) for (let k = 1; k < places.length; k++) out[places[k]] = places[k - 1];
+    return out;
   }
 
   /** Each event's window: its training step; what lies between two steps belongs to the one before. */

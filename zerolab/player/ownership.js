@@ -1,155 +1,176 @@
 // Who holds what right now: a row per rank, a line per category, units side by side, true to their sizes.
 
+import { GUTTER } from "./axis.js";
+import { flow, MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { STATE } from "./model.js";
 import { Pen } from "./pen.js";
-import { rankName, rankTrouble, rowHeights } from "./rows.js";
-import { GUTTER } from "./axis.js";
+import { nameRow, rankTrouble, rowHeights } from "./rows.js";
 
 const HEAD = 20;
-const GAP = 3;
-/** The line (as in STATE) of what a collective moves: it gathers parameters and reduces gradients. */
-const LINE_OF = { all_gather: 0, reduce_scatter: 1, all_reduce: 1 };
 
 /** The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels. */
 export function unitPlaces(units, left, right) {
   const shown = units.filter((unit) => unit.padded > 0);
   const total = shown.reduce((sum, unit) => sum + unit.padded, 0);
-  const room = right - left - GAP * (shown.length - 1);
+  const gap = shown.length > 40 ? 1 : 3;
+  const room = right - left - gap * (shown.length - 1) - 2 * shown.length;
   let x = left;
   return shown.map((unit) => {
-    const width = Math.max(2, (room * unit.padded) / total);
+    const width = 2 + Math.max(0, (room * unit.padded) / total);
     const place = { unit, x, width };
-    x += width + GAP;
+    x += width + gap;
     return place;
   });
 }
 
-/** The pane. `draw` needs what the player shows now: `{ model, palette, index, event }`. */
+/** The pane. What is held lies in `pen` and is repainted only where it changed; what is lit, and pieces on their way, in `over`. */
 export class Ownership {
-  constructor(canvas) {
+  constructor(canvas, overlay) {
     this.pen = new Pen(canvas);
+    this.over = new Pen(overlay);
   }
 
-  layout(model, width) {
-    this.rows = rowHeights(model.worldSize, STATE.length, 13, 12);
-    this.places = unitPlaces(model.units, GUTTER.left, width - 2);
-    return this.pen.resize(width, HEAD + this.rows.pitch * model.worldSize - 6);
+  layout(model, width, filter) {
+    this.lines = STATE.filter((category) => !filter.category || !STATE.includes(filter.category) || category === filter.category);
+    this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12);
+    this.places = unitPlaces(filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units, GUTTER.left, width - 2);
+    this.painted = null;
+    const height = HEAD + this.rows.pitch * model.rows.length - 6;
+    this.over.resize(width, height);
+    return this.pen.resize(width, height);
   }
 
-  draw({ model, palette, index, event, time }) {
+  draw(frame) {
+    const { model, palette, index, event, hover, time } = frame;
+    if (this.painted === null || this.palette !== palette) this.#paint(model, palette, index);
+    else this.#repaint(model, palette, index);
+    this.painted = index;
+    this.over.clear();
+    const told = hover ?? event;
+    this.#names(palette, told);
+    if (told) this.#light(model, palette, told);
+    model.rows.forEach(({ rank }, row) => {
+      for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : []) this.#flight(palette, model.event(flight), row);
+    });
+    if (told) flow(this, model, palette, told, time);
+  }
+
+  /** What lies at a point: `{ rank, category, unit }`, `{ row }` in the gutter, or null. */
+  hit(model, x, y) {
+    const row = Math.floor((y - HEAD + 3) / this.rows.pitch);
+    if (row < 0 || row >= model.rows.length) return null;
+    if (x < GUTTER.left) return { row };
+    const line = Math.floor((y - HEAD - row * this.rows.pitch) / (this.rows.line + 2));
+    const place = this.places.find((one) => x >= one.x - 1 && x <= one.x + one.width + 1);
+    return place && line >= 0 && line < this.lines.length ? { rank: model.rows[row].rank, category: this.lines[line], unit: place.unit.name } : null;
+  }
+
+  /** The place of a unit's line in a row: `{ x, y, width, height }`; null if it is not drawn. */
+  cell(row, category, unit) {
+    const place = this.places.find((one) => one.unit.name === unit);
+    const line = this.lines.indexOf(category);
+    if (!place || row < 0) return null;
+    const top = HEAD + row * this.rows.pitch;
+    if (line < 0) return { x: place.x, y: top, width: place.width, height: this.rows.row };
+    return { x: place.x, y: top + line * (this.rows.line + 2), width: place.width, height: this.rows.line };
+  }
+
+  #paint(model, palette, index) {
     this.pen.clear();
-    this.#names(model, palette, event);
-    for (let rank = 0; rank < model.worldSize; rank++) {
-      this.#rank(model, palette, rank, index, event);
-      for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : []) this.#flight(palette, model.event(flight));
-    }
-    if (event && event.peer !== null && event.parent !== null) this.#piece(model, palette, event);
+    this.palette = palette;
+    this.watched = [];
+    model.rows.forEach((row, place) => this.#row(model, palette, row, place, index));
   }
 
-  /** Middle of a line of a rank's row. */
-  #middle(rank, line) {
-    return HEAD + rank * this.rows.pitch + line * (this.rows.line + 2) + this.rows.line / 2;
-  }
-
-  /** A dashed frame around what is being gathered or reduced right now. */
-  #flight(palette, event) {
-    const place = this.places.find(({ unit }) => unit.name === event.unit);
-    if (!place || !(event.op in LINE_OF)) return;
-    const { context } = this.pen;
-    context.setLineDash([4, 2]);
-    const y = this.#middle(event.rank, LINE_OF[event.op]) - this.rows.line / 2;
-    this.pen.frame(place.x - 1, y - 1, place.width + 2, this.rows.line + 2, palette.communicationColour, 2);
-    context.setLineDash([]);
-  }
-
-  /** An arrow for one piece on its way from rank to rank: gathered pieces are the sender's own, reduced ones the receiver's. */
-  #piece(model, palette, event) {
-    const op = model.event(event.parent).op;
-    const place = this.places.find(({ unit }) => unit.name === event.unit);
-    if (!place || !(op in LINE_OF)) return;
-    const receiving = /recv/.test(event.op);
-    const [from, to] = receiving ? [event.peer, event.rank] : [event.rank, event.peer];
-    const owner = op === "all_gather" ? from : to;
-    const share = place.width / model.worldSize;
-    const x = place.x + (op === "all_reduce" ? place.width / 2 : (owner + 0.5) * share);
-    const inward = from < to ? 1 : -1;
-    const edge = this.rows.line / 2;
-    this.#arrow(palette, x, this.#middle(from, LINE_OF[op]) + inward * edge, this.#middle(to, LINE_OF[op]) - inward * edge);
-  }
-
-  #arrow(palette, x, y0, y1) {
-    const { context } = this.pen;
-    const tip = y1 > y0 ? 1 : -1;
-    const draw = (stroke, width) => {
-      context.strokeStyle = stroke;
-      context.lineWidth = width;
-      context.beginPath();
-      context.moveTo(x, y0);
-      context.quadraticCurveTo(x + 14, (y0 + y1) / 2, x, y1 - tip * 2);
-      context.moveTo(x - 2, y1 - tip * 8);
-      context.lineTo(x, y1 - tip);
-      context.lineTo(x + 8, y1 - tip * 5);
-      context.stroke();
-    };
-    context.lineJoin = context.lineCap = "round";
-    draw(palette.paper, 5);
-    draw(palette.ink, 2);
-  }
-
-  #names(model, palette, event) {
-    for (const { unit, x, width } of this.places) {
-      const now = event && event.unit === unit.name;
-      const style = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
-      this.pen.text(this.pen.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
-    }
-    if (!this.places.length) {
-      const style = { colour: palette.muted, size: 12 };
-      this.pen.text("This recording says nothing about who holds which unit.", GUTTER.left, 9, style);
+  /** Paints the cells again whose last change is another one than when they were painted. */
+  #repaint(model, palette, index) {
+    for (const cell of this.watched) {
+      const { at } = cell.changes;
+      const before = cell.last;
+      let last = before;
+      while (last + 1 < at.length && at[last + 1] <= index) last += 1;
+      while (last >= 0 && at[last] > index) last -= 1;
+      if (last !== before) this.#bar(palette, cell, last);
     }
   }
 
-  #rank(model, palette, rank, index, event) {
+  #row(model, palette, row, place, index) {
     const { pen, rows } = this;
-    const top = HEAD + rank * rows.pitch;
-    rankName(pen, palette, rank, top, rows.row >= 34 ? rows.line : rows.row);
-    const trouble = rankTrouble(model, rank);
+    const top = HEAD + place * rows.pitch;
+    nameRow(pen, palette, row, place, top, rows.row >= 34 ? rows.line : rows.row, rows.pitch);
+    const trouble = rankTrouble(model, row.rank);
     if (trouble) {
       pen.text(trouble, GUTTER.left, top + rows.row / 2, { colour: palette.wait, size: 11.5 });
       return;
     }
-    this.#light(palette, rank, top, event);
-    STATE.forEach((category, line) => {
+    this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
       const style = { colour: palette.muted, size: 10.5, align: "right" };
       if (rows.line >= 10) pen.text(words(category), GUTTER.left - 10, y + rows.line / 2, style);
-      for (const place of this.places) this.#bar(model, palette, rank, category, place, y, index);
+      for (const { unit, x, width } of this.places) {
+        const changes = model.changes(row.rank, category, unit.name);
+        const cell = { x, y, width, unit, rank: row.rank, changes };
+        if (changes.at.length) this.watched.push(cell);
+        this.#bar(palette, cell, changes.at.findLastIndex((at) => at <= index));
+      }
     });
   }
 
   /** One unit of one category on one rank: hollow where nothing is held, filled in the owners' colours where it is. */
-  #bar(model, palette, rank, category, { unit, x, width }, y, index) {
+  #bar(palette, cell, last) {
     const { pen, rows } = this;
+    const { x, y, width, unit, rank } = cell;
+    cell.last = last;
     const scale = width / unit.padded;
-    const held = model.held(rank, category, unit.name, index);
+    const held = last < 0 ? [] : cell.changes.spans[last];
+    pen.context.clearRect(x, y, width, rows.line);
     pen.frame(x, y, width, rows.line, palette.hollow);
+    const owners = unit.owners ?? [[0, unit.padded, rank]];
+    // Where owners lie closer than a pixel, one of them stands for its pixel.
+    const every = Math.max(1, Math.floor(owners.length / Math.max(1, width)));
     for (let k = 0; k < held.length; k += 2) {
-      for (const [start, stop, owner] of unit.owners ?? [[0, unit.padded, rank]]) {
-        const from = Math.max(start, held[k]);
-        const to = Math.min(stop, held[k + 1]);
-        if (to > from) pen.box(x + from * scale, y, (to - from) * scale, rows.line, palette.rank(pen.context, owner));
+      for (let j = 0; j < owners.length; j += every) {
+        const from = Math.max(owners[j][0], held[k]);
+        const to = Math.min(owners[Math.min(j + every, owners.length) - 1][1], held[k + 1]);
+        if (to > from) pen.box(x + from * scale, y, (to - from) * scale, rows.line, palette.rank(pen.context, owners[j][2]));
       }
     }
   }
 
-  /** Lights the unit that the current event is about, on the rank where it happened. */
-  #light(palette, rank, top, event) {
-    const place = event && event.rank === rank && this.places.find(({ unit }) => unit.name === event.unit);
-    if (!place) return;
-    const line = STATE.indexOf(event.category);
-    const y = line < 0 ? top : top + line * (this.rows.line + 2);
-    const height = line < 0 ? this.rows.row : this.rows.line;
-    this.pen.box(place.x - 4, y - 4, place.width + 8, height + 8, palette.lit);
-    this.pen.box(place.x - 2, y - 2, place.width + 4, height + 4, palette.paper);
+  /** A dashed frame around what is being gathered or reduced right now. */
+  #flight(palette, event, row) {
+    const category = MOVED[event.op];
+    const cell = category && this.cell(row, category, event.unit);
+    if (!cell) return;
+    const { context } = this.over;
+    context.setLineDash([4, 2]);
+    this.over.frame(cell.x - 1, cell.y - 1, cell.width + 2, cell.height + 2, palette.communicationColour, 2);
+    context.setLineDash([]);
+  }
+
+  #names(palette, event) {
+    for (const { unit, x, width } of this.places) {
+      const now = event && event.unit === unit.name;
+      const style = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
+      this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
+    }
+    if (!this.places.length) {
+      const style = { colour: palette.muted, size: 12 };
+      this.over.text("This recording says nothing about who holds which unit.", GUTTER.left, 9, style);
+    }
+  }
+
+  /** Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective. */
+  #light(model, palette, event) {
+    const shared = event.kind === "collective" || event.kind === "wait" ? model.sameCollective(event.index) : [];
+    for (const other of shared) this.#ring(model, palette, model.event(other), 1);
+    this.#ring(model, palette, event, 2.5);
+  }
+
+  #ring(model, palette, event, lineWidth) {
+    const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[event.op], event.unit);
+    if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
   }
 }
+

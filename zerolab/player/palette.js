@@ -40,6 +40,12 @@ const INKS = {
   },
 };
 
+/** What changes where high contrast is asked for: no greys for words, darker frames. */
+const STRONG = {
+  light: { ink: "#000000", muted: "#000000", faint: "#333333", hair: "#b5b5b5", hollow: "#555555", wait: "#a00000", lit: "#c47f00", forward: "#c4c8ce", backward: "#565d68", formula: "#a00047" },
+  dark: { paper: "#000000", ink: "#ffffff", muted: "#ffffff", faint: "#cccccc", hair: "#555555", hollow: "#aaaaaa", wait: "#ff8f75", lit: "#ffe000", forward: "#4a515b", backward: "#a5adb9", formula: "#ff8fb5" },
+};
+
 /** How each pattern crosses an 8 by 8 tile: line segments `[x0, y0, x1, y1]`, or discs `[x, y]`. */
 const TILES = {
   plain: [],
@@ -54,9 +60,8 @@ const TILES = {
 
 /** One theme's colours, and its pattern fills, made once per canvas scale. */
 export class Palette {
-  constructor(theme) {
-    this.theme = theme;
-    Object.assign(this, INKS[theme]);
+  constructor(theme, contrast = false) {
+    Object.assign(this, INKS[theme], contrast ? STRONG[theme] : {}, { theme, contrast });
     this.fills = new Map();
   }
 

@@ -3,46 +3,51 @@
 import { Axis } from "./axis.js";
 import { caption } from "./caption.js";
 import { Clock, SPEEDS } from "./clock.js";
-import { element, layers, pane, swatch } from "./dom.js";
-import { count, words } from "./format.js";
-import { help, listen } from "./keys.js";
-import { Memory } from "./memory.js";
-import { Mirror } from "./mirror.js";
-import { Model, STATE } from "./model.js";
-import { Ownership } from "./ownership.js";
-import { Palette, STACK } from "./palette.js";
-import { rankBadge } from "./rows.js";
-import { SourcePane } from "./source.js";
-import { surroundingTheme, watchTheme } from "./theme.js";
-import { Timeline } from "./timeline.js";
-import { Transport, drag, name } from "./transport.js";
+import { ALL, passes, ranksOf } from "./filter.js";
+import { listen } from "./keys.js";
+import { Lens } from "./lens.js";
+import { Model, lastAtMost } from "./model.js";
+import { Palette } from "./palette.js";
+import { rowsOf } from "./rows.js";
+import { build, legends, tell } from "./scene.js";
+import { contrast, surroundingTheme, watchTheme } from "./theme.js";
+import { name } from "./transport.js";
 
 /** Milliseconds between two writings of the text mirror while things move; at rest it is written at once. */
 const MIRROR_EVERY = 250;
 
-/** A player inside `host`. `options`: `{ event, theme, text, keyboard, changed(player) }`; see `index.js`. */
+/** A player inside `host`. `options`: `{ event, theme, text, keyboard, changed(player), moved(player) }`; see `index.js`. */
 export class Player {
   constructor(host, payload, options = {}) {
     this.model = new Model(payload);
     this.options = options;
     this.index = -1;
-    this.whole = false;
+    this.hovered = null;
+    this.filter = ALL;
     this.chosenTheme = options.theme ?? null;
-    const { windows } = this.model;
-    this.everything = { t0: Math.min(...windows.map((w) => w.t0)), t1: Math.max(...windows.map((w) => w.t1)) };
-    this.clock = new Clock(this.model, (time) => this.#show(this.model.at(time), time), () => this.#settle());
-    this.#build(host);
+    this.lens = new Lens(this.model);
+    this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
+    this.model.rows = rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks);
+    this.clock = new Clock(this.model, (time) => this.#show(this.model.at(time), time), () => this.settle());
+    build(this, host);
+    listen(options.keyboard ?? this.root, this);
     this.setTheme(this.chosenTheme);
-    this.stopTheme = watchTheme(() => this.chosenTheme || this.setTheme(null));
+    this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
-    this.goto(options.event ?? this.#opening());
+    this.opened = this.#opening();
+    this.goto(options.event ?? this.opened);
+  }
+
+  /** Every event in the order in which the player steps through them, as plain values. */
+  get events() {
+    return Array.from({ length: this.model.count }, (_, i) => this.model.event(i));
   }
 
   /** Shows the moment just after event `index` (bounded to the events there are). */
   goto(index) {
     this.scrub(index);
-    this.#settle();
+    this.settle();
   }
 
   /** As `goto`, while the pointer is still moving: the mirror and the notebook hear of it a few times a second. */
@@ -52,9 +57,22 @@ export class Player {
     this.#show(bounded, this.clock.time);
   }
 
+  /** Shows a time, given as a place on the time axis in pixels. */
+  scrubTo(x) {
+    if (this.model.count) this.showTime(this.axis.t(x));
+  }
+
+  showTime(time) {
+    this.clock.time = time;
+    this.#show(this.model.at(time), time);
+  }
+
+  /** The next event that the filter leaves; all of them where it leaves everything. */
   step(direction) {
     this.pause();
-    this.goto(this.index + direction);
+    let index = this.index + direction;
+    while (index >= 0 && index < this.model.count && !passes(this.model, this.filter, index)) index += direction;
+    if (index >= 0 && index < this.model.count) this.goto(index);
   }
 
   stepPhase(direction) {
@@ -62,12 +80,17 @@ export class Player {
     if (this.model.count) this.goto(this.model.nextPhase(this.index, direction));
   }
 
+  stepUnit(direction) {
+    this.pause();
+    if (this.model.count) this.goto(this.model.nextUnit(this.index, direction));
+  }
+
   stepWindow(direction) {
     this.pause();
     const { windows } = this.model;
     const next = windows[windows.indexOf(this.model.windowOf(this.index)) + direction];
     if (!next) return;
-    this.view = next;
+    this.lens.choose(next);
     this.goto(next.first);
   }
 
@@ -75,12 +98,12 @@ export class Player {
     if (!this.model.count) return;
     if (this.index >= this.model.count - 1) this.goto(0);
     this.clock.play();
-    this.#settle();
+    this.settle();
   }
 
   pause() {
     this.clock.pause();
-    this.#settle();
+    this.settle();
   }
 
   toggle() {
@@ -90,7 +113,7 @@ export class Player {
 
   setSpeed(speed) {
     this.clock.speed = speed;
-    this.#settle();
+    this.settle();
   }
 
   faster(direction) {
@@ -99,22 +122,66 @@ export class Player {
   }
 
   toggleView() {
-    this.whole = !this.whole;
-    this.goto(this.index);
+    this.lens.reset();
+    this.lens.whole = !this.lens.whole;
+    this.refresh();
+  }
+
+  /** Zooms the time axis by `factor` (below 1: closer) about a place in pixels, or about the cursor. */
+  zoomBy(factor, x = null) {
+    if (!this.model.count || !this.axis) return;
+    this.lens.zoomBy(factor, x === null ? this.clock.time : this.axis.t(x));
+    this.refresh();
+  }
+
+  /** Moves the time axis by a share of its width. The cursor stays where it is, unless that is out of view. */
+  panBy(share) {
+    if (!this.model.count || !this.axis) return;
+    this.lens.panBy(share);
+    const { t0, t1 } = this.lens.zoom;
+    this.showTime(Math.max(t0, Math.min(t1, this.clock.time)));
+    this.settle();
+  }
+
+  resetZoom() {
+    this.lens.reset();
+    this.refresh();
+  }
+
+  /** Shows only some ranks, a category, a unit: whatever of `{ ranks: [from, to], category, unit }` is given; null means all. */
+  setFilter(change) {
+    const filter = { ...this.filter, ...change };
+    this.filter = Object.values(filter).some(Boolean) ? filter : ALL;
+    this.model.rows = rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks);
+    this.filterPanel.draw(this.filter);
+    const { ranks, category, unit } = this.filter;
+    const said = [ranks && `rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`}`, category?.replace("_", " "), unit].filter(Boolean);
+    this.filterBadge.textContent = said.length ? `only ${said.join(", ")}` : "";
+    this.filterBadge.hidden = !said.length;
+    this.#redraw();
+    this.settle();
+  }
+
+  /** Shows the ranks of one row alone, or all of them again. */
+  toggleRow(place) {
+    const { from, to } = this.model.rows[place];
+    const alone = this.filter.ranks && this.model.rows.length === 1;
+    this.setFilter({ ranks: alone ? null : [from, to] });
   }
 
   /** "light" or "dark"; null follows the surrounding page. */
   setTheme(theme) {
     this.chosenTheme = theme;
-    this.palette = new Palette(theme ?? surroundingTheme());
+    this.palette = new Palette(theme ?? surroundingTheme(), contrast());
     this.root.dataset.theme = this.palette.theme;
-    this.#legends();
+    this.root.classList.toggle("zl-contrast", this.palette.contrast);
+    legends(this);
     this.#redraw();
   }
 
   toggleTheme() {
     this.setTheme(this.palette.theme === "light" ? "dark" : "light");
-    this.#settle();
+    this.settle();
   }
 
   toggleHelp(shown = this.help.hidden) {
@@ -122,35 +189,65 @@ export class Player {
     this.helpButton.setAttribute("aria-expanded", String(shown));
   }
 
+  toggleFilter(shown = this.filterPanel.element.hidden) {
+    this.filterPanel.element.hidden = !shown;
+    this.filterButton.setAttribute("aria-expanded", String(shown));
+    if (shown) this.filterPanel.selects.ranks.focus();
+    else if (this.filterPanel.element.contains(document.activeElement)) this.filterButton.focus();
+  }
+
+  closePanels() {
+    this.toggleHelp(false);
+    this.toggleFilter(false);
+    this.preview(null);
+  }
+
+  /** Lights event `index` in all panes, and tells of it at the pointer; null ends that. The current event, and without `withSource` its source, stay. */
+  preview(index, pointer = null, withSource = true) {
+    if (index === null && this.hovered === null) return;
+    if (index === null) this.tip.hide();
+    else this.tip.show(this.model, index, pointer);
+    if (index === this.hovered) return;
+    this.hovered = index;
+    this.hoversSource = withSource;
+    this.#panes();
+  }
+
+  /** Goes to an event that was clicked; nothing for null. */
+  pick(index) {
+    if (index !== null && index !== undefined) this.goto(index);
+  }
+
+  /** The event by which a cell of the ownership pane came to be as it is; null if it never changed. */
+  changeAt(cell) {
+    if (!cell || !cell.unit) return null;
+    const { at } = this.model.changes(cell.rank, cell.category, cell.unit);
+    const last = lastAtMost(at, this.index);
+    return last < 0 ? null : at[last];
+  }
+
+  /** The next event, seen from the current one and around the end, that a line of the shown source caused; else null. */
+  eventOfLine(row) {
+    const { model } = this;
+    const { shown } = this.panes.source;
+    if (!row || shown === null) return null;
+    for (let k = 1; k <= model.count; k++) {
+      const i = (this.index + k) % model.count;
+      if (model.columns.source[i] === shown + 1 && model.columns.line[i] === Number(row.dataset.line)) return i;
+    }
+    return null;
+  }
+
   /** Everything that the panes show now, as plain values. */
   state() {
-    const { model, index, clock } = this;
-    const event = model.count ? model.event(index) : null;
-    const source = event && event.source !== null ? model.payload.sources[event.source] : null;
-    const ranks = Array.from({ length: model.worldSize }, (_, rank) => rank);
-    const held = (rank, category) => Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
-    return {
-      index,
-      events: model.count,
-      event,
-      time: clock.time,
-      caption: this.caption.textContent,
-      playing: clock.playing,
-      speed: clock.speed,
-      theme: this.palette.theme,
-      view: this.axis ? [this.axis.t0, this.axis.t1] : null,
-      live: ranks.map((rank) => model.live(rank, index)),
-      held: ranks.map((rank) => Object.fromEntries(STATE.map((category) => [category, held(rank, category)]))),
-      peak: model.peaks.map((peak) => peak && peak.bytes),
-      formula: model.formula ?? null,
-      source: source && { label: source.label, line: event.line, text: source.text.split("\n")[event.line - 1] ?? "" },
-    };
+    return tell(this);
   }
 
   /** Every text drawn on a canvas, with its box in pixels of its canvas, for a test of overlaps. */
   labels() {
+    const all = ({ pen, over }) => [...pen.labels, ...over.labels];
     const { ownership, timeline, memory } = this.panes;
-    return { ownership: ownership.pen.labels, timeline: timeline.pen.labels, memory: [...memory.pen.labels, ...memory.over.labels] };
+    return { ownership: all(ownership), timeline: all(timeline), memory: all(memory) };
   }
 
   remove() {
@@ -161,160 +258,83 @@ export class Player {
     this.root.remove();
   }
 
+  /** Draws again what is shown, on the axis as it is now. */
+  refresh() {
+    this.#show(this.index, this.clock.time);
+    this.settle();
+  }
+
+  /** Gives the memory pane the scale of another recording, too, and the time axis its length. */
+  share(top, length) {
+    this.top = top;
+    this.lens.setLength(length);
+    this.#redraw();
+  }
+
   /** The first event of the first training step: before it there is nothing to see. */
   #opening() {
     return this.model.windows.find((window) => window.step > 0)?.first ?? 0;
-  }
-
-  #build(host) {
-    const { model, options } = this;
-    const owned = layers("Who holds what; the table below the player says the same in words");
-    const time = layers("What each rank computed and sent, over time");
-    const memory = layers("Live bytes of each rank by category, over time");
-    const code = element("pre", { class: "zl-code", tabindex: 0, "aria-label": "Source" });
-    const panes = {
-      ownership: pane("ownership", "Who holds what", owned.box),
-      source: pane("source", "Source", code),
-      timeline: pane("timeline", "Timeline", time.box),
-      memory: pane("memory", "Live memory", memory.box),
-    };
-    this.sections = panes;
-    this.panes = {
-      ownership: new Ownership(owned.still),
-      timeline: new Timeline(time.still, time.moving),
-      memory: new Memory(memory.still, memory.moving),
-      source: new SourcePane(panes.source.legend, code),
-    };
-    this.mirror = new Mirror(model);
-    this.transport = new Transport(this);
-    this.help = help();
-    this.caption = element("p", { class: "zl-sentence" });
-    this.where = element("span", { class: "zl-where" });
-    this.spoken = element("div", { class: "zl-caption", "aria-live": "polite", "aria-atomic": "true" }, this.where, this.caption);
-    this.root = element(
-      "div", { class: "zl-player", tabindex: 0, role: "region", "aria-label": `Player: ${model.payload.title}`, "data-lm-suppress-shortcuts": "true" },
-      this.#head(), this.spoken,
-      element("div", { class: "zl-now" }, panes.ownership.section, panes.source.section),
-      panes.timeline.section, panes.memory.section, this.transport.element, this.help, this.mirror.element,
-    );
-    this.root.classList.toggle("zl-textless", options.text === false);
-    this.root.classList.toggle("zl-empty", model.count === 0);
-    for (const { pen, over } of Object.values(this.panes)) for (const one of [pen, over]) if (one) one.showText = options.text !== false;
-    host.append(this.root);
-    listen(options.keyboard ?? this.root, this);
-    drag(time.box, (_, event) => this.#scrub(time.box, event), (event) => this.#pick(time.box, event));
-    drag(memory.box, (_, event) => this.#scrub(memory.box, event));
-  }
-
-  #head() {
-    const { meta, world_size: ranks } = this.model.payload;
-    const facts = [
-      count(ranks, "rank"), meta.num_params ? count(meta.num_params, "parameter") : null, meta.optimizer,
-      meta.precision, meta.backend ? `${meta.backend}${meta.device ? ` on ${meta.device}` : ""}` : meta.device,
-    ].filter(Boolean);
-    const button = (title, text, action) => {
-      const made = element("button", { type: "button", title, "aria-label": title }, text);
-      made.addEventListener("click", action);
-      return made;
-    };
-    this.helpButton = button("Keyboard (?)", "?", () => this.toggleHelp());
-    const badges = [meta.simulated ? "simulated" : null, ...Array.from({ length: ranks }, (_, rank) => rankBadge(this.model, rank))];
-    return element(
-      "div", { class: "zl-head" }, element("h2", {}, meta.stage ?? "Recording"),
-      ...badges.filter(Boolean).map((text) => element("b", { class: "zl-badge" }, text)),
-      element("span", { class: "zl-facts" }, facts.join(" · ")),
-      button("Light or dark (t)", "◐", () => this.toggleTheme()), this.helpButton,
-    );
-  }
-
-  #legends() {
-    const { palette, sections } = this;
-    const fill = (key, ...rest) => (context) => palette[key](context, ...rest);
-    const flat = (key) => () => palette[key];
-    sections.ownership.legend.replaceChildren("colour: owner", swatch("resident", flat("faint")), swatch("not here", null, palette.hollow), swatch("on its way", null, palette.communicationColour, [3, 2]));
-    sections.timeline.legend.replaceChildren(
-      swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),
-      swatch("waiting", fill("waiting")), swatch("collective", fill("communication")),
-    );
-    sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), fill("category", category))));
-  }
-
-  #scrub(box, event) {
-    if (!this.model.count) return;
-    const time = this.axis.t(event.clientX - box.getBoundingClientRect().left);
-    this.clock.time = time;
-    this.#show(this.model.at(time), time);
-  }
-
-  /** A click on a bar chooses the event that the bar is. */
-  #pick(box, event) {
-    const place = box.getBoundingClientRect();
-    const hit = this.panes.timeline.hit(event.clientX - place.left, event.clientY - place.top);
-    if (hit !== null) this.goto(hit);
   }
 
   #resize() {
     const width = this.root.clientWidth;
     if (width === this.width || !width) return;
     this.width = width;
-    this.root.classList.toggle("zl-medium", width < 1180);
-    this.root.classList.toggle("zl-narrow", width < 720);
+    for (const [mark, below] of [["zl-medium", 1180], ["zl-narrow", 720], ["zl-tiny", 480]]) this.root.classList.toggle(mark, width < below);
     this.#redraw();
   }
 
   #redraw() {
     if (!this.panes || !this.root.clientWidth) return;
     const inner = (section) => section.clientWidth;
-    const { ownership, timeline, memory } = this.panes;
-    ownership.layout(this.model, inner(this.sections.ownership.section));
+    const { ownership, timeline, memory, source } = this.panes;
+    ownership.layout(this.model, inner(this.sections.ownership.section), this.filter);
     timeline.layout(this.model, inner(this.sections.timeline.section));
-    memory.layout(this.model, inner(this.sections.memory.section));
-    this.panes.source.layout(this.model);
+    memory.layout(this.model, inner(this.sections.memory.section), this.filter, this.top);
+    source.layout(this.model);
     this.stale = true;
     this.laidOut = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
   }
 
-  /**
-   * The part of the recording that the time axis shows: everything, or a step. Ranks are not in step with each other,
-   * so near the seam events of two steps alternate; the axis stays as long as the time lies on it.
-   */
-  #look(time) {
-    const { windows } = this.model;
-    if (!windows.length) return this.view ?? { t0: 0, t1: 1e6 };
-    if (this.whole) return this.everything;
-    if (windows.includes(this.view) && time >= this.view.t0 && time <= this.view.t1) return this.view;
-    return this.model.windowOf(this.index);
-  }
-
   #show(index, time) {
-    const { model, palette, panes } = this;
+    const { model, panes } = this;
     const moved = index !== this.index;
     this.index = index;
     const event = model.count ? model.event(index) : null;
     if (!this.laidOut) return this.#words(event); // without a width yet, as in a notebook: the first resize draws it
-    const view = this.#look(time);
+    const view = this.lens.at(index, time);
     const fresh = this.view !== view || this.stale;
     if (fresh) {
       this.view = view;
       this.stale = false;
       this.axis = new Axis(view.t0, view.t1, this.sections.timeline.section.clientWidth);
     }
-    const frame = { model, palette, axis: this.axis, index, event, time };
+    this.frame = { model, palette: this.palette, axis: this.axis, filter: this.filter, index, event, time };
     if (fresh) {
-      panes.timeline.drawView(frame);
-      panes.memory.drawView(frame);
+      panes.timeline.drawView(this.frame);
+      panes.memory.drawView(this.frame);
     }
+    this.#panes();
+    if (moved || fresh) this.#words(event);
+    this.#controls();
+    this.options.moved?.(this);
+    this.#report(false);
+  }
+
+  /** What moves: cursor, lit bars, what is held, the lit line; with what the pointer hovers over. */
+  #panes() {
+    const { panes, model, hovered, index } = this;
+    const frame = { ...this.frame, hover: hovered === null || hovered === index ? null : model.event(hovered) };
     panes.timeline.draw(frame);
     panes.memory.draw(frame);
     panes.ownership.draw(frame);
-    if (moved || fresh) {
-      panes.source.draw(frame);
-      this.#words(event);
-    }
-    const slower = this.clock.slow / this.clock.speed;
-    this.transport.draw({ index, playing: this.clock.playing, speed: this.clock.speed, slower, whole: this.whole });
-    this.#report(false);
+    panes.source.draw({ model, event: (this.hoversSource && frame.hover) || frame.event });
+  }
+
+  #controls() {
+    const { index, clock, lens } = this;
+    this.transport.draw({ index, playing: clock.playing, speed: clock.speed, slower: clock.slow / clock.speed, whole: lens.whole, zoomed: lens.zoom !== null });
   }
 
   #words(event) {
@@ -329,9 +349,8 @@ export class Player {
   }
 
   /** After a jump, a pause or the end: the controls and the mirror say at once what is shown. */
-  #settle() {
-    const slower = this.clock.slow / this.clock.speed;
-    this.transport.draw({ index: this.index, playing: this.clock.playing, speed: this.clock.speed, slower, whole: this.whole });
+  settle() {
+    this.#controls();
     this.spoken.setAttribute("aria-live", this.clock.playing ? "off" : "polite");
     this.#report(true);
   }

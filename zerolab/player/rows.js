@@ -2,17 +2,42 @@
 
 /** Heights for `ranks` rows of `lines` lines each: as high as `best`, lower the more ranks there are. */
 export function rowHeights(ranks, lines, best, gap) {
-  const crowded = ranks > 4 ? Math.max(0.25, 4 / ranks) : 1;
+  const crowded = ranks > 4 ? Math.max(0.2, 4 / ranks) : 1;
   const line = Math.max(2, Math.round(best * crowded));
   const space = Math.max(2, Math.round(gap * crowded));
   return { line, row: line * lines + (lines - 1) * 2, pitch: line * lines + (lines - 1) * 2 + space };
 }
 
-/** The rank's name with its colour and pattern, in the left gutter; names are left out where rows are too low. */
-export function rankName(pen, palette, rank, y, height) {
+/** No more rows than this are drawn; beyond it neighbours share a row. */
+export const MOST_ROWS = 64;
+/** How many rows a summary has. */
+const SUMMARY_ROWS = 32;
+
+/**
+ * The rows of the panes for a list of ranks: `[{ rank, from, to }]`. Up to 64 ranks have a row each; of more, a row
+ * stands for the ranks `from` to `to` and draws the one of them whose peak is highest.
+ */
+export function rowsOf(ranks, peaks) {
+  const size = ranks.length <= MOST_ROWS ? 1 : Math.ceil(ranks.length / SUMMARY_ROWS);
+  const rows = [];
+  for (let k = 0; k < ranks.length; k += size) {
+    const group = ranks.slice(k, k + size);
+    const highest = group.reduce((best, rank) => ((peaks[rank]?.bytes ?? -1) > (peaks[best]?.bytes ?? -1) ? rank : best));
+    rows.push({ rank: highest, from: group[0], to: group.at(-1) });
+  }
+  return rows;
+}
+
+/** "rank 3", or "ranks 32–63" for a row that stands for several. */
+export function rowName({ from, to }) {
+  return from === to ? `rank ${from}` : `${from}–${to}`;
+}
+
+/** A row's name with the rank's colour and pattern, in the left gutter; where rows are low only every second or third is named. */
+export function nameRow(pen, palette, row, place, y, height, pitch) {
   const size = Math.min(12, height);
-  pen.box(0, y + (height - size) / 2, size, size, palette.rank(pen.context, rank));
-  if (height >= 10) pen.text(`rank ${rank}`, 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600 });
+  pen.box(0, y + (height - size) / 2, size, size, palette.rank(pen.context, row.rank));
+  if (place % Math.ceil(14 / pitch) === 0) pen.text(rowName(row), 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600, room: 70 });
 }
 
 /** Why a rank has nothing to show, in words; null for a rank with events. */

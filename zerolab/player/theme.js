@@ -11,14 +11,19 @@ export function surroundingTheme() {
   return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
+/** Whether the system or VS Code asks for high contrast. */
+export function contrast() {
+  return document.body.className.includes("vscode-high-contrast") || window.matchMedia("(prefers-contrast: more)").matches;
+}
+
 /** Calls `changed` whenever the surrounding theme may have changed; returns a function that stops it. */
 export function watchTheme(changed) {
   const observer = new MutationObserver(changed);
   observer.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-light"] });
-  const system = window.matchMedia("(prefers-color-scheme: dark)");
-  system.addEventListener("change", changed);
+  const asked = ["(prefers-color-scheme: dark)", "(prefers-contrast: more)"].map((query) => window.matchMedia(query));
+  for (const query of asked) query.addEventListener("change", changed);
   return () => {
     observer.disconnect();
-    system.removeEventListener("change", changed);
+    for (const query of asked) query.removeEventListener("change", changed);
   };
 }

@@ -3,7 +3,7 @@
 import { GUTTER } from "./axis.js";
 import { tail, words } from "./format.js";
 import { Pen } from "./pen.js";
-import { endedEarly, rankName, rankTrouble, rowHeights } from "./rows.js";
+import { endedEarly, nameRow, rankTrouble, rowHeights } from "./rows.js";
 
 const LANES = { module: 0, optimizer: 0, wait: 0, collective: 1 };
 
@@ -20,32 +20,41 @@ export class Timeline {
   }
 
   layout(model, width) {
-    this.rows = rowHeights(model.worldSize, 2, 13, 9);
-    this.height = this.rows.pitch * model.worldSize;
+    this.rows = rowHeights(model.rows.length, 2, 13, 9);
+    this.height = this.rows.pitch * model.rows.length;
+    this.order = model.rows.map((row) => drawn(model, model.ofRank[row.rank]));
     this.over.resize(width, this.height);
     return this.pen.resize(width, this.height);
   }
 
   /** Everything that stays while the cursor moves. */
-  drawView({ model, palette, axis }) {
+  drawView({ model, palette, axis, filter }) {
     const { pen } = this;
     pen.clear();
     this.bars = [];
     drawTicks(pen, palette, axis, this.height);
-    for (let rank = 0; rank < model.worldSize; rank++) this.#rank(model, palette, axis, rank);
+    model.rows.forEach((row, place) => this.#row(model, palette, axis, row, place, filter));
   }
 
-  /** The cursor, and the current event's bar with its like on the other ranks. */
-  draw({ model, palette, axis, index, event, time }) {
+  /** The cursor, the current event's bar with its like on the other ranks, and the same of the one under the pointer. */
+  draw({ model, palette, axis, index, event, hover, time }) {
     const { over } = this;
     over.clear();
     if (!event) return;
-    for (const other of event.kind === "collective" || event.kind === "wait" ? model.sameCollective(index) : []) {
-      this.#light(model, palette, axis, other, 1);
+    for (const told of hover ? [event, hover] : [event]) {
+      const shared = told.kind === "collective" || told.kind === "wait" ? model.sameCollective(told.index) : [];
+      for (const other of shared) this.#light(model, palette, axis, other, 1);
+      this.#light(model, palette, axis, told.index, 2);
     }
-    this.#light(model, palette, axis, index, 2);
+    if (hover) over.line(Math.round(axis.x(hover.end)) + 0.5, 0, Math.round(axis.x(hover.end)) + 0.5, this.height, palette.faint, 1, [2, 3]);
     const x = Math.round(axis.x(time)) + 0.5;
     if (x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
+  }
+
+  /** The row at a height, for a click on its name; -1 below the last. */
+  rowAt(model, y) {
+    const row = Math.floor(y / this.rows.pitch);
+    return row < model.rows.length ? row : -1;
   }
 
   /** The event whose bar lies at a point, children of it last; null where there is none. */
@@ -54,21 +63,22 @@ export class Timeline {
     return found ? found.index : null;
   }
 
-  #lane(rank, lane) {
-    return rank * this.rows.pitch + lane * (this.rows.line + 2) + 2;
+  #lane(row, lane) {
+    return row * this.rows.pitch + lane * (this.rows.line + 2) + 2;
   }
 
-  #rank(model, palette, axis, rank) {
+  #row(model, palette, axis, row, place, filter) {
     const { pen, rows } = this;
-    const top = this.#lane(rank, 0);
-    rankName(pen, palette, rank, top, rows.row >= 24 ? rows.line : rows.row);
+    const { rank } = row;
+    const top = this.#lane(place, 0);
+    nameRow(pen, palette, row, place, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
     if (rows.line >= 10) {
       const style = { colour: palette.muted, size: 10.5, align: "right" };
       pen.text("computing", GUTTER.left - 10, top + rows.line / 2, style);
       pen.text("communication", GUTTER.left - 10, top + rows.line * 1.5 + 2, style);
     }
     const first = this.bars.length;
-    for (const i of drawn(model, model.ofRank[rank])) this.#bar(model, palette, axis, i);
+    this.#bars(model, palette, axis, place, filter);
     for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
     const style = { colour: palette.wait, size: 11.5 };
     const trouble = rankTrouble(model, rank);
@@ -85,23 +95,33 @@ export class Timeline {
     if (x >= axis.left && x <= axis.right) pen.box(x, top - 2, 2, rows.row + 4, style.colour);
   }
 
-  #bar(model, palette, axis, i) {
+  /** A row's bars; of those that share one pixel of a lane only the first is drawn. */
+  #bars(model, palette, axis, place, filter) {
     const { pen, rows } = this;
-    const event = model.event(i);
-    const extent = axis.extent(event.start, event.end);
-    if (!extent) return;
-    const [x, width] = extent;
-    const y = this.#lane(event.rank, LANES[event.kind]);
-    pen.box(x, y, width, rows.line, this.#fill(palette, event));
-    if (event.kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
-    this.bars.push({ index: i, x, y, width });
+    const { t_start: start, t_end: end, unit } = model.columns;
+    const full = [-1, -1];
+    for (const i of this.order[place]) {
+      if (start[i] > axis.t1) break;
+      const extent = axis.extent(start[i], end[i]);
+      if (!extent) continue;
+      const [x, width] = extent;
+      const kind = model.payload.kinds[model.columns.kind[i] - 1];
+      const lane = LANES[kind];
+      if (width <= 1 && x < full[lane]) continue;
+      full[lane] = Math.floor(x) + 1;
+      const y = this.#lane(place, lane);
+      const faded = filter.unit && (!unit[i] || model.units[unit[i] - 1].name !== filter.unit);
+      pen.box(x, y, width, rows.line, faded ? palette.hair : this.#fill(palette, kind, model, i));
+      if (kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
+      this.bars.push({ index: i, x, y, width, faded });
+    }
   }
 
   /** Names a bar where nothing else lies over it. */
   #label(model, palette, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
-    if (this.rows.line < 11 || event.kind === "wait" || width < 14) return;
+    if (this.rows.line < 11 || event.kind === "wait" || width < 14 || bar.faded) return;
     const names = [this.#name(event, event.unit ?? ""), this.#name(event, tail(event.unit ?? "")), tail(event.unit ?? event.op)];
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
     const style = { colour, size: 10, align: "center", room: width - 6 };
@@ -114,11 +134,11 @@ export class Timeline {
     return `${words(event.op)} ${unit}`.trim();
   }
 
-  #fill(palette, event) {
-    if (event.kind === "wait") return palette.waiting(this.pen.context);
-    if (event.kind === "collective") return palette.communication(this.pen.context);
-    if (event.kind === "optimizer") return palette.optimizer;
-    return event.op === "backward" ? palette.backward : palette.forward;
+  #fill(palette, kind, model, i) {
+    if (kind === "wait") return palette.waiting(this.pen.context);
+    if (kind === "collective") return palette.communication(this.pen.context);
+    if (kind === "optimizer") return palette.optimizer;
+    return model.payload.words[model.columns.op[i] - 1] === "backward" ? palette.backward : palette.forward;
   }
 
   #light(model, palette, axis, index, lineWidth) {
@@ -127,24 +147,30 @@ export class Timeline {
     const at = parent >= 0 && kind === "collective" ? parent : index;
     const event = model.event(at);
     const extent = axis.extent(event.start, event.end);
-    if (!extent || !(event.kind in LANES)) return;
+    const row = model.rowOf(event.rank);
+    if (!extent || row < 0 || !(event.kind in LANES)) return;
     const [x, width] = extent;
-    this.over.frame(x - 2, this.#lane(event.rank, LANES[event.kind]) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+    this.over.frame(x - 2, this.#lane(row, LANES[event.kind]) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
   }
 }
 
-/** Each bar with the widest part of it, `[x, width]`, that no later bar of the same lane covers. */
+/** Each bar wide enough for a name, with the widest part of it, `[x, width]`, that no later bar of its lane covers. */
 function freeRooms(bars) {
-  return bars.map((bar, k) => {
+  const rooms = [];
+  bars.forEach((bar, k) => {
+    if (bar.width < 14) return;
     const end = bar.x + bar.width;
     let best = [bar.x, 0];
     let from = bar.x;
-    for (const other of [...bars.slice(k + 1).filter((one) => one.y === bar.y && one.x < end), { x: end, width: 0 }]) {
-      if (other.x - from > best[1]) best = [from, other.x - from];
-      from = Math.max(from, other.x + other.width);
+    for (let j = k + 1; j <= bars.length; j++) {
+      const other = j < bars.length && bars[j].x < end ? bars[j] : { x: end, width: 0, y: bar.y };
+      if (other.y === bar.y && other.x - from > best[1]) best = [from, other.x - from];
+      if (other.y === bar.y) from = Math.max(from, other.x + other.width);
+      if (other.x >= end) break;
     }
-    return [bar, best];
+    rooms.push([bar, best]);
   });
+  return rooms;
 }
 
 /** The events of a rank that have a bar, long ones first where they start together, so that what is inside lies on top. */

@@ -25,6 +25,13 @@ export class Transport {
     this.speed = this.#speeds();
     this.view = element("button", { type: "button", class: "zl-wide", title: "One step or the whole run (z)" }, "whole run");
     this.view.addEventListener("click", () => player.toggleView());
+    const zoom = (text, title, action) => {
+      const made = element("button", { type: "button", class: "zl-zoom", title, "aria-label": title }, text);
+      made.addEventListener("click", action);
+      return made;
+    };
+    this.reset = zoom("1:1", "No zoom (0)", () => player.resetZoom());
+    this.reset.hidden = true;
     this.track = this.#track();
     this.place = element("output", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
@@ -35,13 +42,14 @@ export class Transport {
       this.play,
       button("next", "Next event (→)", () => player.step(1)),
       button("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
-      this.track, this.place,
+      this.track, this.place, this.reset,
+      zoom("−", "Zoom out (o)", () => player.zoomBy(2)), zoom("+", "Zoom in (i)", () => player.zoomBy(0.5)),
       element("label", { class: "zl-speed" }, this.speed, this.pace), this.view,
     );
     if (!this.model.count) for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
   }
 
-  draw({ index, playing, speed, slower, whole }) {
+  draw({ index, playing, speed, slower, whole, zoomed }) {
     const { model } = this;
     const wanted = playing ? "pause" : "play";
     if (this.play.dataset.shows !== wanted) {
@@ -54,6 +62,7 @@ export class Transport {
     this.speed.value = String(speed);
     this.pace.textContent = pace(slower);
     this.view.setAttribute("aria-pressed", String(whole));
+    this.reset.hidden = !zoomed;
     if (!model.count) return;
     this.thumb.style.left = `${this.#share(index) * 100}%`;
     this.place.textContent = `event ${exact(index + 1)} of ${exact(model.count)}`;

@@ -1,6 +1,7 @@
 """The player as a widget in a notebook."""
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -9,18 +10,45 @@ import traitlets
 from zerolab.player.bundle import script, style
 from zerolab.player.page import frame
 from zerolab.player.payload import describe, payload
+from zerolab.recording.events import Event
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
+SAID = (
+    "rank",
+    "step",
+    "phase",
+    "kind",
+    "op",
+    "unit",
+    "category",
+    "number",
+    "peer",
+    "numel",
+    "logical_bytes",
+    "t_start",
+    "t_end",
+    "live",
+    "text",
+)
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
+    """One event as a notebook reads it."""
+    said = {"index": index, **{name: getattr(event, name) for name in SAID}, "source": None}
+    if event.source and event.source.id in recording.sources:
+        said["source"] = f"{recording.sources[event.source.id].label}:{event.source.line}"
+    return said
 
 
 class Player(anywidget.AnyWidget):
     """Replays a recording in the notebook: the same code that `to_html` writes into a page.
 
     `event` is the current event, counted from 0 in the order in which events ended over all ranks; it follows what is
-    done in the browser, and setting it moves the player. With ZEROLAB_PLAYER=iframe the player is shown as a page in
+    done in the browser, and setting it moves the player. `current` is that event as one of `events`, empty before a
+    browser has drawn it; `player.observe(function, "current")` lets a notebook react to it. With ZEROLAB_PLAYER=iframe the player is shown as a page in
     an iframe, which lives on in an exported notebook, where no kernel answers.
     """
 
@@ -28,12 +56,29 @@ class Player(anywidget.AnyWidget):
     _css = style()
     payload = traitlets.Dict().tag(sync=True)
     event = traitlets.Int(-1).tag(sync=True)
+    current = traitlets.Dict()
     _state = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recording: "Recording", event: int = -1) -> None:
         self._recording = recording
         self._title = describe(recording)
         super().__init__(payload=payload(recording), event=event)
+        self._follow()
+        self.observe(self._follow, "event")
+
+    def _follow(self, *_: object) -> None:
+        """Keeps `current` at `event`."""
+        self.current = self.events[self.event] if 0 <= self.event < len(self.events) else {}
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """Every event as plain values, in the player's order: by end, and a rank's own in the order of writing.
+
+        Sizes are elements and bytes, times nanoseconds; `source` is a label such as `zerolab/engines/zero3.py:72`.
+        """
+        every = [event for rank in self._recording.ranks for event in rank.events]
+        ordered = sorted(every, key=lambda event: (event.t_end, event.rank, event.seq))
+        return [_plain(self._recording, index, event) for index, event in enumerate(ordered)]
 
     def state(self) -> dict[str, Any]:
         """What the panes showed last, as the browser told it; empty before a browser has drawn the player."""

@@ -1,0 +1,43 @@
+// The tooltip: what the event under the pointer is, in the words of the caption, with its time and its pieces.
+
+import { caption } from "./caption.js";
+import { element } from "./dom.js";
+import { pieceSize } from "./flow.js";
+import { duration } from "./format.js";
+
+/** One small panel of a player that follows the pointer and stays inside the player. */
+export class Tip {
+  constructor(root) {
+    this.root = root;
+    this.head = element("b", {});
+    this.text = element("span", {});
+    this.foot = element("i", {});
+    this.box = element("div", { class: "zl-tip", role: "tooltip", hidden: "" }, this.head, this.text, this.foot);
+    root.append(this.box);
+  }
+
+  /** Shows event `index` beside the pointer. */
+  show(model, index, pointer) {
+    const event = model.event(index);
+    if (this.index !== index) {
+      this.index = index;
+      const window = model.windowOf(index);
+      this.head.textContent = `event ${index + 1} · ${window.step ? `step ${window.step}` : "setup"} · +${duration(Math.max(0, event.start - window.t0))}`;
+      this.text.textContent = caption(model, index);
+      const many = event.kind === "collective" && event.parent === null && event.logicalBytes > 0;
+      this.foot.textContent = many ? `${pieceSize(model, event)} to each of the other ranks. Click to go there.` : "Click to go there.";
+    }
+    this.box.hidden = false;
+    const place = this.root.getBoundingClientRect();
+    const x = pointer.clientX - place.left;
+    const y = pointer.clientY - place.top;
+    const { offsetWidth: width, offsetHeight: height } = this.box;
+    this.box.style.left = `${Math.max(4, Math.min(x + 14, place.width - width - 4))}px`;
+    this.box.style.top = `${y + height + 26 > place.height ? Math.max(4, y - height - 10) : y + 18}px`;
+  }
+
+  hide() {
+    this.box.hidden = true;
+    this.index = null;
+  }
+}
