@@ -186,3 +186,19 @@ def test_a_kernel_killed_while_ranks_are_being_started_leaves_nothing(start_kern
         time.sleep(0.02)
     os.kill(kernel.pid, 9)
     assert kernel.leftovers() == []
+
+
+@pytest.mark.slow
+def test_the_stop_button_while_ranks_are_being_started_leaves_none_behind_and_the_next_cluster_works(start_kernel):
+    kernel = start_kernel()
+    kernel.run("import torch", timeout=60)  # torch itself does not survive being stopped in the middle of its import
+    cell = kernel.start_cell(MAKE + "cluster = Cluster(2, device='cpu')")
+    deadline = time.monotonic() + 20
+    while not kernel.family() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    kernel.manager.interrupt_kernel()
+    _, error = kernel.finish_cell(cell)
+    assert error["ename"] == "KeyboardInterrupt"
+    printed, error = kernel.run(MAKE + "cluster = Cluster(2, device='cpu')\ncluster.run(dist.get_rank)", timeout=60)
+    assert (printed, error) == ("[0, 1]\n", None)
+    assert len(kernel.family()) == 3, "a fork server and two ranks"

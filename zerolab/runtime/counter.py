@@ -1,6 +1,6 @@
 """The always-on counter: which collective each rank is in, readable by the kernel even after the rank has died.
 
-A rank notes every collective on its page of a board in shared memory: a number, a name, since when. That costs a few
+A rank notes every collective on its page of a board in shared memory: a number, a name, since when. That costs some
 microseconds, so it is on in every plain `run`. It wraps torch's functions and ours from outside, and nobody knows.
 """
 
@@ -19,8 +19,8 @@ from zerolab.runtime.board import DONE, FAILED, INSIDE, Board, Position
 COLLECTIVES = (
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
-    "init_process_group", "monitored_barrier", "new_group", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
-    "scatter", "scatter_object_list",
+    "init_process_group", "monitored_barrier", "new_group", "reduce", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 

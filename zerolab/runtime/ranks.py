@@ -109,14 +109,20 @@ class Ranks:
         (commands, commands_end), (lifeline, lifeline_end) = socket.socketpair(), socket.socketpair()
         (output, output_end), (crash, crash_end) = os.pipe(), os.pipe()
         board, store = (file.fileno() for file in self._files)
+        ours = commands.detach(), lifeline.detach(), output, crash
         inherited = Fds(commands_end.detach(), lifeline_end.detach(), output_end, crash_end, board, store)
         try:
             pid = self._launcher.start(inherited)
+        except BaseException:
+            # Stopped by a person, perhaps after the rank was forked: with its lifeline closed it ends by itself.
+            for fd in ours:
+                os.close(fd)
+            raise
         finally:
             for fd in inherited[:4]:
                 os.close(fd)
         os.set_blocking(crash, False)
-        return Member(rank, pid, Connection(commands.detach()), Connection(lifeline.detach()), output, crash)
+        return Member(rank, pid, Connection(ours[0]), Connection(ours[1]), output, crash)
 
     def _register(self) -> None:
         news = self._launcher.fileno()
