@@ -193,4 +193,5 @@ def test_a_first_batch_with_uneven_rows_is_refused(clusters):
 
 def test_an_engine_is_known_by_its_stage():
     assert list(ENGINES)[:4] == STAGES
-    assert all(issubclass(engine, Engine) and engine.stage == stage for stage, engine in ENGINES.items())
+    assert [ENGINES[stage].stage for stage in STAGES] == STAGES
+    assert all(issubclass(ENGINES[stage], Engine) for stage in STAGES)

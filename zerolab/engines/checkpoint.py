@@ -28,7 +28,7 @@ def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     """What the ranks hold of one thing, such as Adam's first moment, end to end: shape [padded]. Collective."""
     if not flat.is_sharded:
         return piece
-    everything = piece.new_empty(flat.layout.padded)
+    everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
     flat.part(everything).copy_(piece)
     all_gather(everything).wait()
     return everything

@@ -5,10 +5,12 @@ in it may be freed, sends included. A rank's own part is the one at its rank's p
 
 On gloo the parts go straight to the ranks that need them: a buffer of B bytes costs each rank (N-1)/N B in each
 direction, which is what the papers count. gloo's own reduce_scatter moves twice that, because it is an all_reduce
-of which most is thrown away. Every other backend does it well and is used as it is.
+of which most is thrown away. Every other backend does it well and is used as it is. gloo sends from main memory: a flat
+on a GPU that ranks share goes through a copy there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 import torch
 import torch.distributed as dist
@@ -21,7 +23,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 class Exchange:
     """A collective under way: what it waits for, and what is left to do when everything has arrived."""
 
-    def __init__(self, works: list[dist.Work], then: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, works: "Sequence[dist.Work | Exchange]", then: Callable[[], None] = lambda: None) -> None:
         self._works, self._then = works, then
 
     def wait(self) -> None:
@@ -32,6 +34,27 @@ class Exchange:
         self._works, self._then = [], lambda: None  # the receive buffers go with the closure
 
 
+Collective = Callable[..., Exchange]
+
+
+def _through_main_memory(collective: Collective) -> Collective:
+    """Lets gloo, which cannot read a GPU's memory, work on a copy that is brought back at the end."""
+
+    @wraps(collective)
+    def start(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+        if not (flat.is_cuda and _is_direct(group)):
+            return collective(flat, group)
+        copy = flat.cpu()
+
+        def bring_back() -> None:
+            flat.copy_(copy)
+
+        return Exchange([collective(copy, group)], bring_back)
+
+    return start
+
+
+@_through_main_memory
 def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
     """Starts adding up each part on its owner: after `wait()` this rank's part holds the sum over all ranks.
 
@@ -41,7 +64,7 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
     """
-    rank, mine = dist.get_rank(group), _parts(flat, group)[dist.get_rank(group)]
+    rank, mine = dist.get_rank(group), _own_part(flat, group)
     if not _is_direct(group):
         return Exchange([_reduce_scatter(mine, flat, group=group, async_op=True)])
     received = {peer: torch.empty_like(mine) for peer in _peers(group)}
@@ -56,6 +79,7 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -
     return Exchange(_start(_parts(flat, group), received, group), add_in_rank_order)
 
 
+@_through_main_memory
 def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
     """Starts sending this rank's part to everyone: after `wait()` the flat holds every rank's part.
 
@@ -65,12 +89,14 @@ def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Ex
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
     """
-    parts, rank = _parts(flat, group), dist.get_rank(group)
+    mine = _own_part(flat, group)
     if not _is_direct(group):
-        return Exchange([_all_gather(flat, parts[rank], group=group, async_op=True)])
-    return Exchange(_start([parts[rank]] * len(parts), {peer: parts[peer] for peer in _peers(group)}, group))
+        return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
+    parts = _parts(flat, group)
+    return Exchange(_start([mine] * len(parts), {peer: parts[peer] for peer in _peers(group)}, group))
 
 
+@_through_main_memory
 def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
     """Starts adding up the whole flat on every rank: a reduce_scatter, then an all_gather of the sums.
 
@@ -93,6 +119,11 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Ex
 
 def _parts(flat: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:
     return list(flat.chunk(dist.get_world_size(group)))
+
+
+def _own_part(flat: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    part = len(flat) // dist.get_world_size(group)
+    return flat.narrow(0, dist.get_rank(group) * part, part)
 
 
 def _peers(group: dist.ProcessGroup | None) -> list[int]:

@@ -2,9 +2,9 @@
 
 A stage answers four questions, and its file holds the answers: what a rank owns (`own`), which collective brings a
 flat's gradients together (`reduce`), which part of the mean gradient stays (`keep`), and how the updated parameters
-reach the other ranks (`publish`). Everything else is here and the same for all of them: gradients are collected flat
-by flat while autograd works, a flat's reduction starts as soon as its last gradient exists, with one exchange in
-flight, and a plain torch optimizer updates what the rank owns.
+reach the other ranks (`publish`). Everything else is here and the same for all of them: a flat's reduction starts as
+soon as its last gradient exists, while autograd goes on, with one exchange in flight; and a plain torch optimizer
+updates what the rank owns.
 """
 
 import weakref
@@ -52,6 +52,7 @@ class Engine:
         precision: "fp32", or "bf16" for bf16 parameters, gradients and activations over fp32 master weights.
         reduce_dtype: what gradients are added up in; None for the precision's own.
         overlap: start a flat's reduction while autograd goes on; off, autograd waits for it.
+        offload: the optimizer updates a copy in main memory, and its state and step stay there.
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
 
     Raises:
@@ -72,12 +73,13 @@ class Engine:
         precision: str = "fp32",
         reduce_dtype: torch.dtype | None = None,
         overlap: bool = True,
+        offload: bool = False,
         **optimizer_keywords: Any,
     ) -> None:
         check_optimizer(optimizer_cls, optimizer_keywords)
         check_parameters(model)
         self.model, self.rank, self.world_size = model, dist.get_rank(), dist.get_world_size()
-        self.precision, self.reduce_dtype, self.overlap = precision, reduce_dtype, overlap
+        self.precision, self.reduce_dtype, self.overlap, self.offload = precision, reduce_dtype, overlap, offload
         self._dtype = compute_dtype(precision)
         check_dtype(model, self._dtype)
         layouts = partition(model, self.world_size, units, param_groups)
@@ -88,7 +90,7 @@ class Engine:
         if not self.trainable:
             raise ValueError(f"all {len(parameters)} parameters of {type(model).__name__} are frozen: nothing to train")
         self.optimizer: torch.optim.Optimizer = optimizer_cls(self._groups(param_groups), **optimizer_keywords)
-        self._in_flight: tuple[Flat, Exchange] | None = None
+        self._in_flight: tuple[Flat, torch.Tensor, Exchange] | None = None
         self._to_reduce: list[Flat] = []
         self._accumulating = self._reduced = False
         model.register_forward_pre_hook(self._prepare_inputs, with_kwargs=True)
@@ -192,11 +194,11 @@ class Engine:
         return norm
 
     def _watch(self) -> None:
-        """Collects each gradient as soon as autograd has finished it."""
+        """Hears of each gradient as soon as autograd has finished it."""
         engine = weakref.proxy(self)  # no garbage collector sees these hooks: they must not keep the engine
         for number, flat in enumerate(self.trainable):
             for slot, parameter in flat.members():
-                parameter.register_post_accumulate_grad_hook(partial(Engine._collect, engine, number, slot))
+                parameter.register_post_accumulate_grad_hook(partial(Engine._on_gradient, engine, number, slot))
 
     def _await_gradients(self, parameters: set[int]) -> None:
         """Every rank will reduce in this order, whichever gradients it gets and when."""
@@ -207,16 +209,15 @@ class Engine:
                 raise RuntimeError(f"{name!r} was frozen when the engine was made: make a new engine to train it")
         self._to_reduce = self.trainable[::-1] if self._reduces_now() else []
 
-    def _collect(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
-        flat, gradient = self.trainable[number], parameter.grad
-        parameter.grad = None
+    def _on_gradient(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
+        flat = self.trainable[number]
         if slot not in flat.awaited:
+            parameter.grad = None
             raise RuntimeError(
                 f"{slot.name!r} got a gradient that engine.backward() does not await: call engine.backward(loss), not "
                 "loss.backward(), and no backward within backward; freeze what the loss of another model passes through"
             )
-        if gradient is not None:
-            flat.collect(slot, gradient)
+        flat.awaited.discard(slot)
         self._reduce_what_is_ready()
 
     def _reduce_what_is_ready(self) -> None:
@@ -228,27 +229,27 @@ class Engine:
 
     def _drop_gradients(self) -> None:
         if self._in_flight is not None:
-            self._in_flight[1].wait()  # until then nothing of it may be freed
+            self._in_flight[-1].wait()  # until then nothing of it may be freed
         self._in_flight, self._to_reduce = None, []
         for flat in self.trainable:
-            flat.gradient = flat.mean = None
-            flat.awaited.clear()
+            flat.drop_gradients()
 
     def _reduces_now(self) -> bool:
         return not self._accumulating or self.reduces_every_backward
 
     def _start_reduction(self, flat: Flat) -> None:
         self._finish_reduction()  # one exchange in flight: its buffers are all that overlap costs
-        self._in_flight = flat, self.reduce(flat, flat.collected())
+        gradient = flat.lay_out_gradients()
+        self._in_flight = flat, gradient, self.reduce(flat, gradient)
         if not self.overlap:
             self._finish_reduction()
 
     def _finish_reduction(self) -> None:
         if self._in_flight is not None:
-            flat, exchange = self._in_flight
-            exchange.wait()
-            self.keep(flat, flat.collected())
+            flat, gradient, exchange = self._in_flight
             self._in_flight = None
+            exchange.wait()
+            self.keep(flat, gradient)
 
     # Placing, saving and showing what is held.
 
@@ -262,10 +263,11 @@ class Engine:
         for parameter in parameters:
             parameter.grad = None  # a gradient from before would count in the first step
         flat.shard = self.own(flat)
-        if flat.whole is exact or layout.frozen:
+        if layout.frozen or (flat.whole is exact and not self.offload):
             flat.owned = nn.Parameter(flat.shard, requires_grad=not layout.frozen)
         else:  # the optimizer updates a master copy, in the precision that the module came with
-            flat.owned = nn.Parameter((flat.part(exact) if flat.is_sharded else exact).clone())
+            mine = flat.shard if flat.whole is exact else flat.part(exact) if flat.is_sharded else exact
+            flat.owned = nn.Parameter(mine.to("cpu" if self.offload else mine.device, copy=True))
         return flat
 
     def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
     whole      [padded]  the unit's parameters end to end; the module's own parameters are views of it
     shard      [owned]   the part that this rank owns; in most stages a view of `whole`
-    owned      [owned]   what the optimizer updates: the shard itself, or in bf16 an fp32 master copy of it
-    gradient   [padded]  the gradient that is being collected; None while there is none
+    owned      [owned]   what the optimizer updates: the shard itself, or a master copy (fp32 under bf16, or offloaded)
+    gradient   [padded]  the parameters' gradients end to end, once all of them exist; else None
     mean       [owned]   the mean gradient over all ranks of what this rank owns; None before it is known
 
 "owned" is a shard of `layout.shard_numel` elements, or in DDP the whole flat.
@@ -53,6 +53,11 @@ class Flat:
         """Whether this rank owns less than the whole flat."""
         return self.shard.numel() < self.layout.padded
 
+    @property
+    def has_master(self) -> bool:
+        """Whether the optimizer updates a copy of the shard."""
+        return bool(self.owned.untyped_storage()._cdata != self.shard.untyped_storage()._cdata)  # noqa: SLF001  (fakes have no pointer)
+
     def members(self) -> Iterator[tuple[Slot, nn.Parameter]]:
         """The module's parameters, each with its place."""
         return zip(self.layout.slots, self.parameters, strict=True)
@@ -92,16 +97,28 @@ class Flat:
         self.shard.copy_(mine)
         self.owned.copy_(mine)
 
-    def collect(self, slot: Slot, gradient: torch.Tensor) -> None:
-        """Adds one parameter's finished gradient at its place in the flat's."""
-        self.collected()[slot.start : slot.stop].add_(gradient.to_dense().reshape(-1))
-        self.awaited.discard(slot)
+    def lay_out_gradients(self) -> torch.Tensor:
+        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; zero where there is none.
 
-    def collected(self) -> torch.Tensor:
-        """The gradient as collected so far, shape [padded]; zero where nothing has arrived, padding too."""
-        if self.gradient is None:
-            self.gradient = torch.zeros(self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device)
-        return self.gradient
+        Each is freed as soon as it is copied, so that no more than the largest lies there twice.
+        """
+        self.gradient = gradient = torch.empty(self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device)
+        gradient[self.layout.numel :].zero_()
+        for slot, parameter in self.members():
+            place = gradient[slot.start : slot.stop]
+            if parameter.grad is None:
+                place.zero_()
+            else:
+                place.copy_(parameter.grad.to_dense().reshape(-1))
+                parameter.grad = None
+        return gradient
+
+    def drop_gradients(self) -> None:
+        """Forgets everything that a backward has brought so far."""
+        self.gradient = self.mean = None
+        self.awaited.clear()
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def begin_update(self) -> None:
         """Gives the optimizer the mean gradient; to a master copy, in the master's precision and place."""
@@ -111,7 +128,7 @@ class Flat:
     def finish_update(self) -> None:
         """Clears the gradients, and brings an updated master copy back into the shard."""
         self.owned.grad = self.mean = self.gradient = None
-        if self.owned.dtype != self.shard.dtype:
+        if self.has_master:
             self.shard.copy_(self.owned.detach())
 
     def holdings(self, optimizer_state: dict[str, object]) -> Iterator[Holding]:
@@ -123,10 +140,13 @@ class Flat:
         yield Holding("parameters", name, span, self.shard)
         if self.gradient is not None:
             yield Holding("gradients", name, everything, self.gradient)
+        for slot, parameter in self.members():
+            if parameter.grad is not None:
+                yield Holding("gradients", name, (slot.start, slot.stop), parameter.grad)
         for gradient in (self.mean, self.owned.grad):
             if gradient is not None:
                 yield Holding("gradients", name, span, gradient)
-        if self.owned.dtype != self.shard.dtype:
+        if self.has_master:
             yield Holding("optimizer_state", name, span, self.owned)
         for value in optimizer_state.values():
             if isinstance(value, torch.Tensor):  # a step counter covers no elements
