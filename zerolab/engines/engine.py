@@ -218,7 +218,13 @@ class Engine:
                 "loss.backward(), and no backward within backward; freeze what the loss of another model passes through"
             )
         flat.awaited.discard(slot)
+        if flat.has_half_its_gradients:
+            self._at_half(flat)
         self._reduce_what_is_ready()
+
+    def _at_half(self, flat: Flat) -> None:
+        """The exchange of the flat before has had half a flat's time: it makes room for the rest of this one."""
+        self._finish_reduction()
 
     def _reduce_what_is_ready(self) -> None:
         while self._to_reduce and self._is_ready(self._to_reduce[0]):

@@ -58,6 +58,11 @@ class Flat:
         """Whether the optimizer updates a copy of the shard."""
         return bool(self.owned.untyped_storage()._cdata != self.shard.untyped_storage()._cdata)  # noqa: SLF001  (fakes have no pointer)
 
+    @property
+    def has_half_its_gradients(self) -> bool:
+        """Whether the gradients that this backward has yet to bring are at most half of the flat."""
+        return 2 * sum(slot.stop - slot.start for slot in self.awaited) <= self.layout.numel
+
     def members(self) -> Iterator[tuple[Slot, nn.Parameter]]:
         """The module's parameters, each with its place."""
         return zip(self.layout.slots, self.parameters, strict=True)

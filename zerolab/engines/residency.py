@@ -38,6 +38,7 @@ class UnitByUnit(Engine):
     def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **keywords: Any) -> None:
         self.release_after_forward = release_after_forward
         self._forward_order, self._backward_order = Order(ahead=prefetch), Order(ahead=prefetch)
+        self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
         super().__init__(*arguments, **keywords)
 
@@ -67,6 +68,7 @@ class UnitByUnit(Engine):
     def release_everything(self) -> None:
         """Leaves nothing whole."""
         self._owed.clear()
+        self._after_half.clear()
         for flat in self.flats:
             self.release(flat)
 
@@ -106,12 +108,15 @@ class UnitByUnit(Engine):
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
 
-    def _use(self, unit: str, order: Order) -> None:
-        """Gathers the unit, and starts gathering what comes after it."""
+    def _use(self, unit: str, order: Order) -> list[str]:
+        """Gathers the unit; returns what comes after it, to be gathered meanwhile."""
         for flat in self._units[unit]:
             self.gather(flat)
-        for next_unit in order.use(unit):
-            for flat in self._units[next_unit]:
+        return order.use(unit)
+
+    def _start_gathering(self, units: list[str]) -> None:
+        for unit in units:
+            for flat in self._units[unit]:
                 self.start_gather(flat)
 
     def _before_forward(self, unit: str, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> Any:
@@ -122,7 +127,7 @@ class UnitByUnit(Engine):
         self._running[unit] += 1
         if self._running[unit] > 1:
             return None
-        self._use(unit, self._forward_order)
+        self._start_gathering(self._use(unit, self._forward_order))
         own_inputs = tuple(self._owe(unit, value) for value in inputs)
         return own_inputs, {name: self._owe(unit, value) for name, value in keywords.items()}
 
@@ -148,7 +153,14 @@ class UnitByUnit(Engine):
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         if not all(self.is_whole(flat) for flat in self._units[unit]):
-            self._use(unit, self._backward_order)
+            self._after_half = {unit: self._use(unit, self._backward_order)}
+            if not any(flat.awaited for flat in self._units[unit]):  # a frozen unit has no gradients to wait for
+                self._start_gathering(self._after_half.pop(unit))
+
+    def _at_half(self, flat: Flat) -> None:
+        """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
+        super()._at_half(flat)
+        self._start_gathering(self._after_half.pop(flat.layout.unit, []))
 
     def _after_backward(self, unit: str, owed: Owed, input_gradient: torch.Tensor) -> None:
         self._owed[unit].discard(owed)
