@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import CollectiveHang, RankError
     from zerolab.runtime.magics import load_ipython_extension
+    from zerolab.simulation.run import simulate
 
 _HOMES = {
     "Cluster": "zerolab.runtime.cluster",
@@ -34,6 +35,7 @@ _HOMES = {
     "hole": "zerolab.exercises",
     "load_ipython_extension": "zerolab.runtime.magics",
     "reveal": "zerolab.predictions",
+    "simulate": "zerolab.simulation.run",
     "solution": "zerolab.exercises",
 }
 
@@ -53,6 +55,7 @@ __all__ = [
     "hole",
     "load_ipython_extension",
     "reveal",
+    "simulate",
     "solution",
     "theory",
 ]

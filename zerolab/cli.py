@@ -1,4 +1,4 @@
-"""The command line: `zerolab lab | doctor | compare | record | play | reset | progress`.
+"""The command line: `zerolab lab | doctor | compare | simulate | record | play | reset | progress`.
 
 Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. Everything heavy is
 imported by the command that needs it, so `zerolab --help` does not wait for torch.
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_lab(commands)
     _add_doctor(commands)
     _add_compare(commands)
+    _add_simulate(commands)
     _add_record(commands)
     _add_play(commands)
     _add_reset(commands)
@@ -97,6 +98,34 @@ def _compare(arguments: Arguments) -> None:
     if arguments.json:
         write_json(arguments.json, comparison.rows)
     print(comparison.table(times=True))
+
+
+def _add_simulate(commands: Any) -> None:
+    parser = _command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
+    parser.add_argument("--stages", default=",".join(theory.STAGES), help="joined by commas (default: %(default)s)")
+    parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    parser.add_argument("--model", default="7b", help="published, such as llama-7b or 1t (default: %(default)s)")
+    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
+    parser.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
+    parser.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
+    parser.add_argument("--gpu", default="h100", help="v100, a100, h100, h200 or b200 (default: %(default)s)")
+    parser.add_argument("--network", default="infiniband-ndr", help="between nodes (default: %(default)s)")
+    parser.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
+    parser.add_argument("--utilisation", type=float, default=0.4, help="part of the GPU's dense rate (default: 0.4)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
+
+
+def _simulate(arguments: Arguments) -> None:
+    _check_folder(arguments.json)
+    from zerolab.simulation.run import simulate
+
+    options = ("precision", "rows", "length", "gpu", "network", "gpus_per_node", "utilisation")
+    chosen = {name: getattr(arguments, name) for name in options}
+    simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
+    if arguments.json:
+        write_json(arguments.json, simulation.rows)
+    print(simulation.table(times=True))
+    print(f"GB is 1e9 bytes. Seconds are modelled: {simulation.hardware.describe()}")
 
 
 def _add_record(commands: Any) -> None:

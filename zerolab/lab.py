@@ -240,7 +240,7 @@ def _summary(row: dict[str, Any]) -> dict[str, Any]:
         **{name: value for name, value in row["terms"].items() if value},
         "unexplained": state - formula - sum(row["terms"].values()),
         "sent a step": row["traffic"]["logical_bytes"],
-        "first loss": row["losses"][0],
-        "last loss": row["losses"][-1],
+        "first loss": row["losses"][0] if row["losses"] else None,  # a simulation has none
+        "last loss": row["losses"][-1] if row["losses"] else None,
         "step_seconds": row["step_seconds"],
     }

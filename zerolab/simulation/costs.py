@@ -1,7 +1,7 @@
 """What a step would cost: a clock with two streams, alpha-beta collectives, and a roofline for everything else.
 
-A collective of B bytes over N ranks on a link of α seconds a message and β bytes a second takes, in one pass around a
-ring, (N - 1) α + (N - 1)/N B/β; an all_reduce is two passes (Thakur, Rabenseifner, Gropp 2005, "Optimization of
+A collective of B bytes over N ranks on a link of a seconds a message and b bytes a second takes, in one pass around a
+ring, (N - 1) a + (N - 1)/N B/b; an all_reduce is two passes (Thakur, Rabenseifner, Gropp 2005, "Optimization of
 Collective Communication Operations in MPICH", section 4). Over several nodes each GPU first exchanges with its peers
 on the other nodes, over the network, and then within its node (the same, section 5, and NCCL's rings do the like).
 Everything else takes as long as its operations at a stated utilisation, or as its bytes at the memory's bandwidth,
@@ -54,7 +54,7 @@ class Hardware:
 
 
 def ring_seconds(link: Link, nbytes: float, ranks: int) -> float:
-    """One pass of `nbytes` around a ring of `ranks`: the α-β model above."""
+    """One pass of `nbytes` around a ring of `ranks`: the model above."""
     return (ranks - 1) * link.latency_seconds + (ranks - 1) / ranks * nbytes / link.bytes_per_second
 
 

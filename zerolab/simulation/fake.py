@@ -21,6 +21,7 @@ from zerolab.recording.patches import intercept, replace
 from zerolab.recording.recorder import Recorder
 from zerolab.simulation.costs import Clock, Hardware
 
+_check: Any = checks.check_same_on_all_ranks  # a plain function, which its type does not say
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch nothing
 _ATTENTION = {  # matrix multiplications [length, size] x [size, length] or the like; backward computes one again
     "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
@@ -117,7 +118,7 @@ def world(world_size: int) -> Iterator[FakeTensorMode]:
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:
-        with FakeTensorMode() as mode, intercept(checks.check_same_on_all_ranks, _alike):
+        with FakeTensorMode() as mode, intercept(_check, _alike):
             yield mode
     finally:
         dist.destroy_process_group()
@@ -152,7 +153,7 @@ def timed(clock: Clock, hardware: Hardware, precision: str) -> Iterator[Costs]:
         stack.enter_context(replace(collectives.Exchange, "wait", wait))
         stack.enter_context(replace(dist.Work, "wait", wait_work))
         for module in (ledger, log, recorder):
-            stack.enter_context(replace(module, "monotonic_ns", lambda original: clock.now()))
+            stack.enter_context(replace(module, "monotonic_ns", lambda _: clock.now()))
         stack.enter_context(costs)
         yield costs
 
@@ -186,4 +187,4 @@ def _flops(func: Any, args: tuple[Any, ...], keywords: dict[str, Any], result: A
         return 0.0
     multiplications, first = _ATTENTION[name]
     queries, keys = args[first], args[first + 1]
-    return 2.0 * multiplications * queries.numel() * keys.shape[-2]
+    return float(2 * multiplications * queries.numel() * keys.shape[-2])

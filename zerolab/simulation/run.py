@@ -152,11 +152,11 @@ def _run(
         executed = recorder.finish()
     seconds = clock.computed - begun
     figures = {"seconds": seconds, "exposed_communication_seconds": clock.waited - waited, "flops": costs.flops}
-    recording = _merge(executed, layouts, {"assumptions": hardware.describe(), **figures})
+    recording = _merge(executed, {"assumptions": hardware.describe(), **figures})
     return recording, layouts, seconds
 
 
-def _merge(executed: RankRecording, layouts: list[FlatLayout], costs: dict[str, Any]) -> Recording:
+def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
     shown = range(min(executed.world_size, SHOWN_RANKS))
     recording = Recording.merge([derive(executed, rank) if rank else executed for rank in shown])
     recording.meta["costs"] = costs
