@@ -1,4 +1,4 @@
-"""The engines run at sizes that fit nowhere: the published bytes come out of executed code, and misuse gets a sentence."""
+"""Engines run at sizes that fit nowhere: published bytes come out of executed code, and misuse gets a sentence."""
 
 import json
 
