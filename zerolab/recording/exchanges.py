@@ -5,7 +5,6 @@ through the dispatcher as a `c10d` operation. The engines' own collectives are m
 children of one event, and carry no bytes of their own, so that nothing is counted twice.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -49,8 +48,7 @@ class Exchanges:
         from zerolab.engines import collectives
 
         for op in ("all_reduce", "reduce_scatter", "all_gather"):
-            function = inspect.unwrap(getattr(collectives, op))  # the collective counter may stand around it
-            stack.enter_context(intercept(function, self._starting(op)))
+            stack.enter_context(intercept(collectives, op, self._starting(op)))
         stack.enter_context(replace(collectives.Exchange, "wait", self._wait_exchange))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
         stack.callback(self._forget)
@@ -97,7 +95,10 @@ class Exchanges:
         waiting = self._log_wait(draft)
         with self._within(draft):
             original(exchange)
-        self._ownership.sync(draft["unit"])
+        if draft["op"] == "all_gather":
+            self._ownership.sync(draft["unit"])
+        else:  # what becomes of a reduced gradient is decided after the wait
+            self._ownership.look_later(draft["unit"])
         self._log.end(waiting)
         self._log.end(draft)
 

@@ -46,13 +46,13 @@ class Ledger:
         self.operation: object = None
         # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
         self.freed: deque[Entry] = deque()
+        self._on_free = self.freed.append
         self._entries: dict[int, Entry] = {}
         self._births = 0
         self.start_peak()
 
     def start_peak(self) -> None:
         """Forgets the highest moment so far: from here on it is searched again."""
-        self.peak_total = -1
         self._rise(0)
 
     def see(self, tensor: torch.Tensor) -> None:
@@ -72,7 +72,7 @@ class Ledger:
         nbytes = storage.nbytes()
         if storage._cdata in self._entries or not nbytes:
             return 0
-        entry = Entry(storage, self.freed.append)
+        entry = Entry(storage, self._on_free)
         entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, BEFORE, None, nbytes, 0
         self._entries[entry.key] = entry
         return nbytes
@@ -87,7 +87,8 @@ class Ledger:
         elif entry.category == BEFORE:
             entry.nbytes = nbytes
         elif entry.nbytes != nbytes:
-            self._count(entry.category, -entry.nbytes)
+            self.live[entry.category] -= entry.nbytes
+            self.total -= entry.nbytes
             self.operation = "resize_"
             self._grow(entry, nbytes)
         return entry.unit if entry is not None else None
@@ -107,6 +108,8 @@ class Ledger:
         if entry is None:
             if nbytes := storage.nbytes():
                 self._enter(storage, nbytes, category, unit)
+            return
+        if entry.category == category and entry.unit == unit:
             return
         entry.unit = unit or entry.unit
         if entry.category == BEFORE:
@@ -138,7 +141,8 @@ class Ledger:
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
                 del self._entries[entry.key]
                 if entry.category != BEFORE:
-                    self._count(entry.category, -entry.nbytes)
+                    self.live[entry.category] -= entry.nbytes
+                    self.total -= entry.nbytes
 
     def close(self) -> None:
         """Lets go of every storage, so that nothing of the recorder runs when one is dropped later."""
@@ -146,7 +150,7 @@ class Ledger:
         self._entries.clear()
 
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
-        entry = Entry(storage, self.freed.append)
+        entry = Entry(storage, self._on_free)
         entry.key, entry.category, entry.unit = storage._cdata, category, unit
         self._entries[entry.key] = entry
         self._grow(entry, nbytes)
@@ -154,16 +158,13 @@ class Ledger:
     def _grow(self, entry: Entry, nbytes: int) -> None:
         self._births += 1
         entry.nbytes, entry.since = nbytes, self._births
-        self._count(entry.category, nbytes)
-        self._rise(0)
+        self.live[entry.category] += nbytes
+        self.total += nbytes
+        if self.total > self.peak_total:
+            self._rise(0)
 
     def _rise(self, passing: int) -> None:
-        """Notes a new highest moment, if this is one, with `passing` bytes that belong to no storage."""
-        if self.total + passing > self.peak_total:
-            self.peak, self.peak_total = self.live.copy(), self.total + passing
-            self.peak[OTHER] += passing
-            self.peak_time, self.peak_operation, self._peak_birth = monotonic_ns(), self.operation, self._births
-
-    def _count(self, category: int, nbytes: int) -> None:
-        self.live[category] += nbytes
-        self.total += nbytes
+        """Notes a new highest moment, with `passing` bytes that belong to no storage."""
+        self.peak, self.peak_total = self.live.copy(), self.total + passing
+        self.peak[OTHER] += passing
+        self.peak_time, self.peak_operation, self._peak_birth = monotonic_ns(), self.operation, self._births

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -14,14 +14,10 @@ from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
 
+Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
+"""A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""
 
-class Held(NamedTuple):
-    """A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""
-
-    category: int
-    unit: str | None
-    span: tuple[int, int]
-    tensor: torch.Tensor
+_INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
 
 
 class Ownership:
@@ -33,7 +29,9 @@ class Ownership:
         self._engines: list[weakref.ref[Any]] = []
         self._models: WeakKeyDictionary[nn.Module, dict[int, tuple[str, int]]] = WeakKeyDictionary()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below as one says them
         self._told: dict[tuple[int, str], Spans] = {}
+        self._later: set[str] = set()
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
         self.optimizer: str | None = None  # the class of the one that made the last update
@@ -90,39 +88,51 @@ class Ownership:
                     return str(flat.layout.name)
         return None
 
+    def look_later(self, flat: str | None) -> None:
+        """Something is about to change in a flat: the next look at any flat includes it."""
+        if flat is not None:
+            self._later.add(flat)
+
     def sync(self, flat: str | None = None) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat."""
         assign = self._log.ledger.assign
-        now: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        for held in self._held() if flat is None else self._held_in(flat):
-            assign(held.tensor, held.category, held.unit)
-            if held.unit is not None and held.span[1] > held.span[0]:
-                now.setdefault((held.category, held.unit), []).append(held.span)
-        told = [key for key in self._told if key not in now and (flat is None or key[1] == flat)]
-        for key in [*now, *told]:
-            spans = merge_spans(now.get(key, ()))
-            if self._told.get(key, ()) != spans:
-                self._told[key] = spans
-                category, unit = key
-                self._log.add("memory", "hold", unit=unit, category=CATEGORIES[category], spans=spans)
+        names = None if flat is None else {flat, *self._later}
+        self._later.clear()
+        now: dict[tuple[int, str], Spans] = {}
+        for category, unit, span, tensor in self._held() if names is None else self._held_in(names):
+            assign(tensor, category, unit)
+            if unit is not None and span[1] > span[0]:
+                now[category, unit] = (*now.get((category, unit), ()), span)
+        for key in self._seen:
+            if key not in now and (names is None or key[1] in names):
+                now[key] = ()
+        for key, spans in now.items():
+            if self._seen.get(key, ()) != spans:
+                self._seen[key] = spans
+                self._tell(key, merge_spans(spans))
+
+    def _tell(self, key: tuple[int, str], spans: Spans) -> None:
+        if self._told.get(key, ()) != spans:
+            self._told[key] = spans
+            self._log.add("memory", "hold", unit=key[1], category=CATEGORIES[key[0]], spans=spans)
 
     def _living(self) -> list[Any]:
         return [engine for known in self._engines if (engine := known()) is not None]
 
-    def _held_in(self, name: str) -> Iterator[Held]:
-        """What is held in one flat of the engines; of everything where an engine cannot say it by flat."""
-        for engine in self._living():
-            for flat in engine.flats:
-                if flat.layout.name == name and hasattr(flat, "holdings"):
-                    for holding in flat.holdings(engine.optimizer.state.get(flat.owned, {})):
-                        yield Held(CATEGORIES.index(holding.category), name, holding.span, holding.tensor)
-                    return
-        yield from self._held()
+    def _held_in(self, names: set[str]) -> Iterator[Held]:
+        """What is held in some flats of the engines; of everything where an engine cannot say it by flat."""
+        flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
+        if not all(hasattr(flat, "holdings") for _, flat in flats):
+            yield from self._held()
+            return
+        for engine, flat in flats:
+            for holding in flat.holdings(engine.optimizer.state.get(flat.owned, {})):
+                yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
 
     def _held(self) -> Iterator[Held]:
         for engine in self._living():
             for holding in engine.holdings():
-                yield Held(CATEGORIES.index(holding.category), holding.unit, holding.span, holding.tensor)
+                yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
         for model, places in self._models.items():
             for parameter in model.parameters():
                 unit, start = places.get(id(parameter), (None, 0))
@@ -135,9 +145,9 @@ class Ownership:
 
     def _held_of(self, parameter: torch.Tensor, unit: str | None, span: tuple[int, int]) -> Iterator[Held]:
         if _is_plain(parameter):
-            yield Held(PARAMETERS, unit, span, parameter)
+            yield PARAMETERS, unit, span, parameter
         if parameter.is_leaf and parameter.grad is not None and _is_plain(parameter.grad):
-            yield Held(GRADIENTS, unit, span, parameter.grad)
+            yield GRADIENTS, unit, span, parameter.grad
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
         places = {key: place for known in self._models.values() for key, place in known.items()}
@@ -146,7 +156,7 @@ class Ownership:
             for value in state.values():
                 if isinstance(value, torch.Tensor) and _is_plain(value):
                     whole = value.numel() == parameter.numel()
-                    yield Held(OPTIMIZER_STATE, unit, (start, start + value.numel()) if whole else (0, 0), value)
+                    yield OPTIMIZER_STATE, unit, (start, start + value.numel()) if whole else (0, 0), value
 
     def _learn_units(self, layouts: Iterable[FlatLayout]) -> None:
         for layout in layouts:

@@ -1,5 +1,6 @@
 """Looking over somebody's shoulder for a while, and leaving everything as it was."""
 
+import inspect
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,19 +30,21 @@ def replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None
 
 
 @contextmanager
-def intercept(function: types.FunctionType, wrapper: Callable[..., Any]) -> Iterator[None]:
-    """Calls `wrapper(original, *args, **keywords)` instead of `function`, by whatever name it was imported.
+def intercept(module: types.ModuleType, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Calls `wrapper(original, *args, **keywords)` instead of a module's function, by whatever name it was imported.
 
     `from m import f` copies the reference into the importing module, or into a learner's cell, where replacing `m.f`
     does not reach. So not the reference changes but the function's code: for a while it only hands over to `wrapper`.
+    What others have put around the function stays around it.
     """
+    function = inspect.unwrap(getattr(module, name), stop=lambda f: f.__code__.co_filename == module.__file__)
     code, defaults, keyword_defaults = function.__code__, function.__defaults__, function.__kwdefaults__
-    original = types.FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
+    original = types.FunctionType(code, function.__globals__, name, defaults, function.__closure__)
     original.__kwdefaults__ = keyword_defaults
-    target = f"__recorded_{function.__name__}"
-    names = tuple(target if name == "_target" else name for name in _hand_over.__code__.co_names)
+    template = _hand_over.__code__ if not code.co_freevars else _decorated(None).__code__
+    target = f"__recorded_{name}"
     function.__globals__[target] = lambda *args, **keywords: wrapper(original, *args, **keywords)
-    function.__code__ = _hand_over.__code__.replace(co_names=names)
+    function.__code__ = template.replace(co_names=tuple(target if n == "_target" else n for n in template.co_names))
     try:
         yield
     finally:
@@ -51,6 +54,16 @@ def intercept(function: types.FunctionType, wrapper: Callable[..., Any]) -> Iter
 
 def _hand_over(*args: Any, **keywords: Any) -> Any:
     return _target(*args, **keywords)
+
+
+def _decorated(function: Any) -> Any:
+    """The same for what a decorator returned: code may only be exchanged for code with as many free variables, one."""
+
+    def hand_over(*args: Any, **keywords: Any) -> Any:
+        _ = function
+        return _target(*args, **keywords)
+
+    return hand_over
 
 
 def _target(*args: Any, **keywords: Any) -> Any:
