@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from time import perf_counter
 
 import workloads
+from gpu import gpu
+from growth import growth
 from measuring import Figure, interleaved
+from peaks import peaks
 from player import player
+from steps import steps_gpt, steps_mlp
 
 from zerolab import Cluster
 
@@ -82,19 +86,18 @@ def roundtrip(rounds: int) -> list[Figure]:
     return [figure]
 
 
-def recording(rounds: int) -> list[Figure]:
+def recording(rounds: int) -> Iterator[Figure]:
     """A step of gpt-10m (8x128 tokens a rank) with and without the recorder, in the stages with fewest and most events.
 
     Seconds are taken inside the ranks.
     """
     stages = ("ddp", "zero3")
     budgets = {f"{stage} recorded": 1.05 for stage in stages}
-    figures = []
     with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
         for stage in stages:
             title = f"Recording overhead on a step of gpt-10m, 8x128 tokens a rank, {RANKS} ranks, {stage}"
             figure = Figure(f"recording_{stage}", title, "seconds", stage, budgets)
-            call = (workloads.step_seconds, stage, "gpt-10m", {"rows": 8, "length": 128}, 1, 2)
+            call = (workloads.step_seconds, stage, "gpt-10m", {"rows": 8, "length": 128}, 1, 1)
 
             def measure(variant: str, call: tuple[object, ...] = call) -> float:
                 if variant.endswith("recorded"):
@@ -103,75 +106,18 @@ def recording(rounds: int) -> list[Figure]:
 
             for variant, seconds in interleaved([stage, f"{stage} recorded"], rounds, measure):
                 figure.add(variant, seconds)
-            figures.append(figure)
-    return figures
+            yield figure
 
 
-def steps_mlp(rounds: int) -> list[Figure]:
-    """A training step of the benchmark MLP, this project's engines and torch's, against torch DDP and FSDP2."""
-    budgets = {"zero1": 0.95, "zero2": 0.95, "zero3": 1.2}
-    figure = _steps("steps_mlp", "mlp-bench", {"rows": 8}, rounds, budgets, counted=5)
-    return [figure, _against_fsdp2(figure, {"zero3": 0.5})]
-
-
-def steps_gpt(rounds: int) -> list[Figure]:
-    """A training step of gpt-10m with 8x128 tokens a rank, likewise."""
-    budgets = {"zero1": 1.0, "zero2": 1.0, "zero3": 1.08}
-    figure = _steps("steps_gpt", "gpt-10m", {"rows": 8, "length": 128}, rounds, budgets, counted=2)
-    return [figure, _against_fsdp2(figure, {})]
-
-
-def exposed(rounds: int) -> list[Figure]:
-    """gpt-10m's exposed communication: a step minus the same step in which nothing is sent, zero3 against FSDP2."""
-    title = f"Exposed communication of gpt-10m, 8x128 tokens a rank, {RANKS} gloo ranks: step minus silent step"
-    difference = Figure("exposed", title, "seconds", "fsdp2", {"zero3": 0.5})
-    whole = Figure("exposed_steps", title + ", the steps themselves", "seconds", None)
-    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
-
-        def measure(variant: str) -> float:
-            stage = variant.removesuffix(" silent")
-            function = workloads.step_seconds if variant == stage else workloads.silent_step_seconds
-            return max(cluster.run(function, stage, "gpt-10m", {"rows": 8, "length": 128}, 1, 2))
-
-        for variant, seconds in interleaved(["fsdp2", "fsdp2 silent", "zero3", "zero3 silent"], rounds, measure):
-            whole.add(variant, seconds)
-    for stage in ("fsdp2", "zero3"):
-        for loud, silent in zip(whole.samples[stage], whole.samples[f"{stage} silent"], strict=True):
-            difference.add(stage, loud - silent)
-    return [difference, whole]
-
-
-def _steps(
-    figure: str, model: str, shape: dict[str, int], rounds: int, budgets: dict[str, float], *, counted: int
-) -> Figure:
-    """Every variant's step; each round's number is the median of `counted` steps, the slowest rank's."""
-    described = ", ".join(f"{name} {count}" for name, count in shape.items())
-    result = Figure(
-        figure, f"AdamW step of {model}, {described} a rank, {RANKS} gloo ranks", "seconds", "torch-ddp", budgets
-    )
-    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
-
-        def measure(variant: str) -> float:
-            return max(cluster.run(workloads.step_seconds, variant, model, shape, 1, counted))
-
-        for variant, seconds in interleaved([*workloads.TORCH, *workloads.OWN], rounds, measure):
-            result.add(variant, seconds)
-    return result
-
-
-def _against_fsdp2(figure: Figure, budgets: dict[str, float]) -> Figure:
-    """The same rounds, zero3 against FSDP2."""
-    samples = {name: figure.samples[name] for name in ("fsdp2", "zero3")}
-    return Figure(f"{figure.name}_fsdp2", figure.title + ", against FSDP2", "seconds", "fsdp2", budgets, samples)
-
-
-FIGURES: dict[str, Callable[[int], list[Figure]]] = {
+FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {
     "startup": startup,
     "roundtrip": roundtrip,
     "recording": recording,
     "steps-mlp": steps_mlp,
     "steps-gpt": steps_gpt,
-    "exposed": exposed,
+    "peaks": peaks,
+    "growth": growth,
+    "gpu": gpu,
     "player": player,
 }
 

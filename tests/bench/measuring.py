@@ -22,7 +22,10 @@ LOAD_BEFORE = round(os.getloadavg()[0], 1)  # of the last minute, before anythin
 
 @dataclass
 class Figure:
-    """Seconds (or another unit) by variant, one number a round; ratios are to `baseline`, budgets are upper limits."""
+    """Seconds (or another unit) by variant, one number a round; ratios are to `baseline`, budgets are upper limits.
+
+    A figure without samples was not run; its note says why.
+    """
 
     name: str
     title: str
@@ -30,6 +33,8 @@ class Figure:
     baseline: str | None
     budgets: dict[str, float] = field(default_factory=dict)  # of the ratio where there is a baseline, else of the value
     samples: dict[str, list[float]] = field(default_factory=dict)
+    note: str = ""  # what a reader must know, beside the table
+    plot: str = ""  # an SVG picture, saved beside the table
 
     def add(self, variant: str, value: float) -> None:
         """Adds one round's number."""
@@ -86,21 +91,26 @@ def machine() -> dict[str, str | int | float]:
         "torch": torch.__version__,
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
         "load_before": LOAD_BEFORE,
+        "load_after": round(os.getloadavg()[0], 1),  # with what is measured in it
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
 
 
 def write(figure: Figure) -> str:
-    """Writes results/<name>.json (every sample) and results/<name>.md (the table); returns the table."""
+    """Writes results/<name>.json (every sample), .md (the table) and .svg (where there is a plot); returns the text."""
     RESULTS.mkdir(exist_ok=True)
-    date, here = dt.datetime.now(dt.UTC).date().isoformat(), machine()
+    date, here, rows = dt.datetime.now(dt.UTC).date().isoformat(), machine(), figure.rows()
     content = {"title": figure.title, "unit": figure.unit, "date": date, "machine": here, "baseline": figure.baseline}
-    content |= {"rows": figure.rows(), "samples": figure.samples}
+    content |= {"note": figure.note, "rows": rows, "samples": figure.samples}
     (RESULTS / f"{figure.name}.json").write_text(json.dumps(content, indent=1) + "\n")
     described = ", ".join(f"{name} {value}" for name, value in here.items())
     to = f"; ratios to {figure.baseline}, round by round" if figure.baseline else ""
-    table = markdown(figure.rows())
-    text = f"# {figure.title}\n\nIn {figure.unit}{to}. Measured on {date}: {described}.\n\n{table}\n"
+    parts = [f"# {figure.title}", f"In {figure.unit}{to}. Measured on {date}: {described}."]
+    parts += [figure.note] if figure.note else []
+    if figure.plot:
+        (RESULTS / f"{figure.name}.svg").write_text(figure.plot)
+        parts.append(f"![{figure.title}]({figure.name}.svg)")
+    text = "\n\n".join([*parts, markdown(rows)] if rows else parts) + "\n"
     (RESULTS / f"{figure.name}.md").write_text(text)
     return text
 

@@ -1,11 +1,14 @@
-"""The benchmark's arithmetic: ratios within a round, quartiles, budgets; its results name no machine."""
+"""The benchmark's arithmetic: ratios within a round, quartiles, budgets, exponents; its results name no machine."""
 
 import json
 import platform
 from pathlib import Path
 
+import growth
 import measuring
+import plot
 import pytest
+import steps
 
 
 def figure() -> measuring.Figure:
@@ -39,3 +42,32 @@ def test_results_have_machine_and_date_but_no_names(tmp_path: Path, monkeypatch:
     assert len(content["date"]) == len("2000-01-01")
     assert (tmp_path / "steps.md").read_text() == text
     assert platform.node() not in text + json.dumps(content)
+
+
+def test_a_figure_that_was_not_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path)
+    measuring.write(measuring.Figure("gpu", "On a GPU", "seconds", "plain", {"zero1": 1.05}, note="not run: no GPU"))
+    assert (tmp_path / "gpu.md").read_text().endswith("\n\nnot run: no GPU\n")
+    assert json.loads((tmp_path / "gpu.json").read_text())["rows"] == []
+
+
+def test_a_stage_is_held_against_deepspeeds_same_stage_where_that_was_measured() -> None:
+    samples = {"ddp": [1.0], "zero2": [3.0, 1.0], "deepspeed-2": [6.0, 4.0]}
+    assert steps.against_same_stage(samples) == {"zero2": [0.5, 0.25]}
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_exponent_of_a_power_law_is_its_power(power: float) -> None:
+    assert growth.exponent([(x, 3 * x**power) for x in (10.0, 50.0, 100.0)]) == pytest.approx(power)
+
+
+def test_the_models_that_grow_have_about_the_parameters_that_their_name_says() -> None:
+    assert {size: round(growth._numel(size) / 1e6) for size in growth.WIDTHS} == {size: size for size in growth.WIDTHS}
+
+
+def test_a_plot_is_the_same_bytes_for_the_same_numbers_and_shows_every_point() -> None:
+    lines = {"zero2, N=1": [(1.0, 2.0), (10.0, 20.0)], "zero3, N=1": [(1.0, 5.0)]}
+    picture = plot.svg("a & b", "MiB", "seconds", lines)
+    assert picture == plot.svg("a & b", "MiB", "seconds", lines)
+    assert picture.count("<circle") == 3
+    assert "a &amp; b" in picture

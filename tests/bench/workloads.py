@@ -1,6 +1,8 @@
-"""What the ranks run when they are measured. Sent to them by value, so each function imports what it needs."""
+"""What the ranks run when they are measured. They import this module themselves, so that engines live between runs."""
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -11,11 +13,15 @@ from torch import nn
 
 from zerolab import models
 from zerolab.engines import ENGINES
+from zerolab.recording import recorder
+from zerolab.recording.ledger import COMMUNICATION, GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Ledger
 
 OWN = ("ddp", "zero1", "zero2", "zero3")
-TORCH = ("torch-ddp", "torch-zero1", "fsdp2-keep", "fsdp2")
+TORCH = ("torch-ddp", "torch-zero1", "fsdp2", "fsdp2-keep")
+DEEPSPEED = ("deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3")
+OPTIONS: dict[str, dict[str, Any]] = {"fsdp2-keep": {"reshard_after_forward": False}}
 
-Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_kept: dict[str, Any] = {}  # engines, and in a silent rank the group that still works
 
 
 def trivial() -> int:
@@ -23,86 +29,208 @@ def trivial() -> int:
     return 0
 
 
+def engine(variant: str, model: nn.Module) -> Any:
+    """The engine that a variant names, with AdamW; `fsdp2-keep` is FSDP2 with reshard_after_forward=False."""
+    stage = variant.removesuffix("-keep")
+    return ENGINES[stage](model, torch.optim.AdamW, lr=1e-3, **OPTIONS.get(variant, {}))
+
+
 def step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
     """Median seconds of a training step of model `name` under `variant`, after `warm_up` steps that do not count."""
-    step = build_step(variant, models.build(name))
-    feed = models.batches(name, dist.get_world_size(), dist.get_rank(), warm_up + steps, **shape)
+    made = engine(variant, models.build(name))
+    return median(_seconds(made, name, shape, warm_up + steps)[warm_up:])
+
+
+def kept_step_seconds(variant: str, name: str, shape: dict[str, int], steps: int) -> float:
+    """As `step_seconds`, with an engine that is made and warmed up the first time, and lives as long as the ranks."""
+    if variant not in _kept:
+        _kept[variant] = engine(variant, models.build(name))
+        _silence_hook(_kept[variant])
+        _seconds(_kept[variant], name, shape, 2)
+    return median(_seconds(_kept[variant], name, shape, steps))
+
+
+def _seconds(made: Any, name: str, shape: dict[str, int], steps: int) -> list[float]:
+    """Seconds of each step on this rank; all ranks begin a step together, for a late one would count as waiting."""
     seconds = []
-    for inputs, targets in feed:
-        dist.barrier()  # all ranks begin a step together; a late one would count as communication
+    for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), steps, **shape):
+        _barrier()
         start = perf_counter()
-        step(inputs, targets)
+        made.training_step(inputs, targets, models.loss)
+        seconds.append(perf_counter() - start)
+    return seconds
+
+
+def silence() -> None:
+    """From here on this rank's collectives return at once and move nothing; numbers mean nothing any more.
+
+    torch's fake process group takes the default group's place, so it is the same for every system. What a rank does
+    to the bytes it has received (copies out of buffers, say) stays in the step.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    rank, world_size, _kept["group"] = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    dist.destroy_process_group()
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    torch.set_flush_denormal(True)  # what was never received may be tiny numbers, which are slow to compute with
+
+
+def _barrier() -> None:
+    group = _kept.get("group")
+    if group is not None:
+        group.barrier().wait()
+    else:
+        dist.barrier()
+
+
+def _silence_hook(made: Any) -> None:
+    """DDP expects a result of its all_reduce, which the fake group has not: gives it the bucket as it is."""
+    if "group" in _kept and isinstance(made.model, nn.parallel.DistributedDataParallel):
+        made.model.register_comm_hook(None, _bucket_as_it_is)
+
+
+def _bucket_as_it_is(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+class WatchedLedger(Ledger):
+    """The recorder's ledger, which also notes the highest sum of parameters, gradients, optimizer and communication."""
+
+    made: "WatchedLedger | None" = None
+    highest = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        WatchedLedger.made = self
+
+    def _count(self, category: int, nbytes: int) -> None:
+        super()._count(category, nbytes)
+        self.note()
+
+    def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
+        """As `Ledger.assign`; a tensor may turn out to be model state only now."""
+        super().assign(tensor, category, unit)
+        self.note()
+
+    def note(self) -> None:
+        """Compares what is live now with the highest so far."""
+        live = self.live
+        now = live[PARAMETERS] + live[GRADIENTS] + live[OPTIMIZER_STATE] + live[COMMUNICATION]
+        self.highest = max(self.highest, now)
+
+
+@contextmanager
+def _highest_from_now() -> Iterator[list[int]]:
+    ledger, found = WatchedLedger.made, [0]
+    if ledger is None:
+        raise RuntimeError("no WatchedLedger was made: call watch() on the ranks before record()")
+    ledger.settle()
+    ledger.highest = 0
+    yield found
+    found[0] = ledger.highest
+
+
+def watch() -> None:
+    """Recordings of this rank use a `WatchedLedger` from here on."""
+    recorder.Ledger = WatchedLedger  # type: ignore[misc]  # on purpose: a subclass in its place
+
+
+def model_peak(variant: str, name: str, shape: dict[str, int]) -> int:
+    """Highest bytes of parameters + gradients + optimizer + communication in the second step, on this rank."""
+    batches = models.batches(name, dist.get_world_size(), dist.get_rank(), 2, **shape)
+    made = engine(variant, models.build(name))
+    made.training_step(*batches[0], models.loss)
+    with _highest_from_now() as found:
+        made.training_step(*batches[1], models.loss)
+    return found[0]
+
+
+def grown(variant: str, width: int, rows: int, steps: int) -> tuple[float, int]:
+    """Median step seconds and highest model bytes (see `model_peak`) of the benchmark MLP at another width.
+
+    The first step, in which AdamW makes its state, counts for neither.
+    """
+    made = engine(variant, filled_mlp(width))
+    inputs = torch.randn(rows, width, generator=torch.Generator().manual_seed(dist.get_rank()))
+    made.training_step(inputs, inputs.sin(), models.loss)
+    seconds = []
+    with _highest_from_now() as found:
+        for _ in range(steps):
+            dist.barrier()
+            start = perf_counter()
+            made.training_step(inputs, inputs.sin(), models.loss)
+            seconds.append(perf_counter() - start)
+    del made
+    gc.collect()  # an engine and its hooks form cycles
+    return median(seconds), found[0]
+
+
+def filled_mlp(width: int) -> nn.Module:
+    """Six blocks of 8 width² + 5 width parameters, filled with one small number: random ones would take seconds."""
+    with torch.device("meta"):
+        blocks = (nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(6))
+        model = nn.Sequential(*blocks)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1 / (2 * width))
+    return model
+
+
+def plain_step_seconds(name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
+    """Median seconds of a step of plain PyTorch on this rank's GPU: module, autograd and AdamW, nothing else."""
+    model = models.build(name).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        models.loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return _gpu_seconds(step, name, shape, warm_up, steps)
+
+
+def gpu_step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
+    """The same step by an engine."""
+    made = engine(variant, models.build(name).cuda())
+    return _gpu_seconds(
+        lambda inputs, targets: made.training_step(inputs, targets, models.loss), name, shape, warm_up, steps
+    )
+
+
+def _gpu_seconds(step: Any, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
+    seconds = []
+    for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), warm_up + steps, **shape):
+        batch = inputs.cuda(), targets.cuda()
+        torch.cuda.synchronize()
+        start = perf_counter()
+        step(*batch)
+        torch.cuda.synchronize()
         seconds.append(perf_counter() - start)
     return median(seconds[warm_up:])
 
 
-def silent_step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
-    """As `step_seconds`, but no byte moves between ranks: everything else of the step, on numbers that mean nothing."""
-    from zerolab.engines import collectives
-
-    torch.set_flush_denormal(True)  # what was never received may be tiny numbers, which are slow to compute with
-    start, collectives._start = collectives._start, lambda *_: []
-    try:
-        return step_seconds(f"{variant} silent", name, shape, warm_up, steps)
-    finally:
-        collectives._start = start
-
-
-class Silence:
-    """FSDP2's hook for a collective of one's own, here one that does nothing."""
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """The buffer that the collective would fill."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(self, *_: object, **__: object) -> None:
-        """Moves nothing."""
-
-
-def build_step(variant: str, model: nn.Module) -> Step:
-    """A function that does one AdamW step on a batch: this project's engines, or torch's own."""
-    stage = variant.removesuffix(" silent")
-    if stage in OWN:
-        engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
-        return lambda inputs, targets: engine.training_step(inputs, targets, models.loss)
-    wrapped, optimizer = _torch_engine(variant, model)
-
-    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss = models.loss(wrapped(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-    return step
-
-
-def _torch_engine(variant: str, model: nn.Module) -> tuple[nn.Module, Any]:
-    """torch DDP, DDP with ZeroRedundancyOptimizer, or FSDP2 with and without reshard_after_forward."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-    from torch.nn.parallel import DistributedDataParallel
-
-    from zerolab.engines.partition import find_units
-
-    if variant in ("torch-ddp", "torch-zero1"):
-        wrapped = DistributedDataParallel(model)  # these models have no buffers
-        if variant == "torch-ddp":
-            return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
-        return wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-3)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    reshard = variant != "fsdp2-keep"
-    for part in [*map(model.get_submodule, find_units(model)), model]:
-        fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
-        if variant.endswith("silent"):
-            part.set_custom_all_gather(Silence())
-            part.set_custom_reduce_scatter(Silence())
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+def gpu_bytes(variant: str, name: str) -> tuple[int, int, int]:
+    """After two steps: bytes that the allocator has beyond those it had before, the ledger's, and blocks allocated."""
+    before, blocks = torch.cuda.memory_allocated(), torch.cuda.memory_stats().get("allocation.all.current", 0)
+    made = engine(variant, models.build(name).cuda())
+    for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), 2):
+        made.training_step(inputs.cuda(), targets.cuda(), models.loss)
+    torch.cuda.synchronize()
+    ledger = WatchedLedger.made
+    if ledger is None:
+        raise RuntimeError("no WatchedLedger was made: call watch() on the ranks before record()")
+    ledger.settle()
+    entries = [(entry, entry()) for entry in ledger._entries.values()]  # its totals have the CPU's bytes, too
+    counted = sum(entry.nbytes for entry, storage in entries if storage is not None and storage.device.type == "cuda")
+    blocks = torch.cuda.memory_stats()["allocation.all.current"] - blocks
+    return torch.cuda.memory_allocated() - before, counted, blocks
 
 
 def short_training(stage: str, steps: int) -> None:
     """Some steps of gpt-tiny, to be recorded."""
-    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
+    made = engine(stage, models.build("gpt-tiny"))
     for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
-        engine.training_step(inputs, targets, models.loss)
+        made.training_step(inputs, targets, models.loss)
