@@ -13,6 +13,8 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
 )
 
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 from zerolab import Recording
+from zerolab.recording.events import Event, RankRecording, Source, SourceLine, UnitInfo
 
 
 def state(tab):
@@ -44,3 +45,79 @@ def renamed(recording, old, new):
 def in_order(recording):
     """The events as the player steps through them: by their end, a rank's own in the order they were written."""
     return sorted((event for rank in recording.ranks for event in rank.events), key=lambda e: (e.t_end, e.rank, e.seq))
+
+
+def made_up(ranks, units, steps=1, stage="zero3"):
+    """A recording that nobody made: gather, compute and release of every unit on every rank, the same every time."""
+    names = [f"blocks.{number}" for number in range(units)]
+    size = 1024 * ranks
+    source = {"engine": Source("zerolab/engines/zero3.py", "def forward(unit):\n    gather(unit)\n    release(unit)\n")}
+
+    def of_rank(rank):
+        events = []
+        live = {"parameters": 4 * size * units // ranks, "activations": 0, "optimizer_state": 8 * size * units // ranks}
+
+        def write(kind, op, start, length, unit, *, step, line, **more):
+            place = len(events)
+            at = SourceLine("engine", line)
+            times = {"t_start": start + 37 * rank, "t_end": start + 37 * rank + length}
+            event = Event(rank, place, **times, step=step, phase="forward" if step else "setup", kind=kind, op=op,
+                          unit=unit, live=dict(live), source=at, **more)  # fmt: skip
+            events.append(event)
+
+        own = ((1024 * rank, 1024 * (rank + 1)),)
+        for place, name in enumerate(names):
+            write("memory", "hold", 1000 * place, 0, name, step=0, line=1, category="parameters", spans=own, numel=size)
+            write(
+                "memory",
+                "hold",
+                1000 * place,
+                0,
+                name,
+                step=0,
+                line=1,
+                category="optimizer_state",
+                spans=own,
+                numel=size,
+            )
+        for step in range(1, steps + 1):
+            for place, name in enumerate(names):
+                start = 1_000_000 * step + 9_000 * place
+                number = (step - 1) * units + place
+                wire = {"numel": size, "logical_bytes": 4 * 1024 * (ranks - 1), "number": number}
+                write("collective", "all_gather", start, 3_000, name, step=step, line=2, **wire)
+                live["parameters"] += 4 * size
+                live["activations"] += 256 * ranks
+                whole = ((0, size),)
+                write(
+                    "memory",
+                    "hold",
+                    start + 3_000,
+                    0,
+                    name,
+                    step=step,
+                    line=2,
+                    category="parameters",
+                    spans=whole,
+                    numel=size,
+                )
+                write("module", "forward", start + 3_000, 5_000, name, step=step, line=2)
+                live["parameters"] -= 4 * size
+                write(
+                    "memory",
+                    "hold",
+                    start + 8_000,
+                    0,
+                    name,
+                    step=step,
+                    line=3,
+                    category="parameters",
+                    spans=own,
+                    numel=size,
+                )
+        return RankRecording(rank, ranks, tuple(events), {}, (), {})
+
+    meta = {"stage": stage, "num_params": size * units, "optimizer": "AdamW", "precision": "fp32", "simulated": True}
+    meta["formula"] = {"parameters": 4 * 1024 * units, "gradients": 0, "optimizer_state": 8 * 1024 * units}
+    flats = [UnitInfo(name, size, size, "float32", ("weight",)) for name in names]
+    return Recording(map(of_rank, range(ranks)), world_size=ranks, meta=meta, units=flats, sources=source)

@@ -6,10 +6,11 @@ widget alone needs anywidget, so it is imported on first use.
 
 from typing import Any
 
+from zerolab.player.difference import first_difference
 from zerolab.player.page import frame, page
 from zerolab.player.payload import describe, payload
 
-__all__ = ["Player", "describe", "frame", "page", "payload", "still"]
+__all__ = ["Player", "describe", "first_difference", "frame", "page", "payload", "still"]
 
 
 def __getattr__(name: str) -> Any:

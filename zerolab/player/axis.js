@@ -2,13 +2,16 @@
 
 import { duration } from "./format.js";
 
-/** Space left of the axis for a rank's name and its rows' names, and right of it for what a line means. */
-export const GUTTER = { left: 152, right: 104 };
+/** Space left of the axis for a rank's name and its rows' names, and right of it for what a line means; less on a phone. */
+export function gutter(width) {
+  return width < 460 ? { left: 76, right: 10, named: false } : { left: 152, right: 104, named: true };
+}
 
 /** The axis between two times, drawn from `left` to `right` in pixels. */
 export class Axis {
   constructor(t0, t1, width) {
-    Object.assign(this, { t0, t1, left: GUTTER.left, right: Math.max(GUTTER.left + 50, width - GUTTER.right) });
+    const { left, right } = gutter(width);
+    Object.assign(this, { t0, t1, left, right: Math.max(left + 50, width - right) });
     this.perPixel = (t1 - t0) / (this.right - this.left);
   }
 

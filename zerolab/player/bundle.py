@@ -35,6 +35,7 @@ SCRIPTS = (
     "transport",
     "scene",
     "player",
+    "pair",
     "index",
 )
 STYLES = ("base", "layout")

@@ -1,6 +1,6 @@
 // One sentence about one event, in words and numbers, all of them from the recording.
 
-import { count, duration, exact, words } from "./format.js";
+import { bytes, count, duration, exact, words } from "./format.js";
 
 /** "12,352 elements" of a rank's part: how many, of how many. */
 function share(part, whole) {
@@ -69,6 +69,16 @@ function peak(model, event) {
   return `reached a new peak of ${exact(model.total(event.index))} live bytes${where}: ${parts}.`;
 }
 
+/** Why memory stands where it stands at a rank's peak: its terms, largest first, beside the formula. */
+function highest(model, event) {
+  const live = Object.entries(model.live(event.rank, event.index)).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
+  const named = live.length > 4 ? live.slice(0, 3) : live;
+  const rest = live.slice(named.length).reduce((sum, [, value]) => sum + value, 0);
+  const terms = [...named.map(([category, value]) => `${words(category)} ${bytes(value)}`), ...(rest ? [`the rest ${bytes(rest)}`] : [])].join(" + ");
+  const formula = model.formulaBytes === null ? "" : `; formula ${bytes(model.formulaBytes)}`;
+  return `is at its peak, ${count(model.total(event.index), "byte")}: ${terms}${formula}.`;
+}
+
 function updated(model, event) {
   const live = model.live(event.rank, event.index);
   const state = live.parameters + live.gradients + live.optimizer_state;
@@ -80,6 +90,7 @@ function updated(model, event) {
 export function caption(model, i) {
   const event = model.event(i);
   const rank = `Rank ${event.rank}`;
+  if (model.peaks[event.rank]?.index === i && model.total(i) > 0) return `${rank} ${highest(model, event)}`;
   if (event.kind === "collective") return `${rank} ${event.parent === null ? collective(model, event) : exchange(model, event)}`;
   if (event.kind === "wait") return `${rank} ${waited(model, event)}`;
   if (event.kind === "optimizer") return `${rank} ${updated(model, event)}`;

@@ -5,6 +5,9 @@ const STEP_SECONDS = 12;
 /** No stretch in which no event ends is shown for longer than this, in seconds at speed 1. */
 const LONGEST_WAIT = 0.8;
 
+/** Where less motion is asked for, the picture changes no more often than this, in milliseconds. */
+const CALM_EVERY = 700;
+
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
 /** How many times slower than real the recording plays at speed 1; below 1 it plays faster than real. */
@@ -26,6 +29,8 @@ export class Clock {
     if (this.playing) return;
     this.playing = true;
     let last = null;
+    this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.shown = -Infinity;
     const tick = (now) => {
       if (!this.playing) return;
       if (last !== null) this.#advance(Math.min(now - last, 100) * 1e6);
@@ -56,7 +61,11 @@ export class Clock {
       this.time = end;
       this.pause();
     }
-    this.moved(this.time);
+    const now = performance.now();
+    if (!this.calm || !this.playing || now - this.shown >= CALM_EVERY) {
+      this.shown = now;
+      this.moved(this.calm ? this.model.columns.t_end[this.model.at(this.time)] : this.time);
+    }
     if (!this.playing) this.ended();
   }
 }

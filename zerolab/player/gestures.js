@@ -3,10 +3,11 @@
 /** Wheel travel that doubles the zoom. */
 const WHEEL_DOUBLES = 300;
 
-/** Where a pointer is within an element, in pixels. */
+/** Where a pointer is within an element, in the element's own pixels, whatever the page is scaled by. */
 export function within(box, event) {
   const place = box.getBoundingClientRect();
-  return { x: event.clientX - place.left, y: event.clientY - place.top };
+  const scale = place.width / (box.offsetWidth || 1) || 1;
+  return { x: (event.clientX - place.left) / scale, y: (event.clientY - place.top) / scale };
 }
 
 /**

@@ -2,6 +2,7 @@
 
 import { element } from "./dom.js";
 import { PAYLOAD_VERSION } from "./decode.js";
+import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 
 /** Every player on the page, in the order in which they appeared. */
@@ -17,8 +18,10 @@ export function mount(host, payload, options) {
     host.append(element("p", { class: "zl-player zl-trouble", role: "alert" }, sentence));
     return null;
   }
-  const player = new Player(host, payload, options);
-  register(player);
+  const pair = payload.second ? new Pair(host, payload, options) : null;
+  const player = pair ? pair.first : new Player(host, payload, options);
+  for (const one of pair ? pair.players : [player]) register(one);
+  player.pair = pair;
   return player;
 }
 
@@ -47,14 +50,23 @@ export function startPage() {
   const options = hashOptions(window.location.hash);
   const host = document.getElementById("zerolab-player");
   document.body.classList.toggle("zl-still", options.still);
+  if (options.slides) slides();
   // The page is the player's alone, so its keys work wherever the focus is.
   const player = mount(host, payload, { ...options, keyboard: document.body, changed: remember });
   if (!player) return;
-  document.body.classList.toggle("zl-slides", options.slides);
   window.addEventListener("hashchange", () => {
     const { event } = hashOptions(window.location.hash);
     if (event !== undefined) player.goto(event);
   });
+}
+
+/** Pixels across a slide; its height follows from 16:9, and it is scaled to the window. */
+const SLIDE_WIDTH = 1440;
+
+function slides() {
+  window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / (SLIDE_WIDTH * 9 / 16));
+  document.body.classList.add("zl-slides");
+  document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
 }
 
 /** Keeps the event in the page's address, so that the address is a link to it; in a frame without one, does nothing. */
@@ -86,8 +98,8 @@ function render({ model, el }) {
   model.on("change:event", follow);
   return () => {
     model.off("change:event", follow);
-    window.zerolabPlayers = window.zerolabPlayers.filter((other) => other !== player);
-    player.remove();
+    window.zerolabPlayers = window.zerolabPlayers.filter((other) => other !== player && other !== player.pair?.second);
+    (player.pair ?? player).remove();
   };
 }
 

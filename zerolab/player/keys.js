@@ -13,6 +13,7 @@ export const KEYS = [
   [["U"], "shift u", "previous unit of this rank", "stepUnit", -1],
   [["PageDown"], "page down", "next training step", "stepWindow", 1],
   [["PageUp"], "page up", "previous training step", "stepWindow", -1],
+  [["p"], "p", "this rank's peak of memory", "gotoPeak"],
   [["Home"], "home", "first event", "goto", 0],
   [["End"], "end", "last event", "goto", Infinity],
   [["+", "="], "+", "faster", "faster", 1],

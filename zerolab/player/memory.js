@@ -1,6 +1,6 @@
 // What every rank's memory held when: categories stacked over the common time axis, beside the formula's line.
 
-import { GUTTER } from "./axis.js";
+import { gutter } from "./axis.js";
 import { bytes } from "./format.js";
 import { lastAtMost } from "./model.js";
 import { STACK } from "./palette.js";
@@ -22,6 +22,7 @@ export class Memory {
   }
 
   layout(model, width, filter, top) {
+    this.gutter = gutter(width);
     this.stack = STACK.filter((category) => !filter.category || category === filter.category);
     this.whole = this.stack.length === STACK.length;
     this.rows = rowHeights(model.rows.length, 1, 34, 10);
@@ -46,8 +47,9 @@ export class Memory {
       const live = rows.line < 10 ? null : model.live(rank, hover ? hover.index : index);
       if (!live) return;
       const total = this.stack.reduce((sum, category) => sum + live[category], 0);
-      const y = place * rows.pitch + MARK + Math.min(rows.line / 2, 7);
-      over.text(bytes(total), GUTTER.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
+      const y = place * rows.pitch + MARK + (this.gutter.named ? Math.min(rows.line / 2, 7) : 22);
+      if (!this.gutter.named && rows.line < 30) return;
+      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
     });
     if (hover) over.line(Math.round(axis.x(hover.end)) + 0.5, 0, Math.round(axis.x(hover.end)) + 0.5, this.height, palette.faint, 1, [2, 3]);
     const x = Math.round(axis.x(time)) + 0.5;
@@ -141,15 +143,15 @@ export class Memory {
     const height = (value) => base - (value / this.top) * rows.line;
     const size = 10.5;
     const x = axis.right + 8;
-    const room = GUTTER.right - 10;
-    const peakText = rows.line >= 12 ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room }) : 0;
+    const room = this.gutter.right - 10;
+    const peakText = rows.line >= 12 && this.gutter.named ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room }) : 0;
     const at = axis.x(model.columns.t_end[peak.index]);
     if (at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
-    if (model.formulaBytes === null) return;
+    if (model.formulaBytes === null || rows.line < 10) return; // in so low a row the line would hide the stack
     const y = Math.round(height(model.formulaBytes)) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
     const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
-    if (rows.line >= 24) pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), { colour: palette.formula, size, room });
+    if (rows.line >= 24 && this.gutter.named) pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), { colour: palette.formula, size, room });
   }
 
   #triangle(x, y, fill) {

@@ -3,6 +3,7 @@
 import { element } from "./dom.js";
 import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
+import { MOST_ROWS } from "./rows.js";
 
 /** Elements of a category that a rank holds, over all units. */
 function elements(model, rank, category, index) {
@@ -14,14 +15,15 @@ function elements(model, rank, category, index) {
   return sum;
 }
 
-/** A table with a row per rank: elements held of each category, and live bytes. Rewritten at most `EVERY` ms apart. */
+/** A table with a row per rank (of very many, those that are drawn): elements held of each category, and live bytes. Rewritten at most `EVERY` ms apart. */
 export class Mirror {
   constructor(model) {
     this.model = model;
     this.cells = [];
     const heads = ["rank", ...STATE.map((category) => `${words(category)}: elements held`), "live bytes"];
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
-    const rows = Array.from({ length: model.worldSize }, (_, rank) => this.#row(rank));
+    this.ranks = model.worldSize > MOST_ROWS ? model.rows.map((row) => row.rank) : Array.from({ length: model.worldSize }, (_, rank) => rank);
+    const rows = this.ranks.map((rank) => this.#row(rank));
     const title = element("caption", {}, "What each rank holds after the current event");
     const table = element("table", {}, title, element("thead", {}, head), element("tbody", {}, ...rows));
     this.element = element("div", { class: "zl-hidden zl-mirror" }, table);
@@ -30,7 +32,8 @@ export class Mirror {
   /** Writes the moment after event `index`. */
   draw(index) {
     const { model } = this;
-    this.cells.forEach((cells, rank) => {
+    this.cells.forEach((cells, place) => {
+      const rank = this.ranks[place];
       const live = model.live(rank, index);
       const total = live && Object.values(live).reduce((sum, value) => sum + value, 0);
       const values = [...STATE.map((category) => elements(model, rank, category, index)), total];

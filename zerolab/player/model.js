@@ -35,7 +35,7 @@ export class Model {
     this.peaks = this.#peaks();
     this.collectives = this.#matched();
     this.flights = this.#flights();
-    this.rows = [];
+    this.chooseRows([]);
     this.formula = payload.meta.formula;
     this.formulaBytes = this.formula ? STATE.reduce((sum, category) => sum + this.formula[category], 0) : null;
   }
@@ -135,9 +135,23 @@ export class Model {
     return i;
   }
 
+  /** Takes the rows of the panes, `[{ rank, from, to }]`. */
+  chooseRows(rows) {
+    this.rows = rows;
+    this.places = new Map();
+    rows.forEach(({ from, to }, place) => {
+      for (let rank = from; rank <= to; rank++) this.places.set(rank, place);
+    });
+  }
+
   /** Which row of the panes `rank` has a part in; -1 if it is not shown. */
   rowOf(rank) {
-    return this.rows.findIndex((row) => rank >= row.from && rank <= row.to);
+    return this.places.get(rank) ?? -1;
+  }
+
+  /** As `sameCollective`, but only of the ranks that the rows draw. */
+  drawnCollective(i) {
+    return this.sameCollective(i).filter((other) => this.rows[this.rowOf(this.columns.rank[other])]?.rank === this.columns.rank[other]);
   }
 
   #perRank() {

@@ -1,6 +1,6 @@
 // Who holds what right now: a row per rank, a line per category, units side by side, true to their sizes.
 
-import { GUTTER } from "./axis.js";
+import { gutter } from "./axis.js";
 import { flow, MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { STATE } from "./model.js";
@@ -32,11 +32,12 @@ export class Ownership {
   }
 
   layout(model, width, filter) {
+    this.gutter = gutter(width);
     this.lines = STATE.filter((category) => !filter.category || !STATE.includes(filter.category) || category === filter.category);
     this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12);
-    this.places = unitPlaces(filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units, GUTTER.left, width - 2);
+    this.places = unitPlaces(filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units, this.gutter.left, width - 2);
     this.painted = null;
-    const height = HEAD + this.rows.pitch * model.rows.length - 6;
+    const height = HEAD + this.rows.pitch * (model.rows.length - 1) + Math.max(this.rows.row + 6, 14);
     this.over.resize(width, height);
     return this.pen.resize(width, height);
   }
@@ -60,7 +61,7 @@ export class Ownership {
   hit(model, x, y) {
     const row = Math.floor((y - HEAD + 3) / this.rows.pitch);
     if (row < 0 || row >= model.rows.length) return null;
-    if (x < GUTTER.left) return { row };
+    if (x < this.gutter.left) return { row };
     const line = Math.floor((y - HEAD - row * this.rows.pitch) / (this.rows.line + 2));
     const place = this.places.find((one) => x >= one.x - 1 && x <= one.x + one.width + 1);
     return place && line >= 0 && line < this.lines.length ? { rank: model.rows[row].rank, category: this.lines[line], unit: place.unit.name } : null;
@@ -101,13 +102,13 @@ export class Ownership {
     nameRow(pen, palette, row, place, top, rows.row >= 34 ? rows.line : rows.row, rows.pitch);
     const trouble = rankTrouble(model, row.rank);
     if (trouble) {
-      pen.text(trouble, GUTTER.left, top + rows.row / 2, { colour: palette.wait, size: 11.5 });
+      pen.text(trouble, this.gutter.left, top + rows.row / 2, { colour: palette.wait, size: 11.5 });
       return;
     }
     this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
       const style = { colour: palette.muted, size: 10.5, align: "right" };
-      if (rows.line >= 10) pen.text(words(category), GUTTER.left - 10, y + rows.line / 2, style);
+      if (rows.line >= 10 && this.gutter.named) pen.text(words(category), this.gutter.left - 10, y + rows.line / 2, style);
       for (const { unit, x, width } of this.places) {
         const changes = model.changes(row.rank, category, unit.name);
         const cell = { x, y, width, unit, rank: row.rank, changes };
@@ -157,13 +158,13 @@ export class Ownership {
     }
     if (!this.places.length) {
       const style = { colour: palette.muted, size: 12 };
-      this.over.text("This recording says nothing about who holds which unit.", GUTTER.left, 9, style);
+      this.over.text("This recording says nothing about who holds which unit.", this.gutter.left, 9, style);
     }
   }
 
   /** Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective. */
   #light(model, palette, event) {
-    const shared = event.kind === "collective" || event.kind === "wait" ? model.sameCollective(event.index) : [];
+    const shared = event.kind === "collective" || event.kind === "wait" ? model.drawnCollective(event.index) : [];
     for (const other of shared) this.#ring(model, palette, model.event(other), 1);
     this.#ring(model, palette, event, 2.5);
   }

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from zerolab.player.bundle import page_style, script, style
-from zerolab.player.payload import describe, payload
+from zerolab.player.payload import describe, pair_payload, payload
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -41,23 +41,27 @@ def policy(code: str, css: str) -> str:
     return f"default-src 'none'; script-src {_hash(code)}; style-src {_hash(css)}; base-uri 'none'; form-action 'none'"
 
 
-def page(recording: "Recording") -> str:
+def page(recording: "Recording", other: "Recording | None" = None) -> str:
     """The standalone page of a recording: offline, no foreign address in it, under its own strict policy.
 
-    Its address takes options after `#`: `event=12` (counted from 1), `theme=light` or `dark`, `text=off` (no text,
-    for comparing pictures) and `still` (fixed width, light unless told otherwise), joined by `&`.
+    With `other`, both recordings side by side on common axes, and the first difference between them in words.
+
+    Its address takes options after `#`, joined by `&`: `event=12` (counted from 1), `theme=light` or `dark`,
+    `text=off` (no text, for comparing pictures), `slides` (16:9, as large as the window) and `still` (fixed width,
+    light unless told otherwise).
     """
     code = script() + "\nstartPage();\n"
     css = style() + page_style()
     # "<" could end the element that the payload stands in; as an escape it is the same string to JSON.
-    data = json.dumps(payload(recording), separators=(",", ":")).replace("<", "\\u003c")
-    title = html.escape(f"zerolab: {describe(recording)}")
+    content = payload(recording) if other is None else pair_payload(recording, other)
+    data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape(f"zerolab: {content['title']}")
     return _PAGE.format(policy=policy(code, css), title=title, style=css, payload=data, script=code)
 
 
-def frame(recording: "Recording", height: int = FRAME_HEIGHT) -> str:
+def frame(recording: "Recording", other: "Recording | None" = None, height: int = FRAME_HEIGHT) -> str:
     """The page inside an iframe, for exported notebooks and sites: nothing to fetch, loaded when scrolled to."""
-    inner = html.escape(page(recording), quote=True)
+    inner = html.escape(page(recording, other), quote=True)
     title = html.escape(describe(recording), quote=True)
     look = f"width:100%;height:{height}px;border:0"
     return f'<iframe title="{title}" sandbox="allow-scripts" loading="lazy" style="{look}" srcdoc="{inner}"></iframe>'

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from zerolab.player.difference import first_difference
 from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, Source, Spans, UnitInfo
 
 if TYPE_CHECKING:
@@ -246,4 +247,16 @@ def payload(recording: "Recording") -> dict[str, object]:
         "sources": [{"label": source.label, "text": source.text} for source in texts],
         "count": len(events),
         "columns": columns,
+    }
+
+
+def pair_payload(first: "Recording", second: "Recording") -> dict[str, object]:
+    """Two recordings for the player to show side by side, and where they part."""
+    return {
+        "format": "zerolab-player",
+        "version": VERSION,
+        "title": f"{describe(first)}; beside it {describe(second)}",
+        "first": payload(first),
+        "second": payload(second),
+        "difference": first_difference(first, second),
     }

@@ -15,7 +15,7 @@ export class Pen {
   }
 
   /** Gives the canvas a size in CSS pixels; true if that changed anything. */
-  resize(width, height, scale = window.devicePixelRatio || 1) {
+  resize(width, height, scale = (window.devicePixelRatio || 1) * (window.zerolabScale ?? 1)) {
     if (width === this.width && height === this.height && scale === this.scale) return false;
     Object.assign(this, { width, height, scale });
     this.canvas.width = Math.round(width * scale);

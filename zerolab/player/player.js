@@ -27,7 +27,7 @@ export class Player {
     this.chosenTheme = options.theme ?? null;
     this.lens = new Lens(this.model);
     this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
-    this.model.rows = rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks);
+    this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.clock = new Clock(this.model, (time) => this.#show(this.model.at(time), time), () => this.settle());
     build(this, host);
     listen(options.keyboard ?? this.root, this);
@@ -94,6 +94,12 @@ export class Player {
     this.goto(next.first);
   }
 
+  /** The moment at which the current event's rank had most live bytes. */
+  gotoPeak() {
+    this.pause();
+    if (this.model.count) this.goto(this.model.peaks[this.model.columns.rank[this.index]].index);
+  }
+
   play() {
     if (!this.model.count) return;
     if (this.index >= this.model.count - 1) this.goto(0);
@@ -152,7 +158,7 @@ export class Player {
   setFilter(change) {
     const filter = { ...this.filter, ...change };
     this.filter = Object.values(filter).some(Boolean) ? filter : ALL;
-    this.model.rows = rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks);
+    this.model.chooseRows(rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks));
     this.filterPanel.draw(this.filter);
     const { ranks, category, unit } = this.filter;
     const said = [ranks && `rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`}`, category?.replace("_", " "), unit].filter(Boolean);
@@ -160,6 +166,7 @@ export class Player {
     this.filterBadge.hidden = !said.length;
     this.#redraw();
     this.settle();
+    this.options.altered?.(this);
   }
 
   /** Shows the ranks of one row alone, or all of them again. */
@@ -177,6 +184,7 @@ export class Player {
     this.root.classList.toggle("zl-contrast", this.palette.contrast);
     legends(this);
     this.#redraw();
+    this.options.altered?.(this);
   }
 
   toggleTheme() {
@@ -264,10 +272,11 @@ export class Player {
     this.settle();
   }
 
-  /** Gives the memory pane the scale of another recording, too, and the time axis its length. */
-  share(top, length) {
+  /** Gives the memory pane another scale, and the time axis other lengths: those that two players side by side share. */
+  share(top, length, whole) {
     this.top = top;
     this.lens.setLength(length);
+    this.lens.everything = { ...this.lens.everything, t1: this.lens.everything.t0 + whole };
     this.#redraw();
   }
 

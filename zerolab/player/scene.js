@@ -3,7 +3,7 @@
 import { element, icon, layers, pane, swatch } from "./dom.js";
 import { FilterPanel } from "./filter.js";
 import { count, words } from "./format.js";
-import { hover, timeGestures } from "./gestures.js";
+import { hover, timeGestures, within } from "./gestures.js";
 import { help } from "./keys.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
@@ -71,8 +71,8 @@ function point(player, { owned, time, memory, code }) {
   hover(code, (_, event) => player.preview(player.eventOfLine(event.target.closest("[data-line]")), event, false), () => player.preview(null));
   code.addEventListener("click", (event) => player.pick(player.eventOfLine(event.target.closest("[data-line]"))));
   owned.addEventListener("click", (event) => {
-    const place = owned.getBoundingClientRect();
-    const hit = panes.ownership.hit(model, event.clientX - place.left, event.clientY - place.top);
+    const { x, y } = within(owned, event);
+    const hit = panes.ownership.hit(model, x, y);
     if (hit && "row" in hit) player.toggleRow(hit.row);
     else player.pick(player.changeAt(hit));
   });
@@ -81,10 +81,9 @@ function point(player, { owned, time, memory, code }) {
     let moved = 0;
     drag(box, (_, event) => {
       moved += 1;
-      if (!gestures.busy()) player.scrubTo(event.clientX - box.getBoundingClientRect().left);
+      if (!gestures.busy()) player.scrubTo(within(box, event).x);
     }, (event) => {
-      const place = box.getBoundingClientRect();
-      if (hit && moved <= 2) player.pick(hit({ x: event.clientX - place.left, y: event.clientY - place.top }));
+      if (hit && moved <= 2) player.pick(hit(within(box, event)));
       moved = 0;
       player.settle();
     });
@@ -149,7 +148,7 @@ export function tell(player) {
     view: player.axis ? [player.axis.t0, player.axis.t1] : null,
     filter: player.filter,
     hover: player.hovered,
-    live: ranks.map((rank) => model.live(rank, index)),
+    live: ranks.map((rank) => (told && !told.has(rank) ? null : model.live(rank, index))),
     held: ranks.map((rank) => (told && !told.has(rank) ? null : Object.fromEntries(STATE.map((category) => [category, held(rank, category)])))),
     peak: model.peaks.map((peak) => peak && peak.bytes),
     formula: model.formula ?? null,

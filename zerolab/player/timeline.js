@@ -1,6 +1,6 @@
 // What every rank did when: a lane for computing and a lane for communication, on the common time axis.
 
-import { GUTTER } from "./axis.js";
+import { gutter } from "./axis.js";
 import { tail, words } from "./format.js";
 import { Pen } from "./pen.js";
 import { endedEarly, nameRow, rankTrouble, rowHeights } from "./rows.js";
@@ -20,6 +20,7 @@ export class Timeline {
   }
 
   layout(model, width) {
+    this.gutter = gutter(width);
     this.rows = rowHeights(model.rows.length, 2, 13, 9);
     this.height = this.rows.pitch * model.rows.length;
     this.order = model.rows.map((row) => drawn(model, model.ofRank[row.rank]));
@@ -42,7 +43,7 @@ export class Timeline {
     over.clear();
     if (!event) return;
     for (const told of hover ? [event, hover] : [event]) {
-      const shared = told.kind === "collective" || told.kind === "wait" ? model.sameCollective(told.index) : [];
+      const shared = told.kind === "collective" || told.kind === "wait" ? model.drawnCollective(told.index) : [];
       for (const other of shared) this.#light(model, palette, axis, other, 1);
       this.#light(model, palette, axis, told.index, 2);
     }
@@ -72,10 +73,10 @@ export class Timeline {
     const { rank } = row;
     const top = this.#lane(place, 0);
     nameRow(pen, palette, row, place, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
-    if (rows.line >= 10) {
+    if (rows.line >= 10 && this.gutter.named) {
       const style = { colour: palette.muted, size: 10.5, align: "right" };
-      pen.text("computing", GUTTER.left - 10, top + rows.line / 2, style);
-      pen.text("communication", GUTTER.left - 10, top + rows.line * 1.5 + 2, style);
+      pen.text("computing", this.gutter.left - 10, top + rows.line / 2, style);
+      pen.text("communication", this.gutter.left - 10, top + rows.line * 1.5 + 2, style);
     }
     const first = this.bars.length;
     this.#bars(model, palette, axis, place, filter);

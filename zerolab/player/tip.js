@@ -4,6 +4,7 @@ import { caption } from "./caption.js";
 import { element } from "./dom.js";
 import { pieceSize } from "./flow.js";
 import { duration } from "./format.js";
+import { within } from "./gestures.js";
 
 /** One small panel of a player that follows the pointer and stays inside the player. */
 export class Tip {
@@ -28,9 +29,8 @@ export class Tip {
       this.foot.textContent = many ? `${pieceSize(model, event)} to each of the other ranks. Click to go there.` : "Click to go there.";
     }
     this.box.hidden = false;
-    const place = this.root.getBoundingClientRect();
-    const x = pointer.clientX - place.left;
-    const y = pointer.clientY - place.top;
+    const { x, y } = within(this.root, pointer);
+    const place = { width: this.root.offsetWidth, height: this.root.offsetHeight };
     const { offsetWidth: width, offsetHeight: height } = this.box;
     this.box.style.left = `${Math.max(4, Math.min(x + 14, place.width - width - 4))}px`;
     this.box.style.top = `${y + height + 26 > place.height ? Math.max(4, y - height - 10) : y + 18}px`;

@@ -9,7 +9,7 @@ import traitlets
 
 from zerolab.player.bundle import script, style
 from zerolab.player.page import frame
-from zerolab.player.payload import describe, payload
+from zerolab.player.payload import pair_payload, payload
 from zerolab.recording.events import Event
 
 if TYPE_CHECKING:
@@ -48,8 +48,11 @@ class Player(anywidget.AnyWidget):
 
     `event` is the current event, counted from 0 in the order in which events ended over all ranks; it follows what is
     done in the browser, and setting it moves the player. `current` is that event as one of `events`, empty before a
-    browser has drawn it; `player.observe(function, "current")` lets a notebook react to it. With ZEROLAB_PLAYER=iframe the player is shown as a page in
-    an iframe, which lives on in an exported notebook, where no kernel answers.
+    browser has drawn it: `player.observe(function, "current")` lets a notebook react to it. With a recording `other`,
+    both are shown side by side, and `event` counts the events of the first.
+
+    With ZEROLAB_PLAYER=iframe the player is shown as a page in an iframe, which lives on in an exported notebook,
+    where no kernel answers.
     """
 
     _esm = script()
@@ -59,10 +62,11 @@ class Player(anywidget.AnyWidget):
     current = traitlets.Dict()
     _state = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, recording: "Recording", event: int = -1) -> None:
-        self._recording = recording
-        self._title = describe(recording)
-        super().__init__(payload=payload(recording), event=event)
+    def __init__(self, recording: "Recording", other: "Recording | None" = None, event: int = -1) -> None:
+        self._recording, self._other = recording, other
+        content = payload(recording) if other is None else pair_payload(recording, other)
+        self._title = str(content["title"])
+        super().__init__(payload=content, event=event)
         self._follow()
         self.observe(self._follow, "event")
 
@@ -86,7 +90,7 @@ class Player(anywidget.AnyWidget):
 
     def goto(self, event: int) -> None:
         """Shows the moment just after event `event`, counted from 0; ValueError beyond the recording's events."""
-        events = self.payload["count"]
+        events = len(self.events)
         if not events:
             raise ValueError(f"goto got event {event}, but this recording has no events to go to.")
         if not 0 <= event < events:
@@ -100,7 +104,7 @@ class Player(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **_: object) -> Any:
         """The widget, or an iframe, beside the fixed text."""
         if os.environ.get("ZEROLAB_PLAYER") == "iframe":
-            return {"text/plain": repr(self), "text/html": frame(self._recording)}, {}
+            return {"text/plain": repr(self), "text/html": frame(self._recording, self._other)}, {}
         bundle = super()._repr_mimebundle_()
         data, metadata = bundle or ({}, {})
         return {**data, "text/plain": repr(self)}, metadata

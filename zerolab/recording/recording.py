@@ -191,17 +191,20 @@ class Recording:
         """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
         return {recording.rank: _list(recording.meta.get("wire_bytes")) for recording in self.ranks}
 
-    def play(self) -> Any:
-        """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`."""
+    def play(self, other: "Recording | None" = None) -> Any:
+        """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`.
+
+        With `other`, both side by side on common axes, and the first thing that they did differently.
+        """
         from zerolab.player import Player
 
-        return Player(self)
+        return Player(self, other)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the animation as one page that needs nothing else, not even a network."""
+    def to_html(self, path: str | os.PathLike[str], other: "Recording | None" = None) -> None:
+        """Writes the animation, beside that of `other` if given, as one page that needs nothing else, no network."""
         from zerolab.player import page
 
-        jsonfile.write_text(path, page(self))
+        jsonfile.write_text(path, page(self, other))
 
     def _title(self) -> str:
         return f"{self.meta.get('stage') or 'a loop of your own'} on {_count(self.world_size, 'rank')}"

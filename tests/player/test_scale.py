@@ -1,0 +1,142 @@
+"""The player at the ends of its range: many ranks, units and events, small and large screens, and help for all eyes."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from showing import in_order, made_up, state, until
+from test_page import overlaps
+
+from zerolab.player import first_difference, page
+
+pytestmark = pytest.mark.browser
+PLAYER = "window.zerolabPlayers[0]"
+EXPECTED = Path(__file__).parent / "expected"
+
+
+def test_64_ranks_have_a_row_each_and_no_text_overlaps(show):
+    recording = made_up(64, 100)
+    assert len(recording.events) > 20_000
+    assert len(page(recording).encode()) <= 2_000_000
+    tab = show(recording, "#event=15000", height=2400)
+    labels = tab.evaluate(f"{PLAYER}.labels()")
+    names = [label["text"] for label in labels["ownership"]]
+    assert "rank 0" in names
+    assert tab.evaluate(f"{PLAYER}.model.rows.length") == 64
+    for pane, boxes in labels.items():
+        assert overlaps(boxes) == [], pane
+
+
+def test_1024_ranks_are_summed_up_in_rows_and_a_click_on_a_row_opens_it(show):
+    tab = show(made_up(1024, 2), "#event=9000", height=1400)
+    assert tab.evaluate(f"{PLAYER}.model.rows.length") == 32
+    for pane, boxes in tab.evaluate(f"{PLAYER}.labels()").items():
+        assert overlaps(boxes) == [], pane
+    box = tab.locator(".zl-ownership .zl-layers").bounding_box()
+    tab.mouse.click(box["x"] + 40, box["y"] + 28)
+    assert state(tab)["filter"]["ranks"] == [0, 31]
+    assert tab.evaluate(f"{PLAYER}.model.rows.length") == 32
+    assert tab.evaluate(f"{PLAYER}.model.rows[5].from") == 5
+
+
+@pytest.mark.parametrize("size", [(320, 1400), (900, 1000), (1280, 800), (3840, 2160)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(recording, show, size, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    tab = show(recording, "#event=400", width=size[0], height=size[1], scheme=scheme)
+    tab.keyboard.press("f")
+    found = axe.Axe().run(tab)
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("width", [320, 480])
+def test_on_a_phone_nothing_overlaps_and_nothing_is_cut_off(recording, show, width):
+    tab = show(recording, "#event=400", width=width, height=1500)
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    for pane, boxes in tab.evaluate(f"{PLAYER}.labels()").items():
+        assert overlaps(boxes) == [], pane
+
+
+def test_with_less_motion_asked_for_playing_goes_from_event_to_event(recording, browser, tmp_path):
+    tab = browser.new_page(reduced_motion="reduce")
+    file = tmp_path / "calm.html"
+    file.write_text(page(recording), encoding="utf-8")
+    tab.goto(file.as_uri())
+    before = state(tab)["index"]
+    tab.keyboard.press("Space")
+    until(tab, f"{PLAYER}.state().index > {before}")
+    events = in_order(recording)
+    assert tab.evaluate(f"{PLAYER}.frame.time") in {event.t_end for event in events}
+    tab.close()
+
+
+def test_high_contrast_has_no_grey_words(recording, browser, tmp_path):
+    tab = browser.new_page(contrast="more", color_scheme="dark")
+    file = tmp_path / "contrast.html"
+    file.write_text(page(recording), encoding="utf-8")
+    tab.goto(file.as_uri())
+    assert tab.evaluate(f"{PLAYER}.palette.contrast")
+    assert tab.evaluate("getComputedStyle(document.querySelector('.zl-facts')).color") == "rgb(255, 255, 255)"
+    tab.close()
+
+
+def test_slides_fill_a_screen_of_16_to_9(recording, show):
+    tab = show(recording, "#slides&event=400", width=1920, height=1080)
+    box = tab.locator(".zl-player").bounding_box()
+    assert [round(box[key]) for key in ("width", "height")] == [1920, 1080]
+    assert tab.evaluate("document.documentElement.scrollHeight") == 1080
+
+
+def test_the_caption_at_the_peak_gives_its_terms(recording, show):
+    tab = show(recording, "#event=400")
+    tab.keyboard.press("p")
+    now = state(tab)
+    rank = now["event"]["rank"]
+    assert f"is at its peak, {now['peak'][rank]:,} bytes: activations " in now["caption"]
+    assert "; formula 849 kB." in now["caption"]
+    sentence = tab.locator(".zl-caption").evaluate("(e) => [e.scrollHeight, e.clientHeight]")
+    assert sentence[0] <= sentence[1]
+
+
+def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(recordings, show):
+    first, second = recordings["zero3"], recordings["ddp"]
+    tab = show(page(first, second), width=1400, height=1200)
+    tops = tab.evaluate("window.zerolabPlayers.map((p) => p.top)")
+    assert tops[0] == tops[1]
+    lengths = [view[1] - view[0] for view in tab.evaluate("window.zerolabPlayers.map((p) => p.state().view)")]
+    assert lengths[0] == pytest.approx(lengths[1])
+    found = first_difference(first, second)
+    event = in_order(first)[found["events"][0]]
+    assert (event.op, event.category, event.rank) == ("hold", "parameters", found["rank"])
+    assert f"First difference, on rank {found['rank']}" in tab.locator(".zl-difference").inner_text()
+    tab.get_by_role("button", name="show it").click()
+    assert tab.evaluate("window.zerolabPlayers.map((p) => p.index)") == found["events"]
+    tab.evaluate(f"{PLAYER}.goto(300)")
+    since = "window.zerolabPlayers.map((p) => p.clock.time - p.model.windowOf(p.index).t0)"
+    step = "window.zerolabPlayers.map((p) => p.model.windowOf(p.index).step)"
+    assert len(set(tab.evaluate(step))) == 1
+    times = tab.evaluate(since)
+    assert times[0] == pytest.approx(times[1])
+    tab.keyboard.press("t")
+    assert len(set(tab.evaluate("window.zerolabPlayers.map((p) => p.palette.theme)"))) == 1
+    assert first_difference(first, first) is None
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_picture_is_the_expected_one(browser, show, tmp_path, theme, request):
+    image = pytest.importorskip("PIL.Image")
+    compare = pytest.importorskip("pixelmatch.contrib.PIL").pixelmatch
+    tab = show(made_up(4, 5, 2), f"#event=150&text=off&theme={theme}")
+    shot = tab.screenshot(animations="disabled")
+    expected = EXPECTED / f"{theme}.png"
+    if os.environ.get("ZEROLAB_NEW_PICTURES") == "1":  # after a change of the design that is meant
+        image.open(io.BytesIO(shot)).convert("RGB").save(expected, optimize=True)
+    actual, wanted = image.open(io.BytesIO(shot)).convert("RGBA"), image.open(expected).convert("RGBA")
+    difference = image.new("RGBA", wanted.size)
+    assert actual.size == wanted.size
+    different = compare(actual, wanted, difference, threshold=0.1)
+    if different > 0.01 * wanted.size[0] * wanted.size[1]:
+        for name, picture in (("expected", wanted), ("actual", actual), ("difference", difference)):
+            picture.save(tmp_path / f"{theme}-{name}.png")
+        pytest.fail(f"{different} pixels differ from {expected.name}; all three pictures are in {tmp_path}")

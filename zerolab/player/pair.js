@@ -1,0 +1,93 @@
+// Two recordings side by side on common axes: the same time since a step began, the same scale of bytes, one control.
+
+import { caption } from "./caption.js";
+import { element } from "./dom.js";
+import { Player } from "./player.js";
+
+/** Two players in `host`; the first leads. `payload`: `{ first, second, difference }`, see payload.py. */
+export class Pair {
+  constructor(host, payload, options = {}) {
+    const { keyboard, changed, event, ...shared } = options;
+    this.difference = payload.difference;
+    this.root = element("div", { class: "zl-pair" });
+    host.append(this.root);
+    const player = (data, more) => new Player(this.root, data, { ...shared, ...more, moved: (one) => this.#follow(one), altered: (one) => this.#match(one) });
+    this.first = player(payload.first, { keyboard, changed, event });
+    this.second = player(payload.second, {});
+    this.second.root.classList.add("zl-second");
+    this.root.prepend(this.#banner());
+    this.#commonAxes();
+    this.first.refresh();
+  }
+
+  get players() {
+    return [this.first, this.second];
+  }
+
+  /** Shows in both recordings the first thing that they did differently. */
+  gotoDifference() {
+    if (!this.difference) return;
+    this.following = true;
+    this.difference.events.forEach((index, k) => {
+      if (index === null) return;
+      const player = this.players[k];
+      player.lens.whole = false;
+      player.lens.choose(player.model.windowOf(index));
+      player.goto(index);
+    });
+    this.following = false;
+  }
+
+  remove() {
+    for (const player of this.players) player.remove();
+    this.root.remove();
+  }
+
+  #commonAxes() {
+    const models = this.players.map((player) => player.model);
+    const longest = (windows) => Math.max(0, ...windows.filter((w) => w.step > 0).map((w) => w.t1 - w.t0));
+    const top = Math.max(...this.players.map((player) => player.top));
+    const length = Math.max(...models.map((model) => longest(model.windows)));
+    const whole = Math.max(...this.players.map(({ lens }) => lens.everything.t1 - lens.everything.t0));
+    for (const player of this.players) if (player.model.count) player.share(top, length, whole);
+  }
+
+  /** The first difference in the words of both captions. */
+  #banner() {
+    if (!this.difference) return element("p", { class: "zl-difference" }, "Both did the same: the same collectives over the same buffers, and every rank held the same, in the same order.");
+    const said = this.difference.events.map((index, k) => {
+      const { model } = this.players[k];
+      const name = model.payload.meta.stage ?? "your loop";
+      return element("span", {}, element("b", {}, `${name}: `), index === null ? "nothing more." : caption(model, index));
+    });
+    const button = element("button", { type: "button" }, "show it");
+    button.addEventListener("click", () => this.gotoDifference());
+    return element("div", { class: "zl-difference" }, element("b", {}, `First difference, on rank ${this.difference.rank}`), ...said, button);
+  }
+
+  /** The other player shows the same time since the same step began, and as much of it. */
+  #follow(leader) {
+    if (this.following || !this.second?.model.count || !this.first.model.count) return;
+    this.following = true;
+    const other = leader === this.first ? this.second : this.first;
+    const from = leader.model.windowOf(leader.index);
+    const to = other.model.windows.find((window) => window.step === from.step) ?? other.model.windows.at(-1);
+    const shift = to.t0 - from.t0;
+    const { zoom, whole } = leader.lens;
+    other.lens.whole = whole;
+    other.lens.zoom = zoom && { t0: zoom.t0 + shift, t1: zoom.t1 + shift };
+    if (!whole && !zoom && other.lens.window !== to) other.lens.choose(to);
+    other.showTime(Math.min(to.t1, leader.clock.time + shift));
+    this.following = false;
+  }
+
+  /** Theme and filter are one for both. */
+  #match(changed) {
+    if (this.matching || !this.second) return;
+    this.matching = true;
+    const other = changed === this.first ? this.second : this.first;
+    if (other.chosenTheme !== changed.chosenTheme) other.setTheme(changed.chosenTheme);
+    if (other.filter !== changed.filter) other.setFilter(changed.filter);
+    this.matching = false;
+  }
+}
