@@ -105,12 +105,19 @@ class WatchedLedger(Ledger):
         super().__init__()
         WatchedLedger.made = self
 
-    def _count(self, category: int, nbytes: int) -> None:
-        super()._count(category, nbytes)
+    def see(self, tensor: torch.Tensor) -> None:
+        """As `Ledger.see`."""
+        super().see(tensor)
         self.note()
 
+    def resized(self, storage: torch.UntypedStorage) -> str | None:
+        """As `Ledger.resized`."""
+        unit = super().resized(storage)
+        self.note()
+        return unit
+
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
-        """As `Ledger.assign`; a tensor may turn out to be model state only now."""
+        """As `Ledger.assign`; a tensor may turn out to be model state, or lent to an exchange, only now."""
         super().assign(tensor, category, unit)
         self.note()
 
@@ -134,7 +141,7 @@ def _highest_from_now() -> Iterator[list[int]]:
 
 def watch() -> None:
     """Recordings of this rank use a `WatchedLedger` from here on."""
-    recorder.Ledger = WatchedLedger  # type: ignore[misc]  # on purpose: a subclass in its place
+    recorder.Ledger = WatchedLedger
 
 
 def model_peak(variant: str, name: str, shape: dict[str, int]) -> int:
