@@ -1,5 +1,6 @@
 """All ranks' recordings merged: one clock, collectives matched across ranks, tables, and a file to keep."""
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -186,6 +187,21 @@ class Recording:
         return Table(
             [*rows.values(), {"op": "total", **total}], f"{self._title()}: step {chosen} of rank {recording.rank}"
         )
+
+    def explain(self, rank: int | None = None, peak: Mapping[str, int] | None = None) -> Table:
+        """One row a term of the closed form: formula, bytes, measured, difference; `peak` from `theory.peak` adds it.
+
+        Raises ValueError if the rank is not there, or no closed form speaks of the run.
+        """
+        from zerolab.recording.explain import explain
+
+        return explain(self, rank, peak)
+
+    def to_chrome(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""
+        from zerolab.recording.chrome import trace
+
+        jsonfile.write_text(path, json.dumps(trace(self)))
 
     def wire_bytes(self) -> dict[int, list[int | None]]:
         """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
