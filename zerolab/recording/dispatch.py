@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from zerolab.recording.log import Log
 
+_graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
 _NUMBER_BYTES: dict[type, int] = {float: 8, int: 8, bool: 1, complex: 16}
 _NUMBER_DTYPES: dict[type, torch.dtype] = {
     float: torch.float64,
@@ -55,8 +55,8 @@ class Watch(TorchDispatchMode):
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
         if types and any(_wraps_others(kind) for kind in types):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
-        ledger = self._ledger
-        self._log.operations += 1
+        log, ledger = self._log, self._ledger
+        log.operations += 1
         if ledger.freed:
             ledger.settle()
         kind = self._kinds.get(id(func))
@@ -67,26 +67,26 @@ class Watch(TorchDispatchMode):
             return self._on_c10d(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
         if effect is not Effect.NONE:
-            self._see(func, result, effect)
+            ledger.operation = func
+            if not log.in_backward and _graph_task() != -1:
+                log.enter_backward()
+            if result.__class__ is torch.Tensor:
+                ledger.see(result)
+                if effect is Effect.SHOWS:
+                    ledger.resized(result.untyped_storage())
+            else:
+                self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_BYTES:
             ledger.touch(func, _bytes_of_number(args[1], args[0]))
         return result
 
-    def _see(self, func: Any, result: Any, effect: Effect) -> None:
-        ledger = self._ledger
-        ledger.operation = func
-        if not self._log.in_backward and torch._C._current_graph_task_id() != -1:
-            self._log.enter_backward()
-        if result.__class__ is torch.Tensor:
-            ledger.see(result)
-            if effect is Effect.SHOWS:
-                ledger.resized(result.untyped_storage())
-        else:
-            self._see_all(result)
-
     def _see_all(self, result: Any) -> None:
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if tensor.__class__ is torch.Tensor:
+                self._ledger.see(tensor)
+            elif isinstance(tensor, (tuple, list)):
+                self._see_all(tensor)
+            elif isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
                 self._ledger.see(tensor)
 
 
