@@ -2,6 +2,7 @@
 
 import io
 import os
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from zerolab.player import first_difference, page
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
 EXPECTED = Path(__file__).parent / "expected"
+
+
+def part(require, module, what):
+    """A module that only some tests need; a skip without it, or a failure where everything is required."""
+    try:
+        return import_module(module)
+    except ImportError:
+        require(found=None, what=what, remedy="pip install 'zerolab[test]'")
 
 
 def test_64_ranks_have_a_row_each_and_no_text_overlaps(show):
@@ -42,8 +51,8 @@ def test_1024_ranks_are_summed_up_in_rows_and_a_click_on_a_row_opens_it(show):
 
 @pytest.mark.parametrize("size", [(320, 1400), (900, 1000), (1280, 800), (3840, 2160)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(recording, show, size, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+def test_axe_finds_nothing(recording, show, size, scheme, require):
+    axe = part(require, "axe_playwright_python.sync_playwright", "axe-playwright-python")
     tab = show(recording, "#event=400", width=size[0], height=size[1], scheme=scheme)
     tab.keyboard.press("f")
     found = axe.Axe().run(tab)
@@ -124,9 +133,9 @@ def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(reco
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_picture_is_the_expected_one(browser, show, tmp_path, theme, request):
-    image = pytest.importorskip("PIL.Image")
-    compare = pytest.importorskip("pixelmatch.contrib.PIL").pixelmatch
+def test_the_picture_is_the_expected_one(show, tmp_path, theme, require):
+    image = part(require, "PIL.Image", "Pillow")
+    compare = part(require, "pixelmatch.contrib.PIL", "pixelmatch").pixelmatch
     tab = show(made_up(4, 5, 2), f"#event=150&text=off&theme={theme}")
     shot = tab.screenshot(animations="disabled")
     expected = EXPECTED / f"{theme}.png"

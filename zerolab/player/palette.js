@@ -42,7 +42,7 @@ const INKS = {
 
 /** What changes where high contrast is asked for: no greys for words, darker frames. */
 const STRONG = {
-  light: { ink: "#000000", muted: "#000000", faint: "#333333", hair: "#b5b5b5", hollow: "#555555", wait: "#a00000", lit: "#c47f00", forward: "#c4c8ce", backward: "#565d68", formula: "#a00047" },
+  light: { ink: "#000000", muted: "#000000", faint: "#333333", hair: "#b5b5b5", hollow: "#555555", wait: "#a00000", lit: "#c47f00", forward: "#c4c8ce", backward: "#7d8591", optimizer: "#1d2430", formula: "#a00047" },
   dark: { paper: "#000000", ink: "#ffffff", muted: "#ffffff", faint: "#cccccc", hair: "#555555", hollow: "#aaaaaa", wait: "#ff8f75", lit: "#ffe000", forward: "#4a515b", backward: "#a5adb9", formula: "#ff8fb5" },
 };
 

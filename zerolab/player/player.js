@@ -161,7 +161,7 @@ export class Player {
     this.model.chooseRows(rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks));
     this.filterPanel.draw(this.filter);
     const { ranks, category, unit } = this.filter;
-    const said = [ranks && `rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`}`, category?.replace("_", " "), unit].filter(Boolean);
+    const said = [ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`), category?.replaceAll("_", " "), unit].filter(Boolean);
     this.filterBadge.textContent = said.length ? `only ${said.join(", ")}` : "";
     this.filterBadge.hidden = !said.length;
     this.#redraw();

@@ -89,6 +89,7 @@ export class SourcePane {
     this.#light(null);
     for (const other of this.texts.values()) other.classList.toggle("zl-shut", other !== text);
     this.shown = key;
+    this.scrolled = -Infinity; // another text: wherever it stands, its line is brought into view
   }
 
   #text(key, source) {
