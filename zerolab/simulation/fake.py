@@ -21,7 +21,6 @@ from zerolab.recording.patches import intercept, replace
 from zerolab.recording.recorder import Recorder
 from zerolab.simulation.costs import Clock, Hardware
 
-_check: Any = checks.check_same_on_all_ranks  # a plain function, which its type does not say
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch nothing
 _ATTENTION = {  # matrix multiplications [length, size] x [size, length] or the like; backward computes one again
     "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
@@ -118,7 +117,7 @@ def world(world_size: int) -> Iterator[FakeTensorMode]:
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:
-        with FakeTensorMode() as mode, intercept(_check, _alike):
+        with FakeTensorMode() as mode, intercept(checks, "check_same_on_all_ranks", _alike):
             yield mode
     finally:
         dist.destroy_process_group()
