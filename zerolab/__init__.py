@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
     from zerolab.exercises import check, hint, hole, solution
     from zerolab.expecting import expect_error
+    from zerolab.explore import explore
     from zerolab.lab import compare
     from zerolab.predictions import reveal
     from zerolab.recording.recording import Recording
@@ -31,6 +32,7 @@ _HOMES = {
     "check": "zerolab.exercises",
     "compare": "zerolab.lab",
     "expect_error": "zerolab.expecting",
+    "explore": "zerolab.explore",
     "hint": "zerolab.exercises",
     "hole": "zerolab.exercises",
     "load_ipython_extension": "zerolab.runtime.magics",
@@ -51,6 +53,7 @@ __all__ = [
     "check",
     "compare",
     "expect_error",
+    "explore",
     "hint",
     "hole",
     "load_ipython_extension",
