@@ -21,7 +21,7 @@ LINEAR = 1.05  # the exponent of a line through the points, twice as many bytes 
 
 
 def growth(rounds: int) -> Iterator[Figure]:
-    """Step seconds and peak for 1M, 10M, 50M, 100M parameters and N = 1, 2, 4, 8, in as many rounds as there is time for.
+    """Step seconds and peak for 1M to 100M parameters and N = 1, 2, 4, 8, in as many rounds as there is time for.
 
     Recorded steps, so that both come from one run; the step's seconds are taken inside the ranks.
     """
