@@ -31,7 +31,7 @@ def measure(model: nn.Module, inputs: Any, targets: Any, loss_fn: Callable[[Any,
         try:
             outputs = model(inputs)
             loss = loss_fn(outputs, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             series.mark("end", ROOT)
             del outputs, loss
         finally:

@@ -16,11 +16,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zerolab.peak import peak
+from zerolab.planner import plan
 
 if TYPE_CHECKING:
     from zerolab.engines.partition import FlatLayout
 
-__all__ = ["peak", "state_bytes", "terms", "traffic_bytes", "traffic_elements"]
+__all__ = ["peak", "plan", "state_bytes", "terms", "traffic_bytes", "traffic_elements"]
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 STATE_CATEGORIES = ("parameters", "gradients", "optimizer_state")
