@@ -72,7 +72,7 @@ def test_wrong_use_is_told_in_words():
 
 @pytest.mark.slow
 def test_explore_runs_and_keeps_the_run_before_beside_the_new_one():
-    from zerolab.explore import explore
+    from zerolab.panel import explore
 
     panel = explore()
     panel.ranks.value = 2

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
     from zerolab.exercises import check, hint, hole, solution
     from zerolab.expecting import expect_error
-    from zerolab.explore import explore
     from zerolab.lab import compare
+    from zerolab.panel import explore
     from zerolab.predictions import reveal
     from zerolab.recording.recording import Recording
     from zerolab.runtime.cluster import Cluster
@@ -32,7 +32,7 @@ _HOMES = {
     "check": "zerolab.exercises",
     "compare": "zerolab.lab",
     "expect_error": "zerolab.expecting",
-    "explore": "zerolab.explore",
+    "explore": "zerolab.panel",
     "hint": "zerolab.exercises",
     "hole": "zerolab.exercises",
     "load_ipython_extension": "zerolab.runtime.magics",

@@ -39,7 +39,7 @@ MEASURE = """(place) => new Promise((done) => requestAnimationFrame(() => {
   const done_with = window.update(place); // plotly says by a promise when it has drawn
   const channel = new MessageChannel();
   channel.port1.onmessage = () => done(performance.now() - start);
-  Promise.resolve(done_with).then(() => channel.port2.postMessage(0));
+  Promise.resolve(done_with).catch(() => {}).then(() => channel.port2.postMessage(0));
 }))"""
 
 FIRST_DRAW = """() => new Promise((done) => {
