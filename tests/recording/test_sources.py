@@ -1,0 +1,58 @@
+import linecache
+import sysconfig
+
+import pytest
+import torch
+
+from zerolab.recording import sources
+
+
+@pytest.fixture
+def run_cell(monkeypatch):
+    """A function that executes text as cell 7 of a notebook, and gives what it defines."""
+
+    def run_cell(text):
+        filename = "/ipykernel/123456.py"
+        monkeypatch.setitem(sources.LABELS, filename, "cell [7]")
+        monkeypatch.setitem(linecache.cache, filename, (len(text), None, text.splitlines(keepends=True), filename))
+        namespace = {"torch": torch}
+        exec(compile(text, filename, "exec"), namespace)  # noqa: S102  # as a kernel does
+        return namespace
+
+    return run_cell
+
+
+@pytest.mark.parametrize(
+    ("filename", "name"),
+    [
+        (str(sources.PACKAGE / "engines" / "zero2.py"), "zerolab/engines/zero2.py"),
+        (str(sources.PACKAGE / "recording" / "log.py"), None),
+        (str(sources.PACKAGE / "models.py"), None),
+        ("/home/somebody/secret/train.py", "train.py"),
+        (torch.__file__, None),
+        (sysconfig.get_path("stdlib") + "/threading.py", None),
+        ("<string>", None),
+    ],
+    ids=["engine", "recorder", "model", "script", "torch", "library", "no file"],
+)
+def test_only_lessons_and_learners_have_labels_and_none_has_a_path(filename, name):
+    assert sources.label(filename) == name
+
+
+def test_an_event_points_to_the_learners_line(record, run_cell):
+    cell = run_cell(
+        "def train():\n    linear = torch.nn.Linear(2, 2)\n    linear(torch.zeros(1, 2)).sum().backward()\n"
+    )
+    recording = record(cell["train"])
+    forward, backward = (event for event in recording.events if event.kind == "module")
+    (source,) = {recording.sources[event.source.id] for event in (forward, backward)}
+    assert (source.label, source.text.count("\n")) == ("cell [7]", 3)
+    assert (forward.source.line, forward.source.from_autograd) == (3, False)
+    assert (backward.source.line, backward.source.from_autograd) == (3, True)
+
+
+def test_a_cell_that_was_edited_is_another_source_under_the_same_label(record, run_cell):
+    text = "def look():\n    torch.nn.Linear(2, 2)(torch.zeros(1, 2))\n"
+    first, second = (record(run_cell(text + edit)["look"]).sources for edit in ("", "# edited\n"))
+    assert {source.label for source in [*first.values(), *second.values()]} == {"cell [7]"}
+    assert not first.keys() & second.keys()
