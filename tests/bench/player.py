@@ -118,15 +118,16 @@ def updates(tab: Any, places: list[int]) -> tuple[list[float], list[float]]:
             busy.append(ran() - before)
         return busy, clock
 
-    tab.evaluate("window.wanted = window.update; window.update = () => {}")
+    tab.evaluate("window.wanted = window.update; void (window.update = () => {})")
     nothing = median(each([0] * 20)[0])  # what asking and measuring take by themselves
-    tab.evaluate("window.update = window.wanted")
+    tab.evaluate("void (window.update = window.wanted)")
     busy, clock = each(places)
     session.send("Performance.disable")
     return [milliseconds - nothing for milliseconds in busy], clock
 
 
-UPDATE = "window.update = (place) => window.zerolabPlayers[0].scrub(place)"
+# Without `void` the value would be a function, which playwright would call.
+UPDATE = "void (window.update = (place) => window.zerolabPlayers[0].scrub(place))"
 
 
 @contextmanager
