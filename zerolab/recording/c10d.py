@@ -56,13 +56,14 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     if name == "check_for_nan" or not handles:
         return None
     op, ranks = operation(name), dist.get_process_group_ranks(dist.ProcessGroup.unbox(handles[0]))
-    counted = _tensors(args[1 if op in _GATHERS else 0])
+    counted = tensors_in(args[1 if op in _GATHERS else 0])
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
     numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
     nbytes = numel * counted[0].element_size() if counted else 0
     known_peer = name in ("send", "recv_") and 0 <= args[2] < len(ranks)
-    return Request(op, counted or _tensors(args[0]), numel, nbytes, ranks, ranks[args[2]] if known_peer else None)
+    return Request(op, counted or tensors_in(args[0]), numel, nbytes, ranks, ranks[args[2]] if known_peer else None)
 
 
-def _tensors(argument: Any) -> list[torch.Tensor]:
+def tensors_in(argument: Any) -> list[torch.Tensor]:
+    """All tensors in an argument, however nested."""
     return [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]

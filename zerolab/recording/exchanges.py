@@ -110,6 +110,9 @@ class Exchanges:
         if request is None:
             return func(*args, **keywords)
         draft = self._log_request(request)
+        if self._is_check(draft):
+            for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
+                self._log.ledger.set_apart(tensor)
         result = func(*args, **keywords)
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if isinstance(handle, torch.ScriptObject):
@@ -162,9 +165,12 @@ class Exchanges:
             logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
             number=log.next_number() if numbered else None,
         )
-        if log.sources.label_of(draft["source"]) == CHECKS:
+        if self._is_check(draft):
             draft |= {"step": 0, "phase": "setup"}
         return draft
+
+    def _is_check(self, draft: Draft) -> bool:
+        return self._log.sources.label_of(draft["source"]) == CHECKS
 
     def _log_wait(self, draft: Draft) -> Draft:
         shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}

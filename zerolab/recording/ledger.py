@@ -15,13 +15,13 @@ import torch
 from zerolab.recording.events import CATEGORIES
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
-BEFORE = -1
+APART = -1
 
 
 class Entry(weakref.ref[torch.UntypedStorage]):
     """A live storage: its bytes, its category, the flat that it belongs to, and when it came.
 
-    One that is older than the recorder and nobody's model state has the category BEFORE, and counts nowhere.
+    The category APART counts nowhere: older than the recorder and nobody's model state, or part of a check.
     """
 
     __slots__ = ("category", "key", "nbytes", "since", "unit")
@@ -73,9 +73,17 @@ class Ledger:
         if storage._cdata in self._entries or not nbytes:
             return 0
         entry = Entry(storage, self._on_free)
-        entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, BEFORE, None, nbytes, 0
+        entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, APART, None, nbytes, 0
         self._entries[entry.key] = entry
         return nbytes
+
+    def set_apart(self, tensor: torch.Tensor) -> None:
+        """From now on the storage of `tensor` counts nowhere."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        if entry is not None and entry.category != APART:
+            self.live[entry.category] -= entry.nbytes
+            self.total -= entry.nbytes
+            entry.category = APART
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
@@ -84,7 +92,7 @@ class Ledger:
         if entry is None:
             if nbytes:
                 self._enter(storage, nbytes, self.category, None)
-        elif entry.category == BEFORE:
+        elif entry.category == APART:
             entry.nbytes = nbytes
         elif entry.nbytes != nbytes:
             self.live[entry.category] -= entry.nbytes
@@ -112,7 +120,7 @@ class Ledger:
         if entry.category == category and entry.unit == unit:
             return
         entry.unit = unit or entry.unit
-        if entry.category == BEFORE:
+        if entry.category == APART:
             entry.category = category
             self._grow(entry, entry.nbytes)
         elif entry.category != category:
@@ -140,7 +148,7 @@ class Ledger:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
                 del self._entries[entry.key]
-                if entry.category != BEFORE:
+                if entry.category != APART:
                     self.live[entry.category] -= entry.nbytes
                     self.total -= entry.nbytes
 

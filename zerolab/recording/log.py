@@ -49,8 +49,10 @@ class Log:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
         self.tell_peak()
         now = monotonic_ns()
-        draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase, **fields}
-        draft["source"] = self.sources.here(in_backward=self.in_backward)
+        draft: Draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase}
+        draft |= fields
+        if "source" not in draft:
+            draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
         self.drafts.append(draft)
         return draft

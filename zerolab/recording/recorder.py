@@ -116,9 +116,8 @@ class Recorder:
             elif issubclass(kind, engine_classes) and hasattr(thing, "optimizer"):
                 engines.append(thing)
         if nbytes:
-            self._log.add(
-                "note", "before recording", text=f"{nbytes} bytes existed before; what is used of them counts"
-            )
+            text = f"{nbytes} bytes existed before; what is used of them counts"
+            self._log.add("note", "before recording", text=text, source=None)
         for engine in engines:
             self.add_engine(engine)
         self._ledger.start_peak()
