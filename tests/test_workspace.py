@@ -71,6 +71,12 @@ def test_reset_brings_the_published_one_back_and_keeps_every_old_one(series, tmp
     assert (tmp_path / "00-start-here.ipynb.bak2").read_text() == "second"
 
 
+def test_reset_of_a_notebook_that_was_not_touched_keeps_no_copy(series, tmp_path):
+    workspace.fill(tmp_path)
+    assert workspace.reset("00", tmp_path) == (tmp_path / "00-start-here.ipynb", None)
+    assert not list(tmp_path.glob("*.bak*"))
+
+
 def test_reset_of_a_notebook_that_was_not_there_keeps_nothing(series, tmp_path):
     assert workspace.reset("00", tmp_path) == (tmp_path / "00-start-here.ipynb", None)
 

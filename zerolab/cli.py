@@ -185,6 +185,7 @@ def _reset(arguments: Arguments) -> None:
 
     restored, kept = reset(arguments.which)
     print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
+    print("If JupyterLab has it open, choose Revert when it asks.")
 
 
 def _add_doctor(commands: Any) -> None:

@@ -53,7 +53,7 @@ def _copy(path: Path, target: Path) -> Path:
     half = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        half.write_text(path.read_text(encoding="utf-8").replace("](../docs/", "]("), encoding="utf-8")
+        half.write_text(_text(path), encoding="utf-8")
         half.replace(target)
     except OSError as problem:
         with contextlib.suppress(OSError):
@@ -64,8 +64,13 @@ def _copy(path: Path, target: Path) -> Path:
     return target
 
 
+def _text(path: Path) -> str:
+    """A published text as it stands in a learner's folder."""
+    return path.read_text(encoding="utf-8").replace("](../docs/", "](")
+
+
 def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
-    """Brings one notebook of the series back; returns it, and where the old one is kept (None if there was none).
+    """Brings one notebook of the series back; returns it, and where the old one is kept (None if none was changed).
 
     Args:
         which: the beginning of its name, such as `04`.
@@ -80,6 +85,8 @@ def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
     if len(found) != 1 or not which:
         raise ValueError(f"{which!r} names {len(found)} notebooks; choose one of {', '.join(found or lessons)}")
     target = folder / found[0]
+    if target.exists() and target.read_text(encoding="utf-8", errors="replace") == _text(lessons[found[0]]):
+        return target, None
     kept = _keep(target) if target.exists() else None
     return _copy(lessons[found[0]], target), kept
 
