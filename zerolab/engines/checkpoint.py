@@ -14,6 +14,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from zerolab.engines.checks import check_state, check_tensors
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat
 
@@ -34,6 +35,36 @@ def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     return everything
 
 
+def state_dict(engine: "Engine") -> dict[str, torch.Tensor]:
+    """The whole model on every rank: the module's own keys -> tensors (copies). Collective."""
+    entries = engine.model.state_dict(keep_vars=True)
+    check_tensors(entries)
+    copies: dict[int, torch.Tensor] = {}
+    for flat in engine.flats:
+        views = flat.views(gather_from_owners(flat, flat.owned.detach()))
+        copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
+    return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
+
+
+def load_state_dict(engine: "Engine", state: dict[str, torch.Tensor]) -> None:
+    """Takes the whole model from `state`; every rank passes the same.
+
+    Raises:
+        TypeError: something in it is no tensor.
+        ValueError: a key is missing or unknown, or a tensor has another shape.
+    """
+    entries = engine.model.state_dict(keep_vars=True)
+    shapes = {id(parameter): slot.shape for flat in engine.flats for slot, parameter in flat.members()}
+    check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
+    values = {id(entry): state[key] for key, entry in entries.items()}
+    with torch.no_grad():
+        for flat in engine.flats:
+            flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters], flat.owned.dtype))
+        for buffer in engine.model.buffers():
+            if id(buffer) in values:
+                buffer.copy_(values[id(buffer)])
+
+
 def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
     """The optimizer's state, whole on every rank. Collective.
 
@@ -42,9 +73,7 @@ def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
         parameter's shape, or is a single number such as Adam's step.
     """
     state: dict[str, dict[str, Any]] = {}
-    names: dict[int, list[str]] = {}
     for flat in engine.trainable:
-        names[id(flat.owned)] = [slot.name for slot in flat.layout.slots]
         for slot in flat.layout.slots:
             state[slot.name] = {}
         for key, value in engine.optimizer.state.get(flat.owned, {}).items():
@@ -52,8 +81,8 @@ def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
             for slot, view in zip(flat.layout.slots, views, strict=True):
                 state[slot.name][key] = view.clone() if isinstance(view, torch.Tensor) else view
     groups = [
-        {**group, "params": [name for owned in group["params"] for name in names[id(owned)]]}
-        for group in engine.optimizer.param_groups
+        {**group, "params": names}
+        for group, names in zip(engine.optimizer.param_groups, group_names(engine), strict=True)
     ]
     return {"state": state, "param_groups": groups}
 
@@ -64,14 +93,7 @@ def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
     Raises:
         ValueError: it belongs to other parameters, or groups that the engine does not have.
     """
-    mine = sorted(slot.name for flat in engine.trainable for slot in flat.layout.slots)
-    if different := sorted(set(mine) ^ set(state["state"])):
-        raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
-    if len(state["param_groups"]) != len(engine.optimizer.param_groups):
-        raise ValueError(
-            f"the state has {len(state['param_groups'])} parameter groups and the engine "
-            f"{len(engine.optimizer.param_groups)}: make the engine with the same param_groups"
-        )
+    check_optimizer_state(engine, state)
     for group, saved in zip(engine.optimizer.param_groups, state["param_groups"], strict=True):
         group |= {key: value for key, value in saved.items() if key != "params"}
     for flat in engine.trainable:
@@ -79,6 +101,39 @@ def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
         engine.optimizer.state[flat.owned] = {
             key: _cut(flat, key, [saved[key] for saved in saved_states]) for key in saved_states[0]
         }
+
+
+def check_optimizer_state(engine: "Engine", state: dict[str, Any]) -> None:
+    """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
+    if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
+        raise ValueError("the state has no 'state' and 'param_groups': pass what engine.optimizer_state_dict() gave")
+    mine = {slot.name: slot.shape for flat in engine.trainable for slot in flat.layout.slots}
+    if different := sorted(mine.keys() ^ state["state"].keys()):
+        raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
+    kinds = {tuple(sorted(entries)) for entries in state["state"].values()}
+    if len(kinds) > 1:
+        raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
+    for name, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape != mine[name]:
+                found, shape = tuple(value.shape), tuple(mine[name])
+                raise ValueError(f"{key} of {name!r} is {found} in the state, and the parameter is {shape}")
+    groups, saved = engine.optimizer.param_groups, state["param_groups"]
+    names = group_names(engine)
+    if [sorted(group["params"]) for group in saved] != [sorted(group) for group in names]:
+        raise ValueError(
+            f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
+            "make the engine with the same param_groups, in the same order"
+        )
+    if missing := sorted(engine.optimizer.defaults.keys() - saved[0].keys()):
+        optimizer = type(engine.optimizer).__name__
+        raise ValueError(f"the state does not set {optimizer}'s {missing[0]!r}: load a state of the same optimizer")
+
+
+def group_names(engine: "Engine") -> list[list[str]]:
+    """The names of the parameters in each of the optimizer's groups."""
+    names = {id(flat.owned): [slot.name for slot in flat.layout.slots] for flat in engine.trainable}
+    return [[name for owned in group["params"] for name in names[id(owned)]] for group in engine.optimizer.param_groups]
 
 
 def save(engine: "Engine", path: str | Path) -> None:
@@ -95,6 +150,8 @@ def save(engine: "Engine", path: str | Path) -> None:
                 else:
                     numbers[place] = value
         about = {"format": FORMAT, "numbers": json.dumps(numbers), "groups": json.dumps(optimizer["param_groups"])}
+        if not Path(path).parent.is_dir():
+            raise ValueError(f"there is no folder {str(Path(path).parent)!r} to save into: make it first")
         _write(Path(path), tensors, about | {"trained": json.dumps(list(optimizer["state"]))})
     dist.barrier()
 
@@ -113,17 +170,19 @@ def load(engine: "Engine", path: str | Path) -> None:
         raise ValueError(
             f"{Path(path).name} cannot be read as a checkpoint ({error}): give a file of engine.save"
         ) from None
-    if about.get("format") != FORMAT:
+    if about.get("format") != FORMAT or not {"trained", "numbers", "groups"} <= about.keys():
         raise ValueError(
             f"{Path(path).name} has format {about.get('format')!r}, not {FORMAT!r}: save it with engine.save"
         )
-    engine.load_state_dict({key.removeprefix("model/"): t for key, t in tensors.items() if key.startswith("model/")})
-    state: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
+    optimizer: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
     for place, value in {**tensors, **json.loads(about["numbers"])}.items():
         if place.startswith("optimizer/"):
             name, key = place.removeprefix("optimizer/").rsplit("/", 1)
-            state[name][key] = value
-    load_optimizer_state_dict(engine, {"state": state, "param_groups": json.loads(about["groups"])})
+            optimizer[name][key] = value
+    state = {"state": optimizer, "param_groups": json.loads(about["groups"])}
+    check_optimizer_state(engine, state)  # before anything is changed
+    engine.load_state_dict({key.removeprefix("model/"): t for key, t in tensors.items() if key.startswith("model/")})
+    load_optimizer_state_dict(engine, state)
 
 
 def _views(flat: Flat, value: Any) -> list[Any]:

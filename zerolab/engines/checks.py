@@ -1,6 +1,8 @@
 """What an engine refuses before it starts, each with one sentence."""
 
 import inspect
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,6 +35,43 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
         inspect.signature(optimizer_cls).bind([], **keywords)
     except TypeError as error:
         raise TypeError(f"{optimizer_cls.__name__} does not take {sorted(keywords)}: {error}") from None
+    if not _is_element_wise(optimizer_cls, keywords):
+        raise ValueError(
+            f"{optimizer_cls.__name__} updates a matrix otherwise than its rows, so it cannot run on shards: "
+            "use an element-wise one, such as AdamW"
+        )
+
+
+def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
+    """Tries it: two updates of a matrix must be those of its rows, one by one."""
+    matrix, gradient = torch.arange(1.0, 9).view(2, 4), torch.arange(8.0).sub(3.3).view(2, 4)
+    whole, rows = [nn.Parameter(matrix.clone())], [nn.Parameter(row.clone()) for row in matrix]
+    try:
+        for parameters, gradients in ((whole, [gradient]), (rows, list(gradient))):
+            optimizer = optimizer_cls(parameters, **keywords)
+            update: Any = getattr(optimizer_cls, "step")  # noqa: B009  (a plain type has none)
+            update = getattr(update, "__wrapped__", update)  # without the hooks of a recorder
+            for _ in range(2):
+                for parameter, value in zip(parameters, gradients, strict=True):
+                    parameter.grad = value.clone()
+                update(optimizer)
+        return torch.allclose(whole[0].detach(), torch.stack([row.detach() for row in rows]), rtol=1e-4)
+    except Exception:  # noqa: BLE001  (what cannot run here, such as a fused or a fake update, is not judged)
+        return True
+
+
+def check_options(optimizer_cls: type, units: Any, param_groups: Any, reduce_dtype: Any) -> None:
+    """Raises TypeError for options of another kind than `Engine` names."""
+    if isinstance(units, str):
+        raise TypeError(f"units is the string {units!r}: pass a list of module names, such as [{units!r}]")
+    if not (reduce_dtype is None or isinstance(reduce_dtype, torch.dtype)):
+        raise TypeError(f"reduce_dtype is {reduce_dtype!r}: pass a torch dtype, such as torch.float32, or None")
+    known = inspect.signature(optimizer_cls).parameters
+    for group in param_groups:
+        if not (isinstance(group, tuple) and len(group) == 2 and callable(group[0]) and isinstance(group[1], dict)):
+            raise TypeError(f"a parameter group is {group!r}: pass pairs of (test of name and parameter, keywords)")
+        if unknown := sorted(group[1].keys() - known.keys()):
+            raise TypeError(f"{optimizer_cls.__name__} does not take {unknown[0]!r}, which a parameter group sets")
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -69,18 +108,40 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
             )
 
 
-def check_same_on_all_ranks(numbers: list[int], what: str) -> None:
-    """Raises ValueError on every rank unless all ranks bring the same numbers; a collective of a few bytes."""
-    mine = torch.tensor([len(numbers), hash(tuple(numbers)), *numbers[:1]], device=_device())
+def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
+    """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
+    text = "\n".join(str(value) for value in values).encode()
+    mine = torch.tensor([len(text), zlib.crc32(text)], device=_device())
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     if any(not torch.equal(mine, other) for other in everyone):
-        shown = ", ".join(f"rank {rank}: {int(other[-1])}" for rank, other in enumerate(everyone))
+        texts = _gather_texts(text, [int(length) for length, _ in everyone])
+        longest = max(len(lines) for lines in texts)
+        places = [[*lines, *["nothing"] * (longest - len(lines))] for lines in texts]
+        different = next(place for place in zip(*places, strict=True) if len(set(place)) > 1)
+        shown = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(different))
         raise ValueError(f"{what} differ between ranks ({shown}): give every rank the same")
 
 
+def _gather_texts(mine: bytes, lengths: list[int]) -> list[list[str]]:
+    """The lines of every rank's text; as bytes, because nothing that comes from a network is unpickled."""
+    padded = torch.tensor(list(mine.ljust(max(lengths), b" ")), dtype=torch.uint8, device=_device())
+    everyone = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(everyone, padded)
+    return [bytes(text.tolist()[:length]).decode().split("\n") for text, length in zip(everyone, lengths, strict=True)]
+
+
+def check_tensors(entries: dict[str, Any]) -> None:
+    """Raises TypeError for a module that keeps something in its state that is no tensor."""
+    for key, entry in entries.items():
+        if not isinstance(entry, torch.Tensor):
+            raise TypeError(f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()")
+
+
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:
-    """Raises ValueError unless `state` has exactly the keys and shapes of the model."""
+    """Raises TypeError or ValueError unless `state` has exactly the keys and shapes of the model."""
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise TypeError("the state is no dict of tensors: pass what engine.state_dict() gave")
     if different := sorted(shapes.keys() ^ state.keys()):
         where = "the model" if different[0] in shapes else "the state"
         raise ValueError(f"{different[0]!r} is only in {where}: load a state that was saved from the same model")

@@ -9,13 +9,15 @@ of which most is thrown away. Every other backend does it well and is used as it
 on a GPU that ranks share goes through a copy there.
 """
 
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 
 import torch
 import torch.distributed as dist
 
-_exchanges_started: dict[str, int] = {}
+_exchanges_started: Counter[str] = Counter()
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -41,21 +43,21 @@ def _through_main_memory(collective: Collective) -> Collective:
     """Lets gloo, which cannot read a GPU's memory, work on a copy that is brought back at the end."""
 
     @wraps(collective)
-    def start(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+    def start(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
         if not (flat.is_cuda and _is_direct(group)):
-            return collective(flat, group)
+            return collective(flat, group, name)
         copy = flat.cpu()
 
         def bring_back() -> None:
             flat.copy_(copy)
 
-        return Exchange([collective(copy, group)], bring_back)
+        return Exchange([collective(copy, group, name)], bring_back)
 
     return start
 
 
 @_through_main_memory
-def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts adding up each part on its owner: after `wait()` this rank's part holds the sum over all ranks.
 
     The other parts keep what they held. Sends (N-1)/N of the flat; direct exchange needs as much to receive into.
@@ -63,6 +65,7 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -
     Args:
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
+        name: what travels; ranks that disagree on the order never take one thing for another.
     """
     rank, mine = dist.get_rank(group), _own_part(flat, group)
     if not _is_direct(group):
@@ -76,11 +79,11 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -
         if total is not mine:
             mine.copy_(total)
 
-    return Exchange(_start(_parts(flat, group), received, group), add_in_rank_order)
+    return Exchange(_start(_parts(flat, group), received, group, f"reduce_scatter {name}"), add_in_rank_order)
 
 
 @_through_main_memory
-def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts sending this rank's part to everyone: after `wait()` the flat holds every rank's part.
 
     Sends (N-1)/N of the flat, and receives straight into it.
@@ -88,16 +91,18 @@ def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Ex
     Args:
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
+        name: what travels; ranks that disagree on the order never take one thing for another.
     """
     mine = _own_part(flat, group)
     if not _is_direct(group):
         return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
     parts = _parts(flat, group)
-    return Exchange(_start([mine] * len(parts), {peer: parts[peer] for peer in _peers(group)}, group))
+    received = {peer: parts[peer] for peer in _peers(group)}
+    return Exchange(_start([mine] * len(parts), received, group, f"all_gather {name}"))
 
 
 @_through_main_memory
-def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Exchange:
+def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts adding up the whole flat on every rank: a reduce_scatter, then an all_gather of the sums.
 
     Sends 2 (N-1)/N of the flat.
@@ -105,14 +110,15 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None) -> Ex
     Args:
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
+        name: what travels; ranks that disagree on the order never take one thing for another.
     """
     if not _is_direct(group):
         return Exchange([dist.all_reduce(flat, group=group, async_op=True)])
-    sums = reduce_scatter(flat, group)
+    sums = reduce_scatter(flat, group, name)
 
     def gather_the_sums() -> None:
         sums.wait()
-        all_gather(flat, group).wait()
+        all_gather(flat, group, name).wait()
 
     return Exchange([], gather_the_sums)
 
@@ -137,14 +143,16 @@ def _is_direct(group: dist.ProcessGroup | None) -> bool:
 
 
 def _start(
-    send: list[torch.Tensor], receive: dict[int, torch.Tensor], group: dist.ProcessGroup | None
+    send: list[torch.Tensor], receive: dict[int, torch.Tensor], group: dist.ProcessGroup | None, what: str
 ) -> list[dist.Work]:
     """Sends `send[peer]` to each peer and receives `receive[peer]` from it.
 
-    Each exchange has a tag of its own, so that the messages of two that overlap cannot mix.
+    The tag says what travels and for the how many-th time, so that the messages of two exchanges cannot mix: not when
+    they overlap, and not when the ranks start them in different orders.
     """
-    key = group.group_name if group is not None else ""
-    tag = _exchanges_started[key] = (_exchanges_started.get(key, 0) + 1) % 2**24
+    key = f"{group.group_name if group is not None else ''} {what}"
+    _exchanges_started[key] += 1
+    tag = zlib.crc32(f"{key} {_exchanges_started[key]}".encode()) & 0x7FFFFFFF
     receives = [dist.irecv(receive[peer], group=group, group_src=peer, tag=tag) for peer in _peers(group)]
     sends = [dist.isend(send[peer], group=group, group_dst=peer, tag=tag) for peer in _peers(group)]
     return [work for work in sends + receives if work is not None]

@@ -23,7 +23,7 @@ class DDP(Engine):
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up the whole gradient on every rank."""
-        return all_reduce(gradient)
+        return all_reduce(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the whole mean gradient."""

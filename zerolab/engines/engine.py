@@ -22,9 +22,9 @@ from zerolab.engines import checkpoint
 from zerolab.engines.checks import (
     check_dtype,
     check_optimizer,
+    check_options,
     check_parameters,
     check_same_on_all_ranks,
-    check_state,
     rows,
 )
 from zerolab.engines.collectives import Exchange
@@ -78,12 +78,15 @@ class Engine:
     ) -> None:
         check_optimizer(optimizer_cls, optimizer_keywords)
         check_parameters(model)
+        check_options(optimizer_cls, units, param_groups, reduce_dtype)
         self.model, self.rank, self.world_size = model, dist.get_rank(), dist.get_world_size()
         self.precision, self.reduce_dtype, self.overlap, self.offload = precision, reduce_dtype, overlap, offload
         self._dtype = compute_dtype(precision)
         check_dtype(model, self._dtype)
         layouts = partition(model, self.world_size, units, param_groups)
         check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
+        kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
+        check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
         parameters = dict(model.named_parameters())
         self.flats = [self._place(layout, [parameters[slot.name] for slot in layout.slots]) for layout in layouts]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
@@ -150,15 +153,21 @@ class Engine:
             while self._to_reduce:  # what no gradient came for: it is zero
                 self._start_reduction(self._to_reduce.pop(0))
             self._finish_reduction()
-        except Exception:
+        except BaseException:  # Ctrl-C too
             self._drop_gradients()
             raise
         self._reduced = not self._accumulating
 
     def step(self) -> None:
-        """Updates what this rank owns, clears the gradients, and brings the updates to all ranks."""
+        """Updates what this rank owns, clears the gradients, and brings the updates to all ranks.
+
+        Raises:
+            RuntimeError: no backward has brought the mean gradients.
+        """
         if self._accumulating:
             return
+        if not self._reduced:
+            raise RuntimeError("step() without gradients: call backward() first, and the last one outside accumulate()")
         for flat in self.trainable:
             flat.begin_update()
         self.optimizer.step()
@@ -184,8 +193,13 @@ class Engine:
 
         Between `backward` and `step`. One all_reduce of a single number where gradients are sharded.
         """
+        if not max_norm > 0:
+            raise ValueError(f"max_norm is {max_norm!r}: give a norm above 0")
+        if not self._reduced:
+            raise RuntimeError("no gradients to clip: call backward() first, and the last one outside accumulate()")
         means = [flat.mean for flat in self.trainable if flat.mean is not None]
-        square = torch.stack([torch.linalg.vector_norm(mean, dtype=torch.float32) ** 2 for mean in means]).sum()
+        wide = torch.promote_types(means[0].dtype, torch.float32)
+        square = torch.stack([torch.linalg.vector_norm(mean, dtype=wide) ** 2 for mean in means]).sum()
         if any(flat.is_sharded for flat in self.trainable):
             dist.all_reduce(square)
         norm = square.sqrt()
@@ -269,11 +283,12 @@ class Engine:
         for parameter in parameters:
             parameter.grad = None  # a gradient from before would count in the first step
         flat.shard = self.own(flat)
-        if layout.frozen or (flat.whole is exact and not self.offload):
+        if layout.frozen or not (self._dtype or self.offload):
             flat.owned = nn.Parameter(flat.shard, requires_grad=not layout.frozen)
-        else:  # the optimizer updates a master copy, in the precision that the module came with
+        else:  # the optimizer updates a master copy, of no less than fp32
             mine = flat.shard if flat.whole is exact else flat.part(exact) if flat.is_sharded else exact
-            flat.owned = nn.Parameter(mine.to("cpu" if self.offload else mine.device, copy=True))
+            place, dtype = "cpu" if self.offload else mine.device, torch.promote_types(mine.dtype, torch.float32)
+            flat.owned = nn.Parameter(mine.to(place, dtype if self._dtype else mine.dtype, copy=True))
         return flat
 
     def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:
@@ -285,29 +300,16 @@ class Engine:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        copies: dict[int, torch.Tensor] = {}
-        for flat in self.flats:
-            views = flat.views(checkpoint.gather_from_owners(flat, flat.owned.detach()))
-            copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
-        entries = self.model.state_dict(keep_vars=True)
-        return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
+        return checkpoint.state_dict(self)
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
 
         Raises:
+            TypeError: something in it is no tensor.
             ValueError: a key is missing or unknown, or a tensor has another shape.
         """
-        entries = self.model.state_dict(keep_vars=True)
-        shapes = {id(p): slot.shape for flat in self.flats for slot, p in flat.members()}
-        check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
-        values = {id(entry): state[key] for key, entry in entries.items()}
-        with torch.no_grad():
-            for flat in self.flats:
-                flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters]))
-            for buffer in self.model.buffers():
-                if id(buffer) in values:
-                    buffer.copy_(values[id(buffer)])
+        checkpoint.load_state_dict(self, state)
 
     def optimizer_state_dict(self) -> dict[str, Any]:
         """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it."""

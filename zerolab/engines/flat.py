@@ -67,6 +67,10 @@ class Flat:
         """The module's parameters, each with its place."""
         return zip(self.layout.slots, self.parameters, strict=True)
 
+    def has_any_of(self, parameters: set[int]) -> bool:
+        """Whether one of the module's parameters in this flat is among those with the given ids."""
+        return any(id(parameter) in parameters for parameter in self.parameters)
+
     def lay_out(self, tensors: list[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
         """The tensors end to end in the order of the slots, zero-padded: shape [padded], dtype None the layout's."""
         whole = torch.zeros(self.layout.padded, dtype=dtype or self.layout.dtype, device=self.parameters[0].device)

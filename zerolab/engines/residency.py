@@ -16,7 +16,7 @@ from torch import nn
 from zerolab.engines.checks import check_same_on_all_ranks
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import is_running, tensors_needing_gradient
+from zerolab.engines.graph import is_running, parameters_behind, tensors_needing_gradient
 from zerolab.engines.order import Order
 from zerolab.engines.partition import ROOT
 
@@ -60,10 +60,12 @@ class UnitByUnit(Engine):
 
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd, then releases what is still whole, because no gradient told that its unit was done."""
-        self._compare_units()
+        self._compare_units(loss)
         self._backward_order.begin()
-        super().backward(loss)
-        self.release_everything()
+        try:
+            super().backward(loss)
+        finally:
+            self.release_everything()
 
     def release_everything(self) -> None:
         """Leaves nothing whole."""
@@ -153,14 +155,15 @@ class UnitByUnit(Engine):
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         if not all(self.is_whole(flat) for flat in self._units[unit]):
-            self._after_half = {unit: self._use(unit, self._backward_order)}
+            self._after_half[unit] = self._use(unit, self._backward_order)
             if not any(flat.awaited for flat in self._units[unit]):  # a frozen unit has no gradients to wait for
                 self._start_gathering(self._after_half.pop(unit))
 
     def _at_half(self, flat: Flat) -> None:
         """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
         super()._at_half(flat)
-        self._start_gathering(self._after_half.pop(flat.layout.unit, []))
+        expected = self._after_half.pop(flat.layout.unit, [])
+        self._start_gathering([unit for unit in expected if unit not in self._backward_order.now])
 
     def _after_backward(self, unit: str, owed: Owed, input_gradient: torch.Tensor) -> None:
         self._owed[unit].discard(owed)
@@ -170,9 +173,11 @@ class UnitByUnit(Engine):
     def _is_ready(self, flat: Flat) -> bool:
         return super()._is_ready(flat) and not self._owed[flat.layout.unit]
 
-    def _compare_units(self) -> None:
-        """Ranks that gather different units would take one for the other: compares at first, and after each change."""
-        if self._forward_order.now != self._compared:
-            self._compared = list(self._forward_order.now)
-            places = [list(self._units).index(unit) for unit in self._compared]
-            check_same_on_all_ranks([len(places), *places], "the numbers or kinds of units that a forward used")
+    def _compare_units(self, loss: torch.Tensor) -> None:
+        """Ranks that gather different units would wait for each other: compares at first, and after each change."""
+        behind = parameters_behind(loss)
+        reached = [unit for unit, flats in self._units.items() if any(flat.has_any_of(behind) for flat in flats)]
+        used = [*self._forward_order.now, "backward:", *reached]
+        if used != self._compared:
+            self._compared = used
+            check_same_on_all_ranks(used, "the units that a forward used and a backward needs")

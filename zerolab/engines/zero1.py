@@ -24,7 +24,7 @@ class Zero1(Engine):
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner."""
-        return reduce_scatter(gradient)
+        return reduce_scatter(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the whole gradient; the owned part of it is the mean, the rest is what this rank computed."""
@@ -32,5 +32,5 @@ class Zero1(Engine):
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""
-        for exchange in [all_gather(flat.whole) for flat in self.trainable]:
+        for exchange in [all_gather(flat.whole, name=flat.layout.name) for flat in self.trainable]:
             exchange.wait()

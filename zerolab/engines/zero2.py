@@ -25,7 +25,7 @@ class Zero2(Engine):
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner."""
-        return reduce_scatter(gradient)
+        return reduce_scatter(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
@@ -35,5 +35,5 @@ class Zero2(Engine):
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""
-        for exchange in [all_gather(flat.whole) for flat in self.trainable]:
+        for exchange in [all_gather(flat.whole, name=flat.layout.name) for flat in self.trainable]:
             exchange.wait()

@@ -45,7 +45,7 @@ class Zero3(UnitByUnit):
         if storage.size() == 0:
             storage.resize_(flat.whole.numel() * flat.whole.element_size())
             flat.part(flat.whole).copy_(flat.shard)
-            self._arriving[flat] = all_gather(flat.whole)
+            self._arriving[flat] = all_gather(flat.whole, name=flat.layout.name)
 
     def gather(self, flat: Flat) -> None:
         """Makes the flat whole on every rank."""
@@ -68,7 +68,7 @@ class Zero3(UnitByUnit):
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner; with its last gradient the unit has done its work."""
         self.release_if_done(flat.layout.unit)
-        return reduce_scatter(gradient)
+        return reduce_scatter(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""

@@ -43,7 +43,7 @@ class _Counter:
         if self._write is not None:
             self._write(Position())
 
-    def call(self, function: Callable[..., Any], name: str, numbered: bool, *args: Any, **kwargs: Any) -> Any:
+    def call(self, function: Callable[..., Any], name: str, numbered: bool, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function of torch.distributed or ours, noted unless it is part of one that is noted already."""
         outer: Position | None = getattr(self._thread, "position", None)
         if outer is not None or self._write is None:

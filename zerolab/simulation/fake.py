@@ -4,7 +4,7 @@ A fake tensor has a shape and no memory, so an engine runs on it as it is, at an
 memory was released: reading a released storage kills a real rank, so every operation's inputs are looked at here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -157,7 +157,7 @@ def timed(clock: Clock, hardware: Hardware, precision: str) -> Iterator[Costs]:
         yield costs
 
 
-def _alike(original: Callable[..., None], numbers: list[int], what: str) -> None:
+def _alike(original: Callable[..., None], values: Sequence[object], what: str) -> None:
     """Ranks that are derived from one cannot differ, and a fake tensor has no values to compare."""
 
 
