@@ -92,6 +92,15 @@ def test_sends_and_receives_belong_to_a_collective_and_carry_no_bytes(recordings
             assert message.peer == 1 - rank.rank
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_exchange_of_a_step_names_its_unit_from_the_first_step_on(recordings, stage):
+    units = {unit.name for unit in recordings[stage].units}
+    for rank in recordings[stage].ranks:
+        exchanges = [event for event in rank.events if event.kind in ("collective", "wait") and event.step]
+        assert {event.step for event in exchanges} == {1, 2, 3}
+        assert {event.unit for event in exchanges} == units
+
+
 def test_every_wait_belongs_to_a_collective(recordings):
     for rank in recordings["zero3"].ranks:
         waits = [event for event in rank.events if event.kind == "wait"]

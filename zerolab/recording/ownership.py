@@ -80,11 +80,11 @@ class Ownership:
         """Whether an engine trains this module, or it was noted before."""
         return module in self._models or any(engine.model is module for engine in self._living())
 
-    def flat_of(self, gradient: torch.Tensor) -> str | None:
-        """The name of the flat that collects its gradient in this very tensor."""
+    def flat_of(self, tensor: torch.Tensor) -> str | None:
+        """The name of the flat whose gradient is collected, or whose parameters are gathered, in this very tensor."""
         for engine in self._living():
             for flat in engine.flats:
-                if getattr(flat, "gradient", None) is gradient:
+                if getattr(flat, "gradient", None) is tensor or getattr(flat, "whole", None) is tensor:
                     return str(flat.layout.name)
         return None
 
