@@ -61,9 +61,9 @@ class Exchanges:
     # The engines' own collectives.
 
     def _starting(self, op: str) -> Callable[..., Any]:
-        def start(function: Callable[..., Any], flat: torch.Tensor, group: Any = None) -> Any:
+        def start(function: Callable[..., Any], flat: torch.Tensor, group: Any = None, name: str = "") -> Any:
             if self._inside is not None:  # a collective made of others: they are its children
-                return function(flat, group)
+                return function(flat, group, name)
             if op != "all_gather":
                 self._ownership.sync(self._ownership.flat_of(flat))  # so that it is known as the gradient that it is
             ranks = dist.get_process_group_ranks(group) if group is not None else range(dist.get_world_size())
@@ -72,7 +72,7 @@ class Exchanges:
             if draft["unit"] is None:  # a flat that was empty whenever holdings were looked at: ZeRO-3's first gather
                 draft["unit"] = self._ownership.flat_of(flat)
             with self._within(draft):
-                exchange = function(flat, group)
+                exchange = function(flat, group, name)
             self._log.end(draft)
             self._exchanges[exchange] = draft
             return exchange
