@@ -6,6 +6,7 @@ import os
 import pytest
 
 from zerolab import check
+from zerolab.engines.collectives import all_gather
 from zerolab.exercises import OpenHole, hole
 
 ID = "zero1-average"
@@ -73,6 +74,21 @@ def test_a_hang_is_told_within_seconds():
     said = refused(zero1)
     assert "`zero1` hangs" in said
     assert "all_gather" in said
+
+
+@pytest.mark.parametrize("stuck_ranks", [(0, 1), (0,)])
+def test_a_loop_without_an_end_is_ended_and_told(monkeypatch, stuck_ranks):
+    monkeypatch.setattr("zerolab.exercises.harness.checking.ANSWER_SECONDS", 3.0)
+
+    def zero1(parameters, gradients, optimizer_cls, rank, world_size):
+        while rank in stuck_ranks:
+            pass
+        all_gather(parameters).wait()
+
+    said = refused(zero1)
+    assert "`zero1` did not finish in 3 seconds on rank 0" in said
+    assert "while rank in stuck_ranks" in said or "pass" in said
+    assert "harness" not in said
 
 
 def test_a_function_that_returns_nothing_is_told_what_to_return():

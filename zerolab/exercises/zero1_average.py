@@ -17,7 +17,7 @@ After each turn every rank must have the parameters that DDP would have. Return 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
 * the optimizer of rank `r` updates part `r` from the **mean** of all ranks' gradients;
-* after each turn the parameters equal those of DDP under SGD, to 1e-6;
+* after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one part is free;
 * each turn is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
 
@@ -93,6 +93,25 @@ wrong = (
         says="the other parts are as old as before the update",
         replace="        all_gather(parameters).wait()\n",
         by="",
+    ),
+    Wrong(
+        says="the optimizer had forgotten the turns before",
+        whole="""
+def zero1(parameters, gradients, optimizer_cls, rank, world_size):
+    mine = parameters.chunk(world_size)[rank]
+    for gradient in gradients:
+        optimizer = optimizer_cls([mine])
+        reduce_scatter(gradient).wait()
+        mine.grad = gradient.chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        all_gather(parameters).wait()
+    return optimizer
+""",
+    ),
+    Wrong(
+        says="made no update before it took the next gradient",
+        replace="for gradient in gradients:",
+        by="for gradient in list(gradients):",
     ),
     Wrong(
         says="keeps optimizer state for the whole flat",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever
+ANSWER_SECONDS = 20.0  # that one run of an answer may take; a right one takes less than one
 
 
 def check(exercise_id: str, answer: Callable[..., Any], seed: int | None = None) -> Attempt:
@@ -83,7 +84,8 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
         try:
             with Cluster(world_size=world_size, device="cpu", timeout=HANG_SECONDS) as cluster:
                 for judge, optimizer in ((judge_training, "sgd"), (judge_memory, "adam")):
-                    recording = cluster.record(trial, answer, plan, optimizer, exercise.targets.stage)
+                    stage = exercise.targets.stage
+                    recording = cluster.record(trial, answer, plan, optimizer, stage, ANSWER_SECONDS)
                     verdicts += judge(exercise, recording, plan)
                     if not verdicts[-1].right:
                         return Attempt(exercise.id, tuple(verdicts), (), recording, seed)

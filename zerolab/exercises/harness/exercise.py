@@ -41,7 +41,7 @@ class Targets:
         shards: the categories that are divided by N; the others are whole on every rank. Sets state bytes and peak.
         collectives: the collectives of one step, in order. Sets the volume too.
         value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
-        weights: largest difference allowed between the weights and those of DDP under SGD.
+        weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
         world_sizes: how many ranks, in the order in which they are tried; the first miss ends the check.
         scratch_parts: how many parts of a flat may lie about beside the state.
     """

@@ -16,6 +16,10 @@ def in_words(error: RankError, name: str) -> str:
         return (
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
+    if error.exception == "OutOfTime":
+        limit = without_volatile(str(error).split("\n\n")[0]).partition("OutOfTime: ")[2]
+        what = f"`{name}` did not finish in {limit} on rank {error.rank}. Does a loop never end? It was stopped here:"
+        return "\n".join([what, *(f"    {line}" for line in _own_frames(error.traceback))])
     if error.exception == "NotAllowedHere":
         return without_volatile(str(error).split("\n\n")[0]).partition("NotAllowedHere: ")[2]
     if error.signal == "SIGSEGV":

@@ -18,13 +18,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from zerolab.engines.flat import Holding
 from zerolab.engines.partition import partition
 from zerolab.exercises.harness.guard import finished_engines_out_of_reach
+from zerolab.exercises.harness.limit import at_most
 from zerolab.recording.recorder import announce
 
 Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on
 LEARNING_RATE = 0.5  # of SGD: large, so that a wrong mean moves the weights far
+MOMENTUM = 0.9  # of SGD: an optimizer that is made anew in each turn shows in the weights
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=LEARNING_RATE),
+    "sgd": partial(torch.optim.SGD, lr=LEARNING_RATE, momentum=MOMENTUM),
     "adam": partial(torch.optim.Adam, lr=1e-3),
 }
 
@@ -114,12 +116,15 @@ class Ground:
         return start, start + tensor.numel()
 
 
-def trial(answer: Callable[..., Any], plan: Plan, optimizer: str, stage: str) -> Noted:
-    """Runs the answer on this rank: under SGD, which shows each wrong factor, or under Adam, which takes memory."""
+def trial(answer: Callable[..., Any], plan: Plan, optimizer: str, stage: str, seconds: float) -> Noted:
+    """Runs the answer on this rank: under SGD, which shows each wrong factor, or under Adam, which takes memory.
+
+    Raises OutOfTime if the answer has not ended after so many seconds.
+    """
     world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     ground, noted = Ground(plan, world_size, rank, stage), Noted()
     announce(ground)
-    with finished_engines_out_of_reach(answer), _watched_optimizers(ground, noted):
+    with finished_engines_out_of_reach(answer), _watched_optimizers(ground, noted), at_most(seconds):
         turns = ground.turns(STEPS, noted)
         returned = answer(ground.parameters, turns, OPTIMIZERS[optimizer], rank, world_size)
     noted.returned = type(returned).__name__ if returned is not None else "None"

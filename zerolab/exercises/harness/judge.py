@@ -18,7 +18,7 @@ Judgement = tuple[str, str]
 
 
 def judge_training(exercise: Exercise, recording: "Recording", plan: Plan) -> list[Verdict]:
-    """The verdicts on a run under SGD: gradients, weights and what came back."""
+    """The verdicts on a run under SGD with momentum: gradients, weights and what came back."""
     targets = exercise.targets
 
     def judgements() -> Iterator[Judgement]:

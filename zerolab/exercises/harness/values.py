@@ -54,7 +54,7 @@ def judge_training(
     for step in range(len(reference.local)):
         turns = [Turn(reference, step, rank) for rank in range(len(noted))]
         for turn, seen in zip(turns, noted, strict=True):
-            why = _judge_update([entry for entry in seen.given if entry.step == step + 1], turn, value_tolerance)
+            why = _judge_update(seen.given, turn, value_tolerance)
             if why:
                 return f"rank {turn.rank}, turn {step + 1}: the optimizer {why}", ""
         for turn, seen in zip(turns, noted, strict=True):
@@ -66,8 +66,11 @@ def judge_training(
     return "", ""
 
 
-def _judge_update(given: list[Given], turn: Turn, tolerance: float) -> str:
-    """What is wrong with what an optimizer was given in one turn."""
+def _judge_update(everything: list[Given], turn: Turn, tolerance: float) -> str:
+    """What is wrong with what an optimizer was given in one turn, out of everything that it was given."""
+    given = [entry for entry in everything if entry.step == turn.step + 1]
+    if not given and any(entry.step > turn.step + 1 for entry in everything):
+        return "made no update before it took the next gradient: each is to be used, and then the next one computed."
     if not given:
         return "made no update. Was `step()` called, with a gradient in `grad`?"
     if any(entry.start < 0 for entry in given):
@@ -117,6 +120,8 @@ def _judge_weights(mine: Array, turn: Turn, tolerance: float) -> str:
         return f"{why}; they were not updated."
     if turn.world_size > 1 and _close(mine[others], turn.before[others], tolerance):
         return f"{why}; part {turn.rank} is new, the other parts are as old as before the update."
+    if _close(mine, turn.reference.forgetful[turn.step], tolerance):
+        return f"{why}; the optimizer had forgotten the turns before. Make it once, before the loop."
     return f"{why}."
 
 
