@@ -1,9 +1,10 @@
 """The standalone page in a real browser: it draws, plays and steps, and shows what the recording says."""
 
 import re
+from dataclasses import replace
 
 import pytest
-from showing import changed, in_order, renamed, state, until
+from showing import changed, in_order, made_up, renamed, state, until
 
 from zerolab.player import page
 from zerolab.recording.events import CATEGORIES
@@ -39,10 +40,11 @@ def test_the_panes_agree_with_the_recording(recording, show):
             for category in STATE:
                 for unit in recording.units:
                     assert now["held"][rank][category][unit.name] == held.get((rank, category, unit.name), [])
-        if event.source:
-            source = recording.sources[event.source.id]
-            line = source.text.splitlines()[event.source.line - 1]
-            assert now["source"] == {"label": source.label, "line": event.source.line, "text": line}
+        is_message = event.kind == "collective" and event.parent is not None  # it shows the line of its collective
+        if at := recording.ranks[event.rank].events[event.parent].source if is_message else event.source:
+            source = recording.sources[at.id]
+            line = source.text.splitlines()[at.line - 1]
+            assert now["source"] == {"label": source.label, "line": at.line, "text": line}
             assert tab.locator(".zl-lit").inner_text().strip() == line.strip()
         assert now["caption"].startswith(f"Rank {event.rank}")
         assert tab.locator(".zl-sentence").inner_text() == now["caption"]
@@ -73,6 +75,33 @@ def test_it_opens_at_the_first_training_step_and_the_address_chooses_another_eve
     assert state(tab)["index"] == 99
     tab.evaluate("location.hash = '#event=7'")
     until(tab, "window.zerolabPlayers[0].state().index === 6")
+
+
+def test_it_opens_where_a_line_of_source_moves_something(recording, show):
+    tab = show(recording)
+    now = state(tab)
+    event = in_order(recording)[now["index"]]
+    assert event.step == 1
+    assert event.kind in ("collective", "module") or event.op == "hold"
+    assert "checks.py" not in now["source"]["label"]
+    assert tab.locator(".zl-lit").inner_text().strip() == now["source"]["text"].strip()
+
+
+def test_an_event_without_a_line_shows_the_last_one_of_its_rank_or_says_that_there_is_none(show):
+    made = made_up(2, 2)
+    ranks = [
+        replace(rank, events=tuple(replace(e, source=e.source if 1 < e.seq < 5 else None) for e in rank.events))
+        for rank in made.ranks
+    ]
+    bare = changed(made, ranks=ranks)
+    events = in_order(bare)
+    tab = show(bare, f"#event={events.index(bare.ranks[1].events[0]) + 1}")
+    assert "no line of source recorded yet on rank 1" in tab.content()
+    assert not tab.locator(".zl-lit").count()
+    tab.evaluate(f"window.zerolabPlayers[0].goto({events.index(bare.ranks[1].events[6])})")
+    before = made.ranks[1].events[4].source.line
+    assert f"zerolab/engines/zero3.py:{before} (the last line before this event)" in tab.content()
+    assert tab.locator(".zl-lit").get_attribute("data-line") == str(before)
 
 
 def test_it_plays_pauses_and_stops_at_the_end(recording, show):

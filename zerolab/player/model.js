@@ -72,6 +72,34 @@ export class Model {
     };
   }
 
+  /** The event whose line of source stands for event `i`; null for none. A send's or a receive's is its collective's. */
+  lineOf(i) {
+    const { parent, kind, source } = this.columns;
+    const isPart = parent[i] >= 0 && kind[i] === this.payload.kinds.indexOf("collective") + 1;
+    const at = isPart && source[parent[i]] ? parent[i] : i;
+    return source[at] ? this.event(at) : null;
+  }
+
+  /** The same of the last event of its rank, up to event `i`, that has a line. */
+  lastLine(i) {
+    const places = this.ofRank[this.columns.rank[i]];
+    let at = lastAtMost(places, i);
+    while (at >= 0 && !this.columns.source[places[at]]) at -= 1;
+    return at < 0 ? null : this.lineOf(places[at]);
+  }
+
+  /** Where there is something to see: the first event in a training step with a line, of the kinds that one looks at. */
+  opening() {
+    const { payload, columns } = this;
+    const hold = payload.words.indexOf("hold") + 1;
+    const shows = ["collective", "module"].map((kind) => payload.kinds.indexOf(kind) + 1);
+    for (let i = 0; i < this.count; i++) {
+      if (columns.step[i] < 1 || !columns.source[i] || columns.parent[i] >= 0) continue;
+      if (shows.includes(columns.kind[i]) || columns.op[i] === hold) return i;
+    }
+    return this.windows.find((window) => window.step > 0)?.first ?? 0;
+  }
+
   /** Live bytes per category on `rank` just after event `i`; null before the rank's first event. */
   live(rank, i) {
     const places = this.ofRank[rank];

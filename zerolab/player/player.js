@@ -35,7 +35,7 @@ export class Player {
     this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
-    this.opened = this.#opening();
+    this.opened = this.model.opening();
     this.goto(options.event ?? this.opened);
   }
 
@@ -278,11 +278,6 @@ export class Player {
     this.lens.setLength(length);
     this.lens.everything = { ...this.lens.everything, t1: this.lens.everything.t0 + whole };
     this.#redraw();
-  }
-
-  /** The first event of the first training step: before it there is nothing to see. */
-  #opening() {
-    return this.model.windows.find((window) => window.step > 0)?.first ?? 0;
   }
 
   #resize() {

@@ -131,7 +131,8 @@ export function legends({ palette, sections }) {
 export function tell(player) {
   const { model, index, clock } = player;
   const event = model.count ? model.event(index) : null;
-  const source = event && event.source !== null ? model.payload.sources[event.source] : null;
+  const cause = event && model.lineOf(index);
+  const source = cause && model.payload.sources[cause.source];
   const ranks = Array.from({ length: model.worldSize }, (_, rank) => rank);
   const held = (rank, category) => Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
   // Of many ranks only those that have a row are told, so that a notebook is not sent a thousand.
@@ -152,6 +153,6 @@ export function tell(player) {
     held: ranks.map((rank) => (told && !told.has(rank) ? null : Object.fromEntries(STATE.map((category) => [category, held(rank, category)])))),
     peak: model.peaks.map((peak) => peak && peak.bytes),
     formula: model.formula ?? null,
-    source: source && { label: source.label, line: event.line, text: source.text.split("\n")[event.line - 1] ?? "" },
+    source: source && { label: source.label, line: cause.line, text: source.text.split("\n")[cause.line - 1] ?? "" },
   };
 }

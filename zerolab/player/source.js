@@ -1,7 +1,5 @@
 // The line of source that caused the current event, lit in the file or the learner's cell it stands in.
 
-import { lastAtMost } from "./model.js";
-
 const TOKENS = /(#.*$)|("""[\s\S]*?(?:"""|$)|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b(and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|None|nonlocal|not|or|pass|raise|return|True|False|try|while|with|yield)\b/gm;
 
 /** Splits Python source into pieces `[text, class]`; the class is "comment", "string", "keyword" or "". */
@@ -57,25 +55,24 @@ export class SourcePane {
   }
 
   draw({ model, event }) {
-    if (!event || event.source === null) {
-      // The text stays, so that the pane does not flicker between an event with a line and one without.
-      const last = event ? this.#lastOf(model, event) : null;
-      if (last !== null) this.#show(last, model.payload.sources[last]);
-      this.#light(null);
-      this.#head(event ? "no line recorded for this event" : "", "");
+    const own = event && model.lineOf(event.index);
+    const cause = own ?? (event && model.lastLine(event.index));
+    if (!cause) {
+      this.#shut();
+      this.#head(event ? `no line of source recorded yet on rank ${event.rank}` : "", "");
       return;
     }
-    const source = model.payload.sources[event.source];
-    this.#show(event.source, source);
-    this.#head(`${source.label}:${event.line}`, event.fromAutograd ? "from autograd" : "");
-    this.#light(this.texts.get(event.source).children[event.line - 1] ?? null);
+    const source = model.payload.sources[cause.source];
+    this.#show(cause.source, source);
+    this.#head(`${source.label}:${cause.line}`, own ? (own.fromAutograd ? "from autograd" : "") : "the last line before this event");
+    this.#light(this.texts.get(cause.source).children[cause.line - 1] ?? null);
   }
 
-  /** The source that the event's rank was last seen in. */
-  #lastOf(model, event) {
-    const places = model.ofRank[event.rank];
-    const found = places.slice(0, lastAtMost(places, event.index) + 1).findLast((i) => model.columns.source[i] > 0);
-    return found === undefined ? null : model.columns.source[found] - 1;
+  /** Shows no text. */
+  #shut() {
+    this.#light(null);
+    this.texts.get(this.shown)?.classList.add("zl-shut");
+    this.shown = null;
   }
 
   #head(label, note) {
