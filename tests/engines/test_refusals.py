@@ -1,0 +1,236 @@
+"""What would give wrong numbers is refused, with a sentence; and options go together."""
+
+import itertools
+
+import pytest
+import torch
+from awkward import batch, distance, loss_fn, make, shard_of
+from torch import nn
+
+from zerolab import RankError
+from zerolab.engines import ENGINES
+
+STAGES = ["ddp", "zero1", "zero2", "zero3"]
+
+
+class LayerWise(torch.optim.Optimizer):
+    """Scales each tensor's update by the tensor's norm, as LAMB does: not element by element."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self):
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(group["lr"] * parameter.norm() * parameter.grad)
+
+
+def _sentence(clusters, work, world_size=1):
+    with pytest.raises(RankError) as caught:
+        clusters(world_size).run(work)
+    return str(caught.value)
+
+
+def _mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+
+
+def _engine(stage="zero1", optimizer_cls=torch.optim.SGD, model=None, **options):
+    return ENGINES[stage](model or _mlp(), optimizer_cls, **options)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_ranks_that_freeze_different_blocks_are_refused(clusters, stage):
+    def freeze_my_block():
+        import torch.distributed as dist
+
+        model = _mlp()
+        model[dist.get_rank()].requires_grad_(False)
+        _engine(stage, model=model)
+
+    message = _sentence(clusters, freeze_my_block, 2)
+    assert "which parameters are frozen, and their groups and dtypes, differ between ranks (rank 0: 0 frozen" in message
+
+
+@pytest.mark.parametrize("where", ["forward", "loss"])
+def test_ranks_whose_losses_need_different_units_are_refused_by_zero3(clusters, where):
+    class Dropping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            import torch.distributed as dist
+
+            return x if where == "forward" and dist.get_rank() == 1 else self.inner(x)
+
+    class Towers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Dropping(), nn.Linear(4, 4)])
+
+        def forward(self, x):
+            return [block(x) for block in self.blocks]
+
+    def differing():
+        import torch.distributed as dist
+
+        x = torch.ones(2, 4, requires_grad=True)
+        outputs = (engine := _engine("zero3", model=Towers())).model(x)
+        engine.backward(
+            outputs[1].sum() if where == "loss" and dist.get_rank() == 1 else outputs[0].sum() + outputs[1].sum()
+        )
+
+    message = _sentence(clusters, differing, 2)
+    assert "the units that a forward used and a backward needs differ between ranks" in message
+    assert "blocks.0" in message
+
+
+def test_an_optimizer_that_is_not_element_wise_is_found_by_trying_it(clusters):
+    assert "LayerWise updates a matrix otherwise than its rows" in _sentence(
+        clusters, lambda: _engine(optimizer_cls=LayerWise)
+    )
+
+
+def _call(action):
+    """A refused call on an engine that has made one step."""
+
+    def work():
+        engine = _engine(optimizer_cls=torch.optim.AdamW)
+        engine.training_step(torch.ones(2, 4), torch.ones(2, 4), nn.functional.mse_loss)
+        action(engine)
+
+    return work
+
+
+def _accumulate_and(action):
+    def work(engine):
+        with engine.accumulate():
+            engine.backward(engine.model(torch.ones(2, 4)).sum())
+        action(engine)
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("work", "sentence"),
+    [
+        (_call(_accumulate_and(lambda engine: engine.step())), "step() without gradients: call backward() first"),
+        (_call(_accumulate_and(lambda engine: engine.clip_grad_norm_(1.0))), "no gradients to clip: call backward()"),
+        (_call(lambda engine: engine.clip_grad_norm_(-1.0)), "max_norm is -1.0: give a norm above 0"),
+        (_call(lambda engine: engine.load_state_dict(None)), "the state is no dict of tensors"),
+        (_call(lambda engine: engine.load_state_dict({"0.weight": 1})), "the state is no dict of tensors"),
+        (_call(lambda engine: engine.load_optimizer_state_dict({})), "has no 'state' and 'param_groups'"),
+        (
+            _call(lambda engine: engine.load_optimizer_state_dict(_engine().optimizer_state_dict())),
+            "the state does not set AdamW's 'amsgrad'",
+        ),
+        (_call(lambda engine: engine.save("/no/such/folder/x")), "there is no folder '/no/such/folder' to save into"),
+        (lambda: _engine(reduce_dtype="bf16"), "reduce_dtype is 'bf16': pass a torch dtype"),
+        (lambda: _engine(units="0"), "units is the string '0': pass a list of module names"),
+        (lambda: _engine(param_groups=[{"params": []}]), "pass pairs of (test of name and parameter, keywords)"),
+        (lambda: _engine(param_groups=[(lambda *_: True, {"weight_decy": 0})]), "SGD does not take 'weight_decy'"),
+    ],
+)
+def test_wrong_use_is_refused_with_a_sentence(clusters, work, sentence):
+    assert sentence in _sentence(clusters, work)
+
+
+def test_a_state_whose_groups_hold_other_parameters_is_refused(clusters):
+    thin, thick = (lambda _name, p: p.ndim < 2, {"lr": 0.1}), (lambda _name, p: p.ndim > 1, {"lr": 0.2})
+
+    def swapped():
+        saved = _engine(param_groups=[thin, thick]).optimizer_state_dict()
+        _engine(param_groups=[thick, thin]).load_optimizer_state_dict(saved)
+
+    assert "make the engine with the same param_groups, in the same order" in _sentence(clusters, swapped)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_model_that_is_bf16_already_gets_fp32_masters_too(clusters, stage):
+    def dtypes():
+        engine = _engine(stage, torch.optim.AdamW, _mlp().to(torch.bfloat16), precision="bf16")
+        engine.training_step(torch.ones(2, 4), torch.ones(2, 4), lambda out, to: ((out.float() - to) ** 2).mean())
+        states = [value for state in engine.optimizer.state.values() for value in state.values()]
+        return {value.dtype for value in [*states, *engine.state_dict().values()]}
+
+    assert clusters(2).run(dtypes) == [{torch.float32}] * 2
+
+
+COMBINATIONS = [
+    dict(zip(("overlap", "offload", "clip", "micro"), values, strict=True))
+    for values in itertools.product((True, False), (True, False), (True, False), (1, 2))
+]
+
+
+def _train(stage, path, options):
+    """Three steps with all that the options ask for; saved and loaded in between."""
+    import torch.distributed as dist
+
+    keywords = {"overlap": options["overlap"], "offload": options["offload"]} if stage else {}
+    groups = [(lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})]
+    make_engine = lambda: ENGINES[stage](  # noqa: E731
+        make(("blocks.1",)), torch.optim.SGD, param_groups=groups, lr=0.1, momentum=0.9, weight_decay=0.1, **keywords
+    )
+    engine = make_engine()
+    for step in range(3):
+        for micro in range(options["micro"]):
+            rows = [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(10 * step + micro)]
+            if micro < options["micro"] - 1:
+                with engine.accumulate():
+                    engine.training_step(*rows, loss_fn)
+            else:
+                engine.backward(loss_fn(engine.model(rows[0]), rows[1]))
+        if options["clip"]:
+            engine.clip_grad_norm_(0.1)
+        engine.step()
+        if step == 1:
+            engine.save(path)
+            engine = make_engine()
+            engine.load(path)
+    return engine.state_dict()
+
+
+def _train_alone(options):
+    model = make(("blocks.1",))
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(
+        [
+            {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+            {"params": [p for p in trainable if p.ndim > 1]},
+        ],
+        lr=0.1,
+        momentum=0.9,
+        weight_decay=0.1,
+    )
+    for step in range(3):
+        for micro in range(options["micro"]):
+            tokens, targets = batch(10 * step + micro)
+            loss_fn(model(tokens), targets).backward()
+        model.unused.grad = torch.zeros_like(model.unused)
+        if options["clip"]:
+            nn.utils.clip_grad_norm_(trainable, 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.state_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_options_go_together_overlap_offload_clipping_accumulation_groups_and_checkpoints(
+    clusters, tmp_path, world_size
+):
+    def all_of_them():
+        import torch.distributed as dist
+
+        return [
+            _train(stage, str(tmp_path / f"{stage}-{dist.get_world_size()}"), options)
+            for stage in STAGES
+            for options in COMBINATIONS
+        ]
+
+    expected = [_train_alone(options) for _ in STAGES for options in COMBINATIONS]
+    for states in clusters(world_size).run(all_of_them):
+        assert max(distance(state, reference) for state, reference in zip(states, expected, strict=True)) <= 1e-6
