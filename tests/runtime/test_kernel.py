@@ -55,6 +55,7 @@ def test_the_stop_button_returns_within_three_seconds_and_leaves_a_usable_cluste
     printed, error = notebook.finish_cell(cell)
     assert time.monotonic() - started < 3
     assert error["ename"] == "KeyboardInterrupt"
+    assert [line.split(";")[0] for line in error["traceback"]] == ["KeyboardInterrupt: stopped"]
     assert re.search(r"^0 .*line 3", printed, re.MULTILINE), "where the ranks were"
     printed, error = notebook.run("cluster.run(dist.get_rank)")
     assert error is None

@@ -47,7 +47,7 @@ class Call:
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):  # whatever was half read does not matter any more
                 print(f"stopped. The ranks at that moment:\n{faults.table(self.standings())}")
-            raise
+            raise faults.stopped() from None
         finally:
             self._output.finish()
 

@@ -131,6 +131,14 @@ def collective_hang(waiting: int, pid: int, seconds: float, standings: Sequence[
     return CollectiveHang("\n\n".join(parts), rank=waiting, pid=pid)
 
 
+def stopped() -> KeyboardInterrupt:
+    """Somebody pressed Stop. IPython shows one line: where the kernel waited does not say where the ranks were."""
+    text = "stopped; the next run starts fresh ranks, what these held in memory is lost"
+    error = KeyboardInterrupt(text)
+    error._render_traceback_ = lambda: [f"KeyboardInterrupt: {text}"]  # type: ignore[attr-defined]
+    return error
+
+
 def table(standings: Sequence[Standing]) -> str:
     """Rank, phase, last collective and its number, source line; one row a rank, aligned."""
     rows = [("rank", "phase", "last collective", "at")]
