@@ -28,7 +28,7 @@ def run_cell(monkeypatch):
         (str(sources.PACKAGE / "engines" / "zero2.py"), "zerolab/engines/zero2.py"),
         (str(sources.PACKAGE / "recording" / "log.py"), None),
         (str(sources.PACKAGE / "models.py"), None),
-        ("/home/somebody/secret/train.py", "train.py"),
+        ("/home/someone/secret/train.py", "train.py"),
         (torch.__file__, None),
         (sysconfig.get_path("stdlib") + "/threading.py", None),
         ("<string>", None),
