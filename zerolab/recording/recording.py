@@ -36,6 +36,11 @@ class Collective:
         """What the ranks called: one word if they agree."""
         return tuple(dict.fromkeys(event.op for event in self.events.values()))
 
+    @property
+    def step(self) -> int:
+        """The training step that it belongs to; 0 for what compares the ranks before."""
+        return max(event.step for event in self.events.values())
+
 
 class Recording:
     """What all ranks of one run did, as data.
@@ -227,7 +232,8 @@ class Recording:
 
     def __repr__(self) -> str:
         missing = self.world_size - len(self.ranks)
-        parts = [_count(_number(self.meta.get("steps")), "step"), _count(len(self.collectives), "collective")]
+        collectives = sum(collective.step > 0 for collective in self.collectives)
+        parts = [_count(_number(self.meta.get("steps")), "step"), _count(collectives, "collective")]
         parts += [f"{_count(missing, 'rank')} missing"] if missing else []
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
 
