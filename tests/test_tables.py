@@ -1,5 +1,6 @@
 """A table looks the same every time and never shows what differs between runs."""
 
+import pandas as pd
 import pytest
 
 from zerolab.tables import SHOWN_ROWS, Table, Value, show
@@ -48,9 +49,8 @@ def test_a_long_table_leaves_out_its_middle_but_keeps_its_rows() -> None:
 
 
 def test_to_pandas_has_every_row_and_column() -> None:
-    pandas = pytest.importorskip("pandas")
     frame = Table(ROWS).to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
+    assert isinstance(frame, pd.DataFrame)
     assert list(frame.columns) == ["stage", "bytes", "loss", "step_seconds"]
     assert len(frame) == 2
 

@@ -56,11 +56,10 @@ class Comparison:
         return self.table()._repr_html_()
 
 
-def compare(
+def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
     stages: str | Sequence[str] = theory.STAGES,
     world_size: int = 4,
     model: ModelSource = "gpt-10m",
-    *,
     batches: BatchSource | Sequence[Batch] | None = None,
     steps: int = 5,
     precision: str = "fp32",

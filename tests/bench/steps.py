@@ -2,7 +2,7 @@
 
 Every variant's engine is made once and lives through all rounds, in ranks that only wait while another is measured:
 our own and torch's together, DeepSpeed's in ranks of its own (it replaces parts of torch), and a third set of ranks
-in which collectives return at once. A step minus the same step there is exposed communication.
+in which collectives send nothing. A step minus the same step there is exposed communication.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _figures(
         limits = dict.fromkeys(same, 1.0)
         yield Figure(f"{name}_deepspeed", f"{title}, against DeepSpeed's same stage", "ratio", None, limits, same)
     difference = {variant: _each(loud[variant], silent[variant], share=False) for variant in silent}
-    text = "A step minus the same step in which collectives return at once."
+    text = "A step minus the same step in which nothing is sent (what torch's fake group copies in memory stays)."
     about = f"{title}: exposed communication"
     yield Figure(f"{name}_exposed", about, "seconds", "fsdp2", exposed, difference, note=text)
     share = {variant: _each(loud[variant], silent[variant], share=True) for variant in silent}

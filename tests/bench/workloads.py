@@ -62,7 +62,7 @@ def _seconds(made: Any, name: str, shape: dict[str, int], steps: int) -> list[fl
 
 
 def silence() -> None:
-    """From here on this rank's collectives return at once and move nothing; numbers mean nothing any more.
+    """From here on this rank's collectives send nothing; numbers mean nothing any more.
 
     torch's fake process group takes the default group's place, so it is the same for every system. What a rank does
     to the bytes it has received (copies out of buffers, say) stays in the step.

@@ -1,17 +1,17 @@
 """The picture of the player that a stored notebook carries."""
 
 import pytest
+from PIL import Image
 
 from zerolab.player.picture import moment, still
 
 pytestmark = pytest.mark.browser
 
 
-def test_a_still_is_a_small_picture_of_fixed_width(recording, chromium, require, tmp_path):
-    image = pytest.importorskip("PIL.Image")
+def test_a_still_is_a_small_picture_of_fixed_width(recording, chromium, tmp_path):
     path = still(recording, tmp_path / "still.png", chromium=str(chromium))
     assert path.stat().st_size <= 60_000
-    with image.open(path) as picture:
+    with Image.open(path) as picture:
         assert picture.width == 960
 
 
