@@ -46,7 +46,7 @@ def test_adamw_with_weight_decay_reaches_them_within_1e_5(clusters, name):
 
 
 def test_zero3_refuses_ranks_that_run_different_units(clusters):
-    with pytest.raises(RankError, match="units that a forward used differ between ranks"):
+    with pytest.raises(RankError, match="the units that a forward uses next differ between ranks"):
         clusters(2).run(
             train_on_ranks, "whole units unused, another one on each rank", torch.optim.SGD, 2, ["zero3"], lr=0.1
         )

@@ -129,7 +129,7 @@ def test_a_box_whose_torch_is_too_old_gets_a_sentence_and_no_half_made_environme
 
 
 def make(folder, *arguments):
-    chosen = {name: value for name, value in os.environ.items() if not name.startswith("ZEROLAB_")}
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith(("ZEROLAB_", "MAKE", "MFLAGS"))}
     return subprocess.run(["make", *arguments], cwd=folder, env=chosen, capture_output=True, text=True, check=False)
 
 

@@ -19,6 +19,10 @@ class Order:
         """A new pass begins."""
         self._last, self.now = self.now, []
 
+    def expects(self, unit: str) -> bool:
+        """Whether `unit` came at this place in the last pass, too."""
+        return self._last[len(self.now) :][:1] == [unit]
+
     def use(self, unit: str) -> list[str]:
         """Notes that `unit` is used now; returns the units that are expected next, the nearest first."""
         place = len(self.now)

@@ -129,6 +129,8 @@ class UnitByUnit(Engine):
         self._running[unit] += 1
         if self._running[unit] > 1:
             return None
+        if not self._forward_order.expects(unit):  # a new order: all ranks must have it, or they wait for each other
+            check_same_on_all_ranks([unit], "the units that a forward uses next")
         self._start_gathering(self._use(unit, self._forward_order))
         own_inputs = tuple(self._owe(unit, value) for value in inputs)
         return own_inputs, {name: self._owe(unit, value) for name, value in keywords.items()}
