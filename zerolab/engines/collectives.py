@@ -147,8 +147,8 @@ def _start(
 ) -> list[dist.Work]:
     """Sends `send[peer]` to each peer and receives `receive[peer]` from it.
 
-    The tag says what travels and for the how many-th time, so that the messages of two exchanges cannot mix: not when
-    they overlap, and not when the ranks start them in different orders.
+    The tag says what travels and how often it has travelled, so that the messages of two exchanges cannot mix: not
+    when they overlap, and not when the ranks start them in different orders.
     """
     key = f"{group.group_name if group is not None else ''} {what}"
     _exchanges_started[key] += 1
