@@ -47,10 +47,15 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
     Raises ValueError if the folder does not exist.
     """
-    write_text(path, "".join(f"{line}\n" for line in _lines(contents)))
+    write_text(path, text(contents))
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def text(contents: Contents) -> str:
+    """What `write` writes, as text, for a recording that travels."""
+    return "".join(f"{line}\n" for line in _lines(contents))
+
+
+def write_text(path: str | os.PathLike[str], content: str) -> None:
     """Writes any text file whole or not at all.
 
     Raises ValueError if the folder does not exist, or `path` is one.
@@ -64,7 +69,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(content)
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(target)
     except BaseException:
@@ -84,11 +89,19 @@ def read(path: str | os.PathLike[str]) -> Contents:
         raise ValueError(f"{name!r} is a folder, not a recording: name the file that save() wrote, such as 'run.json'")
     if not source.exists():
         raise FileNotFoundError(f"{name!r} does not exist: check the name, or record one with `zerolab record`")
+    return parse(source.read_bytes(), name)
+
+
+def parse(data: bytes, name: str) -> Contents:
+    """The reverse of `text`, from its UTF-8 bytes; `name` is what an error calls them.
+
+    Raises:
+        ValueError: they are no recording, a damaged or a newer one.
+    """
     try:
-        text = source.read_text(encoding="utf-8")
-        document = json.loads(text)
+        document = json.loads(data.decode())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        what = "is empty" if source.stat().st_size == 0 else f"is not JSON ({error})"
+        what = f"is not JSON ({error})" if data else "is empty"
         raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
     try:
         return _document(document)

@@ -1,0 +1,281 @@
+"""Training on several nodes: two torchrun agents in two network namespaces of this machine, as two hosts would be."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from zerolab import Cluster, Recording, models, run, theory
+from zerolab.recording import clocks
+from zerolab.recording.recorder import Recorder
+
+HOST, OTHER = "10.211.77.1", "10.211.77.2"
+PORT = 29411
+AHEAD = 5000  # seconds by which the other node's clock is set forward
+PATIENCE = 150
+
+
+class Node:
+    """A host of its own as far as the network is concerned: a namespace with one interface."""
+
+    def __init__(self, name, address, folder):
+        self.name, self.address, self.folder = name, address, folder
+        self.agent = None
+
+    def launch(self, *training, nodes="2", ahead=0, conf="", launcher=()):
+        is_host = str(self.address == HOST).lower()
+        clock = ["unshare", "--time", "--monotonic", str(ahead), "--fork"] if ahead else []
+        command = [
+            *["ip", "netns", "exec", self.name, *clock],
+            *[sys.executable, "-m", "torch.distributed.run"],
+            *[f"--nnodes={nodes}", "--nproc-per-node=2", *launcher],
+            *["--rdzv-backend=c10d", f"--rdzv-endpoint={HOST}:{PORT}", f"--rdzv-conf=is_host={is_host}{conf}"],
+            *[f"--local-addr={self.address}", "-m", "zerolab.run", *map(str, training)],
+        ]
+        self.log = (self.folder / f"{self.name}.log").open("w")
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "node", "CUDA_VISIBLE_DEVICES": ""}
+        self.agent = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=environment)
+
+    def pids(self):
+        listed = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in listed.stdout.split()]
+
+    def lose_power(self):
+        """Every process of this node is killed, the agent among them."""
+        subprocess.run(["kill", "-9", *map(str, self.pids())], check=False)
+        self.agent.wait()
+
+    def said(self):
+        return Path(self.log.name).read_text()
+
+    def remove(self):
+        while pids := self.pids():
+            subprocess.run(["kill", "-9", *map(str, pids)], check=False)
+        if self.agent is not None:
+            self.agent.wait()
+            self.log.close()
+        subprocess.run(["ip", "netns", "del", self.name], check=False)
+
+
+def why_no_namespaces():
+    """What keeps this box from having two network namespaces joined by a cable; empty if nothing does."""
+    if shutil.which("ip") is None:
+        return "the command ip"
+    probe = f"zerolab-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
+    return "" if made.returncode == 0 else f"the right to make network namespaces ({made.stderr.strip()})"
+
+
+@pytest.fixture
+def nodes(require, tmp_path):
+    missing = why_no_namespaces()
+    require(not missing, missing, "run as root on Linux with iproute2 (apt install iproute2)")
+    pair = [
+        Node(f"zerolab{os.getpid()}{end}", address, tmp_path) for end, address in zip("ab", (HOST, OTHER), strict=True)
+    ]
+    for node in pair:
+        subprocess.run(["ip", "netns", "add", node.name], check=True)
+    first, second = (node.name for node in pair)
+    cable = f"ip link add node netns {first} type veth peer name node netns {second}"
+    subprocess.run(cable.split(), check=True)
+    for node in pair:
+        for command in (f"addr add {node.address}/24 dev node", "link set node up", "link set lo up"):
+            subprocess.run(["ip", "-n", node.name, *command.split()], check=True)
+    yield pair
+    for node in pair:
+        node.remove()
+
+
+def finish(*nodes):
+    deadline = time.monotonic() + PATIENCE
+    for node in nodes:
+        try:
+            code = node.agent.wait(max(1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            code = "no"
+        assert code == 0, f"{node.name} ended with status {code}:\n" + "\n".join(n.said() for n in nodes)
+
+
+def losses(*nodes):
+    """Every loss that was printed, by step; a step that was trained twice has two."""
+    found = {}
+    for node in nodes:
+        for step, loss in re.findall(r"step (\d+) of \d+: loss ([\d.]+)", node.said()):
+            found.setdefault(int(step), []).append(float(loss))
+    return found
+
+
+def losses_on_one_rank(steps):
+    """The same training without any node but this one, and without torchrun."""
+
+    def train():
+        engine = run.ENGINES["ddp"](models.build("gpt-tiny"), torch.optim.AdamW, lr=run.LEARNING_RATE)
+        batches = models.batches("gpt-tiny", 1, 0, steps, rows=run.ROWS)
+        return [engine.training_step(*batch, models.loss).item() for batch in batches]
+
+    with Cluster(1, device="cpu") as cluster:
+        return cluster.run(train)[0]
+
+
+@pytest.mark.slow
+def test_two_nodes_with_clocks_of_their_own_make_one_recording(nodes, tmp_path):
+    host, other = nodes
+    out = tmp_path / "run.json"
+    host.launch("zero3", "--out", out, "--steps", 3)
+    other.launch("zero3", "--out", out, "--steps", 3, ahead=AHEAD)
+    finish(*nodes)
+
+    recording = Recording.load(out)
+    assert [rank.rank for rank in recording.ranks] == [0, 1, 2, 3]
+    assert all(rank.complete for rank in recording.ranks)
+    num_params = recording.meta["num_params"]
+    sent = 4 * theory.traffic_elements("zero3", num_params, 4)
+    assert recording.ranks[0].meta["logical_bytes"][-1] == pytest.approx(sent, rel=0.01), "but for padding"
+    expected = losses_on_one_rank(3)
+    assert {step: [loss] for step, loss in enumerate(expected, 1)} == {
+        step: [pytest.approx(loss, abs=1e-4) for loss in printed] for step, printed in losses(*nodes).items()
+    }
+
+    clock = {rank.rank: rank.meta["clock"] for rank in recording.ranks}
+    apart = [abs(clock[rank]["offset_ns"]) for rank in range(4)]
+    assert apart == [
+        pytest.approx(true * 1e9, abs=clock[rank]["uncertainty_ns"]) for rank, true in enumerate((0, 0, AHEAD, AHEAD))
+    ]
+    assert "rank 0's clock, to within" in recording.meta["clocks"]
+    # No rank can leave an all-gather before the last one has entered it: on one clock this holds across nodes, too.
+    slack = 2 * max(each["uncertainty_ns"] for each in clock.values())
+    gathers = [each for each in recording.collectives if each.ops == ("all_gather",) and each.step]
+    assert len(gathers) > 10
+    for gather in gathers:
+        assert len(gather.events) == 4
+        last = max(event.t_start for event in gather.events.values())
+        assert last <= end_of(recording, gather) + slack
+
+    page = tmp_path / "run.html"
+    recording.to_html(page)
+    assert "rank 0's clock" in out.read_text()
+    assert page.stat().st_size > out.stat().st_size / 50
+    assert "torch's store at" in host.said() + other.said()
+
+
+def end_of(recording, collective):
+    """When the first rank had what the collective brings: the end of its wait, where there is one."""
+    ends = []
+    for event in collective.events.values():
+        waits = [e.t_end for e in recording.rank(event.rank).events if e.kind == "wait" and e.parent == event.seq]
+        ends.append(max([event.t_end, *waits]))
+    return min(ends)
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_is_missed_by_nobody_in_the_losses(nodes, tmp_path):
+    host, other = nodes
+    out, checkpoint, steps = tmp_path / "run.json", tmp_path / "checkpoint.safetensors", 60
+    training = ("zero3", "--out", out, "--steps", steps, "--checkpoint", checkpoint, "--every", 5)
+    elastic = {
+        "nodes": "1:2",
+        "launcher": ["--max-restarts=3"],
+        "conf": ",last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=2",
+    }
+    for node in nodes:
+        node.launch(*training, **elastic)
+    deadline = time.monotonic() + PATIENCE
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        assert host.agent.poll() is None, host.said()
+        time.sleep(0.01)
+    other.lose_power()
+    finish(host)
+
+    recording = Recording.load(out)
+    first = recording.meta["first_step"]
+    assert recording.world_size == 2
+    assert first > 1
+    assert (first - 1) % 5 == 0, "after a checkpoint, whose steps are multiples of 5"
+    printed = losses(host, other)
+    assert sorted(printed) == list(range(1, steps + 1))
+    for step, loss in enumerate(losses_on_one_rank(steps), 1):
+        assert printed[step] == [pytest.approx(loss, abs=2e-3)] * len(printed[step]), f"step {step}"
+
+
+def test_a_clock_that_is_wrong_and_drifts_is_put_right_to_within_what_is_said():
+    offset, drift = 7_000_000_000_123, 200e-6  # two hours ahead, and gaining 0.2 ms a second
+
+    def train():
+        rank = torch.distributed.get_rank()
+
+        def wrong(true):
+            return true + rank * (offset + round((true - origin) * drift))
+
+        origin = time.monotonic_ns()
+        before = clocks.read(lambda: wrong(time.monotonic_ns()))
+        with Recorder() as recorder:
+            engine = run.ENGINES["zero2"](models.build("mlp-odd"), torch.optim.AdamW)
+            for batch in models.batches("mlp-odd", 2, rank, 3):
+                engine.training_step(*batch, models.loss)
+                time.sleep(0.2)
+        after = clocks.read(lambda: wrong(time.monotonic_ns()))
+        true = recorder.finish()
+        events = tuple(clocks.replace(e, t_start=wrong(e.t_start), t_end=wrong(e.t_end)) for e in true.events)
+        meta = {**true.meta, "started_ns": wrong(true.meta["started_ns"])}
+        return before, after, true, clocks.replace(true, events=events, meta=meta)
+
+    with Cluster(2, device="cpu") as cluster:
+        (before, after, _, first), (nothing, _, true, wrong) = cluster.run(train)
+    assert nothing == []
+    assert clocks.align(first, before[0], after[0]).events == first.events, "rank 0's clock is the clock"
+    aligned = clocks.align(wrong, before[1], after[1])
+    clock = aligned.meta["clock"]
+    assert clock["offset_ns"] == pytest.approx(offset, rel=1e-6)
+    span = after[1].at - before[1].at
+    assert clock["drift_ppm"] == pytest.approx(drift * 1e6, abs=2e6 * clock["uncertainty_ns"] / span)
+    # A clock that gains runs through more nanoseconds: the uncertainty is one of readings, the rest of rounding.
+    furthest = max(abs(a.t_start - t.t_start) for a, t in zip(aligned.events, true.events, strict=True))
+    assert furthest <= clock["uncertainty_ns"] + 2
+    assert abs(aligned.meta["started_ns"] - true.meta["started_ns"]) <= clock["uncertainty_ns"] + 2
+
+
+def options(**changed):
+    return argparse.Namespace(**{"model": "mlp-odd", "steps": 2, "rows": 24, "every": 1} | changed)
+
+
+def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
+    whole = models.batches("mlp-odd", 1, 0, 2, rows=24)
+    with Cluster(3, device="cpu") as cluster:
+        shares = cluster.run(run._batches, options())
+        with pytest.raises(RuntimeError, match="3 ranks cannot share 25 rows evenly: give --rows a multiple"):
+            cluster.run(run._batches, options(rows=25))
+    for step in range(2):
+        assert torch.equal(torch.cat([share[step][0] for share in shares]), whole[step][0])
+
+
+def test_without_torchrun_it_says_how_to_start_it(tmp_path):
+    command = [sys.executable, "-m", "zerolab.run", "zero3", "--out", str(tmp_path / "run.json")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("zerolab.run was not started by torchrun; on one node: torchrun --standalone")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_on_one_node_a_second_start_goes_on_from_the_checkpoint(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "-m", "zerolab.run"]
+    command += ["zero1", "--model", "mlp-odd", "--out", "run.json", "--checkpoint", "state", "--every", "2", "--steps"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    said = [
+        subprocess.run(
+            [*command, steps], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for steps in ("2", "5")
+    ]
+    assert re.findall(r"step (\d) of", said[0]) == ["1", "2"]
+    assert re.findall(r"step (\d) of", said[1]) == ["3", "4", "5"]
+    assert json.loads((tmp_path / "run.json").read_text())["meta"]["first_step"] == 3

@@ -1,0 +1,89 @@
+"""One clock for ranks on several nodes: how far each rank's clock is from rank 0's, read at both ends of a run.
+
+A reading is a ping-pong: rank 0 notes the time, the other rank answers with its own, rank 0 notes the time again. The
+answer was given somewhere in between, so half the round trip bounds the error, and of many rounds the fastest counts
+(Cristian 1989, "Probabilistic clock synchronization"). Two readings give the drift; between them it is taken as even.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic_ns
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from zerolab.recording.events import RankRecording
+
+ROUNDS = 64
+MILLION = 1e6
+
+
+class Reading(NamedTuple):
+    """One look at a rank's clock, in nanoseconds."""
+
+    at: int  # on the rank's own clock
+    offset: int  # the rank's clock minus rank 0's
+    uncertainty: int  # the offset is right to within this
+
+
+def read(clock: Callable[[], int] = monotonic_ns, rounds: int = ROUNDS) -> list[Reading]:
+    """Compares every rank's clock with rank 0's; one reading per rank on rank 0, nothing elsewhere. Collective.
+
+    Args:
+        clock: this rank's clock, in nanoseconds; the one that recordings are stamped with.
+        rounds: ping-pongs with each rank.
+    """
+    if dist.get_rank() != 0:
+        _answer(clock, rounds)
+        return []
+    here = Reading(clock(), 0, 0)
+    return [here, *(_ask(rank, clock, rounds) for rank in range(1, dist.get_world_size()))]
+
+
+def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecording:
+    """The same recording with its times on rank 0's clock; `meta["clock"]` says what was taken out.
+
+    Args:
+        recording: of one rank, on its own clock.
+        start: read before it began.
+        end: read after it ended.
+    """
+    drift = (end.offset - start.offset) / max(1, end.at - start.at)
+
+    def moved(time: int) -> int:
+        # The offset may be years of nanoseconds, which a float does not hold exactly; what has drifted is small.
+        return time - start.offset - round((time - start.at) * drift)
+
+    events = tuple(replace(event, t_start=moved(event.t_start), t_end=moved(event.t_end)) for event in recording.events)
+    clock = {
+        "offset_ns": start.offset,
+        "drift_ppm": round(drift * MILLION, 3),
+        "uncertainty_ns": max(start.uncertainty, end.uncertainty),
+    }
+    started = recording.meta["started_ns"]
+    if not isinstance(started, int):
+        raise TypeError(f"started_ns is {started!r}, not nanoseconds; record with Recorder")
+    return replace(recording, events=events, meta={**recording.meta, "started_ns": moved(started), "clock": clock})
+
+
+def _ask(rank: int, clock: Callable[[], int], rounds: int) -> Reading:
+    """Rank 0's side of the ping-pong: the reading of the fastest round."""
+    answer = torch.zeros(1, dtype=torch.int64)
+    readings = []
+    for _ in range(rounds):
+        before = clock()
+        dist.send(answer, rank)
+        dist.recv(answer, rank)
+        after, theirs = clock(), int(answer)
+        half = (after - before + 1) // 2
+        readings.append(Reading(theirs, theirs - before - half, half))
+    return min(readings, key=lambda reading: reading.uncertainty)
+
+
+def _answer(clock: Callable[[], int], rounds: int) -> None:
+    """The other side: the time, as soon as somebody asks."""
+    question = torch.zeros(1, dtype=torch.int64)
+    for _ in range(rounds):
+        dist.recv(question, 0)
+        dist.send(torch.tensor([clock()]), 0)

@@ -1,0 +1,180 @@
+"""What torchrun starts on every node: trains a model under one stage, and puts all ranks into one recording.
+
+    torchrun (which nodes, how they meet) -m zerolab.run zero3 --out run.json
+
+docs/several-nodes.md has the whole command and explains each word of it. Where a node is lost, torchrun starts this
+module again on the ranks that are left; with `--checkpoint` they go on after the last whole checkpoint, and the rows
+of a step are shared by as many ranks as there are, so the losses are those of a run to which nothing happened.
+"""
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
+
+from zerolab import models
+from zerolab.engines import ENGINES
+from zerolab.engines.checks import check_same_on_all_ranks
+from zerolab.lab import LEARNING_RATE
+from zerolab.models import Batch
+from zerolab.recording import clocks, jsonfile
+from zerolab.recording.clocks import Reading
+from zerolab.recording.events import RankRecording
+from zerolab.recording.recorder import Recorder
+from zerolab.recording.recording import Recording
+
+ROWS = 24  # a step's rows on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks share them evenly
+
+
+@report_to_torchrun  # so that its summary shows the error of the rank that failed first
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Joins the ranks, trains and records, and writes `--out` on rank 0."""
+    options = _parser().parse_args(arguments)
+    device = _join(options)
+    before = clocks.read()
+    with Recorder() as recorder:
+        first = _train(options, device)
+    after = clocks.read()
+    recordings = _gather(recorder.finish())
+    if dist.get_rank() == 0:
+        merged = _merge(recordings, before, after, first)
+        merged.save(options.out)
+        print(f"{len(merged.events):,} events of {merged.world_size} ranks in {options.out}; {merged.meta['clocks']}")
+    dist.barrier()  # nobody leaves before the file is there
+    dist.destroy_process_group()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="torchrun ... -m zerolab.run", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("stage", choices=ENGINES, metavar="stage", help="ddp, zero1, zero2, zero3, fsdp2, ...")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the recording; rank 0 writes it")
+    parser.add_argument("--model", default="gpt-tiny", choices=models.RECIPES, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="training steps, at least 2 (default: %(default)s)")
+    rows = "rows a step on all ranks together, a multiple of their number (default: %(default)s)"
+    parser.add_argument("--rows", type=int, default=ROWS, help=rows)
+    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: %(default)s)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: %(default)s)")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="on a disk that all nodes share; go on from it")
+    parser.add_argument("--every", type=int, default=10, metavar="K", help="steps from one to the next (default: 10)")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for a silent peer")
+    return parser
+
+
+def _join(options: argparse.Namespace) -> torch.device:
+    """Joins the process group by the addresses that torchrun put into the environment; this rank's device."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        raise SystemExit(
+            "zerolab.run was not started by torchrun; on one node: "
+            "torchrun --standalone --nproc-per-node 2 -m zerolab.run zero3 --out run.json"
+        )
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    nodes, on_this_node = int(os.environ["GROUP_WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if nodes > 1 and local == 0 and "GLOO_SOCKET_IFNAME" not in os.environ:
+        names = ", ".join(name for _, name in socket.if_nameindex() if name != "lo")
+        print(
+            f"GLOO_SOCKET_IFNAME is not set: if this ends in a timeout, set it to one of {names}, whichever leads to "
+            "the other nodes",
+            file=sys.stderr,
+        )
+    gpus = torch.cuda.device_count() if options.device != "cpu" else 0
+    if options.device == "cuda" and not gpus:
+        raise ValueError("--device is 'cuda', but torch sees no GPU on this node; use --device cpu")
+    device = torch.device("cuda", local % gpus) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    # The ping-pong and the recordings go over gloo in any case.
+    backend = "cpu:gloo,cuda:nccl" if gpus >= on_this_node else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
+    if rank == 0:
+        endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        print(f"{options.stage} on {dist.get_world_size()} ranks of {nodes} nodes")
+        print(f"torch's store at {endpoint} takes whoever can reach it: keep to a network that you trust")
+    return device
+
+
+def _train(options: argparse.Namespace, device: torch.device) -> int:
+    """Trains to the last step, and returns after which one it began: 0, or the checkpoint's."""
+    engine = ENGINES[options.stage](
+        models.build(options.model).to(device), torch.optim.AdamW, lr=LEARNING_RATE, precision=options.precision
+    )
+    if options.checkpoint is not None and not hasattr(engine, "save"):
+        raise ValueError(f"{options.stage} writes no checkpoints here; leave --checkpoint out, or train ddp to zero3")
+    first = _resume(engine, options.checkpoint)
+    for step, (inputs, targets) in enumerate(_batches(options)[first:], first + 1):
+        loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
+        mean = _mean(loss)
+        if dist.get_rank() == 0:
+            print(f"step {step} of {options.steps}: loss {mean:.6f}", flush=True)
+        if options.checkpoint is not None and step % options.every == 0:
+            engine.save(options.checkpoint)
+    return first
+
+
+def _batches(options: argparse.Namespace) -> list[Batch]:
+    """This rank's share of each step's rows. The rows are the same however many ranks share them."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if options.steps < 2 or options.every < 1:
+        raise ValueError(f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1")
+    if options.rows < 1 or options.rows % world_size:
+        raise ValueError(f"{world_size} ranks cannot share {options.rows} rows evenly: give --rows a multiple")
+    whole = models.batches(options.model, world_size=1, rank=0, steps=options.steps, rows=options.rows)
+    return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in whole]
+
+
+def _resume(engine: Any, checkpoint: Path | None) -> int:
+    """Takes over the checkpoint if there is one; the number of steps that it has seen."""
+    # Rank 0 looks, for all: a shared disk may show a new file to one node before it does to another.
+    there = torch.tensor(int(checkpoint is not None and checkpoint.is_file()))
+    dist.broadcast(there, src=0)
+    if not there:
+        return 0
+    engine.load(checkpoint)
+    steps = int(next(iter(engine.optimizer.state.values()))["step"])
+    check_same_on_all_ranks([steps], f"the steps in {checkpoint}, which is perhaps on no shared disk,")
+    return steps
+
+
+def _mean(loss: torch.Tensor) -> float:
+    """The mean over ranks of a loss, outside of the counted step."""
+    mean = loss.detach().double().cpu()
+    dist.all_reduce(mean)
+    return float(mean) / dist.get_world_size()
+
+
+def _gather(mine: RankRecording) -> list[RankRecording]:
+    """All ranks' recordings, on rank 0. They travel as JSON, because nothing from a network is unpickled."""
+    contents = jsonfile.Contents(mine.world_size, {}, mine.units, mine.sources, [mine])
+    data = torch.frombuffer(bytearray(jsonfile.text(contents).encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(mine.world_size)]
+    dist.all_gather(sizes, torch.tensor([len(data)]))
+    if mine.rank != 0:
+        dist.send(data, 0)
+        return []
+    found = [mine]
+    for rank, size in enumerate(sizes[1:], 1):
+        received = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(received, rank)
+        found += jsonfile.parse(received.numpy().tobytes(), f"the recording of rank {rank}").ranks
+    return found
+
+
+def _merge(recordings: list[RankRecording], before: list[Reading], after: list[Reading], first: int) -> Recording:
+    """One recording on rank 0's clock, which says how exactly the clocks agree and which steps it shows."""
+    aligned = [clocks.align(*each) for each in zip(recordings, before, after, strict=True)]
+    merged = Recording.merge(aligned)
+    worst = max(reading.uncertainty for reading in (*before, *after))
+    text = f"times of all ranks are on rank 0's clock, to within {worst / 1e3:.0f} microseconds"
+    merged.meta |= {"first_step": first + 1, "clocks": text}
+    return merged
+
+
+if __name__ == "__main__":
+    main()
