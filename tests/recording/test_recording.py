@@ -93,6 +93,20 @@ def test_tables_refuse_a_step_or_a_rank_that_is_not_there(recordings):
         recordings["ddp"].memory(rank=5)
 
 
+def test_the_highest_bytes_of_a_category_are_at_least_those_of_the_update(recordings):
+    for stage, recording in recordings.items():
+        for rank in recording.ranks:
+            for category, update in rank.meta["state"].items():
+                assert recording.highest(category, rank.rank) >= update, (stage, category)
+    assert recordings["zero2"].highest("gradients") < recordings["zero1"].highest("gradients")
+
+
+@pytest.mark.parametrize(("category", "step"), [("gradient", None), ("gradients", 99)])
+def test_the_highest_of_what_is_not_there_is_refused(recordings, category, step):
+    with pytest.raises(ValueError, match="choose one of parameters, gradients"):
+        recordings["zero2"].highest(category, step=step)
+
+
 def test_tables_are_the_same_in_every_run(recordings, cluster, train):
     again = cluster.record(train, "zero3")
     for table in ("table", "memory", "traffic"):

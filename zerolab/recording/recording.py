@@ -128,6 +128,26 @@ class Recording:
         there = ", ".join(str(recording.rank) for recording in self.ranks)
         raise ValueError(f"rank {number!r} is not in this recording: choose one of {there}")
 
+    def highest(self, category: str, rank: int | None = None, step: int | None = None) -> int:
+        """The most live bytes of one category that a rank held within one step.
+
+        Args:
+            category: one of `parameters`, `gradients`, `optimizer_state`, `activations`, `communication`, `other`.
+            rank: None takes the first.
+            step: counted from 1; None takes the last.
+
+        Raises ValueError for a category, a rank or a step that is not in the recording.
+        """
+        recording = self.ranks[0] if rank is None else self.rank(rank)
+        chosen = _steps(recording) if step is None else step
+        found = [event.live[category] for event in recording.events if event.step == chosen and category in event.live]
+        if not found:
+            raise ValueError(
+                f"no live bytes of {category!r} in step {chosen!r}: choose one of {', '.join(CATEGORIES)}, "
+                f"and a step from 1 to {_steps(recording)}"
+            )
+        return max(found)
+
     def table(self) -> Table:
         """One row a rank: bytes of state at the update, by formula, at the peak, and sent in the last step."""
         formula = self.meta.get("formula")
