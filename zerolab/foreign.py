@@ -150,3 +150,35 @@ def terms(
         **{f"more_{category}": counted[category] - needed[category] for category in theory.STATE_CATEGORIES},
         "not_shown": sum(state.values()) - sum(seen[category] for category in theory.STATE_CATEGORIES),
     }
+
+
+def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: int = 0) -> dict[str, int]:
+    """DeepSpeed's own estimate of a GPU's model state in 16 bit, taken apart: its difference from ZeRO's form, named.
+
+    Args:
+        stage: "zero2" or "zero3"; DeepSpeed estimates no other.
+        num_params: elements of the model.
+        world_size: GPUs.
+        largest: elements of the layer with the most parameters of its own; only zero3 asks for it.
+
+    Returns:
+        Bytes, whose sum is what `estimate_zero2_model_states_mem_needs` (2P + 18P/N) or
+        `estimate_zero3_model_states_mem_needs` (4 largest + 18P/N) returns without offload, but for rounding:
+
+        * `formula`: ZeRO's own, 2P + 14P/N or 16P/N (arXiv 1910.02054, table 1).
+        * `fp32_gradient_shard`: 4P/N, the copy of the gradients that the update reads; `theory.terms` has it, too.
+        * `parameters_not_counted`: in zero3 -2P/N. The 18 are those of zero2, where the parameters stand apart as 2P;
+          in zero3 nobody counts the rank's own shard of them.
+        * `largest_layer`: in zero3 parameters and gradient of one whole layer, 2 + 2 bytes.
+
+    Raises ValueError for another stage.
+    """
+    if stage not in ("zero2", "zero3"):
+        raise ValueError(f"DeepSpeed has no estimate for {stage!r}: choose zero2 or zero3")
+    sharded = stage == "zero3"
+    return {
+        "formula": sum(theory.state_bytes(stage, num_params, world_size, "bf16").values()),
+        "fp32_gradient_shard": int(4 * num_params // world_size),
+        "parameters_not_counted": -int(2 * num_params // world_size) if sharded else 0,
+        "largest_layer": 4 * largest if sharded else 0,
+    }

@@ -1,0 +1,133 @@
+"""Claims that published code makes by existing: each mistake rebuilt in a few lines of our own, and run."""
+
+import torch
+from torch import nn
+
+from zerolab import models
+from zerolab.engines.partition import partition
+from zerolab.facts import mistakes
+from zerolab.facts.evidence import MODEL, Evidence, Fact, verdict
+from zerolab.facts.sources import BBIOON, MULTIPLE_GPUS, N1N
+
+ODD = 71  # elements: no multiple of 2, 3 or 4
+
+
+def zero1_of_any_model(evidence: Evidence) -> Fact:
+    """Claim 6: the shard is cut from padded parameters, the gradient from bare ones."""
+    *_, last = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD)
+    even = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD + 1)
+    gradient, shard, _ = last
+    return Fact(
+        claim="the ZeRO-1 class that is published trains any model",
+        where=MULTIPLE_GPUS,
+        measured=f"a parameter of {ODD} elements on {evidence.world_size} ranks: the last one has a gradient of "
+        f"{gradient} for a shard of {shard}, and torch refuses it; of {ODD + 1} elements: "
+        f"{'all accepted' if all(fits for *_, fits in even) else 'refused, too'}",
+        verdict=verdict(
+            "false: only if N divides every parameter", borne_out=not last[2] and all(fits for *_, fits in even)
+        ),
+        how="its slicing in our own words, on the ranks",
+    )
+
+
+def zero3_that_trains(evidence: Evidence) -> Fact:
+    """Claim 7: the first layer's backward hook is called before its weight has got the gradient."""
+    happened, went_through = evidence.answers(mistakes.release_in_the_modules_backward_hook)[0]
+    return Fact(
+        claim="the ZeRO-3 class that is published trains",
+        where=MULTIPLE_GPUS,
+        measured=f"in the first layer: {', '.join(happened)}, then {'no error' if went_through else 'an error'}: when "
+        "the gradient arrives, the weight is a shard again",
+        verdict=verdict("false: backward fails", borne_out=not went_through and "gradient" not in happened),
+        how="its hooks in our own words, on the ranks",
+    )
+
+
+def swapping_data(evidence: Evidence) -> Fact:
+    """Claim 8: autograd has a view of the weight, and with it the memory."""
+    found = evidence.answers(mistakes.release_by_swapping_data)[0]
+    kept, later, freed = found.values()
+    return Fact(
+        claim="giving a parameter other data releases the gathered weight",
+        where=MULTIPLE_GPUS,
+        measured="memory still there: " + ", ".join(f"{when}: {_yes(there)}" for when, there in found.items()),
+        verdict=verdict("false: autograd keeps it until backward", borne_out=kept and not later and not freed),
+        how="a weak reference to the storage",
+    )
+
+
+def ceiling_division(_: Evidence) -> Fact:
+    """Claim 9: without padding the last ranks get less, or spans that begin past the end."""
+    spans = mistakes.ceiling_spans(9, 8)
+    sizes = [max(stop - start, 0) for start, stop in spans]
+    outside = sum(start > 9 for start, _ in spans)
+    [flat] = partition(nn.Linear(9, 1, bias=False), 8)
+    return Fact(
+        claim="rounding the shard's size up gives every rank its part",
+        where=BBIOON,
+        measured=f"9 elements on 8 ranks: {', '.join(map(str, sizes))}; {outside} spans begin past the end; "
+        f"padded to {flat.padded}: {flat.shard_numel} on each",
+        verdict=verdict("false without padding", borne_out=len(set(sizes)) > 1 and 0 in sizes),
+        how="its arithmetic beside partition()",
+    )
+
+
+def an_import_that_fails(evidence: Evidence) -> Fact:
+    """Claim 10: there is no such module, and one API on top of the other does not train."""
+    missing = mistakes.how_import_fails("torch.distributed.fsdp.fully_shard")
+    mixed = evidence.answers(mistakes.mix_the_two_fsdps)[0]
+    return Fact(
+        claim="FSDP2's fully_shard comes from a module of its own, and FSDP1 wraps the model on top",
+        where=BBIOON,
+        measured=f"the import: {missing or 'works'}; FSDP1 over FSDP2: {mixed or 'trains'}",
+        verdict=verdict("false, both", borne_out=bool(missing) and bool(mixed)),
+        how="the import, and both APIs on the ranks",
+    )
+
+
+def fsdp1_with_offload(evidence: Evidence) -> Fact:
+    """Claim 11: it pins memory for an accelerator."""
+    failure = evidence.answers(mistakes.offload_with_fsdp1)[0]
+    place = "with" if torch.cuda.is_available() else "without"
+    return Fact(
+        claim="FSDP1 with CPUOffload runs where the memory of the GPU is short",
+        where=N1N,
+        measured=f"{place} an accelerator: {failure or 'a step goes through'}",
+        verdict=verdict("only with an accelerator", borne_out=bool(failure) != torch.cuda.is_available()),
+        how="FSDP1 on the ranks",
+    )
+
+
+def a_loop_that_shards(evidence: Evidence) -> Fact:
+    """Claim 18: one variable for all pieces, and a copy beside what is already there."""
+    model = models.build(MODEL)
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    piece = mistakes.keep_one_piece(model, evidence.world_size)
+    after = sum(parameter.numel() for parameter in model.parameters()) + piece.numel()
+    return Fact(
+        claim="the loop over the parameters that is published shards the model",
+        where=BBIOON,
+        measured=f"of {whole:,} elements it returns {piece.numel()}, where a shard has "
+        f"{whole // evidence.world_size:,}; in memory afterwards: {after:,}",
+        verdict=verdict("false: one piece of one parameter, and nothing is freed", borne_out=after > whole),
+        how="its loop in our own words",
+    )
+
+
+def fsdp1_snippet(evidence: Evidence) -> Fact:
+    """Claim 19: a missing import, and a size that wraps single layers."""
+    missing = mistakes.how_an_unknown_name_fails("functools.partial(int)")
+    wrapped = evidence.answers(mistakes.wrapped_by_size, 10_000)[0]
+    blocks = [name for name in wrapped if name.count(".") == 1]
+    return Fact(
+        claim="the FSDP1 snippet that is published runs",
+        where=N1N,
+        measured=f"{missing or 'it runs'}; min_num_params=10000 wraps {len(wrapped)} modules of {MODEL}, "
+        f"{len(blocks)} of them blocks",
+        verdict=verdict("false, until functools is imported", borne_out=bool(missing)),
+        how="a line of it in an empty file; its policy on the ranks",
+    )
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"

@@ -1,0 +1,127 @@
+"""What the facts are measured on: real ranks, what was recorded on them, and simulations; each is made once.
+
+A fact never keeps a number of its own. It asks here for a recording, counts in it, and says what it found.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from zerolab import models, theory
+from zerolab.engines import ENGINES, Engine
+from zerolab.recording.recording import Recording
+from zerolab.runtime.cluster import Cluster
+
+MODEL = "gpt-tiny"
+STEPS = 2  # Adam makes its state in the first, so that is measured in the second
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A claim in circulation, and what came out: where it stands, what was measured, the verdict, and how."""
+
+    claim: str
+    where: str
+    measured: str
+    verdict: str
+    how: str
+
+
+def verdict(words: str, *, borne_out: bool) -> str:
+    """`words` if what was measured bears them out, so that no verdict outlives its measurement."""
+    return words if borne_out else "not confirmed here"
+
+
+class Evidence:
+    """Recordings, answers of ranks and simulations, each made when it is first asked for.
+
+    Args:
+        cluster: the ranks to ask; what is printed speaks of their number. Open until the last question.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.world_size = cluster.world_size
+        self._kept: dict[Any, Any] = {}
+
+    def recording(self, stage: str | type[Engine], **options: Any) -> Recording:
+        """`train(stage, **options)` on the ranks, recorded."""
+        key = (str(stage), *sorted((name, repr(value)) for name, value in options.items()))
+        return self._once(key, lambda: self.cluster.record(train, stage, **options))
+
+    def answers(self, question: Callable[..., Answer], *arguments: Any) -> list[Answer]:
+        """What each rank answers to `question(*arguments)`."""
+        key = (question.__module__, question.__qualname__, *map(repr, arguments))
+        return self._once(key, lambda: self.cluster.run(question, *arguments))
+
+    def simulated(self, stage: str, world_size: int, model: str, **options: Any) -> dict[str, Any]:
+        """The row that `simulate` gives for one stage: the same engine file on a fake rank."""
+        from zerolab.simulation.run import simulate
+
+        key = ("simulated", stage, world_size, model, *sorted(options.items()))
+        return self._once(key, lambda: simulate(stage, world_size, model, **options).rows[0])
+
+    def _once(self, key: Any, make: Callable[[], Answer]) -> Answer:
+        if key not in self._kept:
+            self._kept[key] = make()
+        kept: Answer = self._kept[key]
+        return kept
+
+
+def train(stage: str | type[Engine], micro_batches: int = 1, **options: Any) -> list[float]:
+    """Runs inside a rank: two steps of AdamW on `gpt-tiny` under `stage`; returns the rank's losses.
+
+    Args:
+        stage: a key of `ENGINES`, or an engine.
+        micro_batches: backward passes before each update; their gradients add up.
+        **options: of the engine.
+    """
+    engine_cls = ENGINES[stage] if isinstance(stage, str) else stage
+    engine = engine_cls(models.build(MODEL), torch.optim.AdamW, lr=1e-3, **options)
+    batches = iter(models.batches(MODEL, dist.get_world_size(), dist.get_rank(), STEPS * micro_batches))
+    losses = []
+    for _ in range(STEPS):
+        for _ in range(micro_batches - 1):
+            with engine.accumulate():
+                engine.training_step(*next(batches), models.loss)
+        losses.append(engine.training_step(*next(batches), models.loss).item())
+    return losses
+
+
+# What is read from a recording.
+
+
+def num_params(recording: Recording) -> int:
+    """Ψ of the model that was trained."""
+    return int(str(recording.meta["num_params"]))
+
+
+def bytes_a_parameter(recording: Recording, category: str | None = None) -> float:
+    """Bytes of state on rank 0 at the update, divided by Ψ; of one category, or of all three."""
+    state: Any = recording.ranks[0].meta["state"]
+    return float(sum(state.values()) if category is None else state[category]) / num_params(recording)
+
+
+def passes(recording: Recording) -> float:
+    """How often the last step moved the model: bytes that rank 0 sent, in units of 4 (N-1)/N Ψ bytes."""
+    sent: Any = recording.ranks[0].meta["logical_bytes"]
+    return float(sent[-1] / (theory.traffic_bytes("ddp", num_params(recording), recording.world_size) / 2))
+
+
+def most(recording: Recording, category: str) -> int:
+    """The most bytes of one category that were live on rank 0 at any event of the last step."""
+    last = recording.meta["steps"]
+    return max(event.live.get(category, 0) for event in recording.ranks[0].events if event.step == last)
+
+
+def copies(recording: Recording, category: str) -> float:
+    """How many copies of the model's `category` the ranks hold together, by the spans that they held last."""
+    held: dict[tuple[int, str | None], int] = {}
+    for event in recording.events:
+        if event.op == "hold" and event.category == category and event.step:
+            held[event.rank, event.unit] = sum(stop - start for start, stop in event.spans or ())
+    return sum(held.values()) / num_params(recording)

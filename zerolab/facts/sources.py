@@ -1,0 +1,14 @@
+"""Where the claims stand: four articles that are read a lot, by the names that `where` uses."""
+
+MULTIPLE_GPUS = "AI in Multiple GPUs"
+BBIOON = "bbioon"
+MORTALAPPS = "mortalapps"
+N1N = "n1n.ai"
+
+ARTICLES = {
+    MULTIPLE_GPUS: "part of a series on Towards Data Science, with code for each stage",
+    BBIOON: "a post on scaling training past the memory of one GPU",
+    MORTALAPPS: "mortalapps.com, a page on how ZeRO is built",
+    N1N: "a post on the n1n.ai blog on training large models",
+}
+"""What each of them is. Their claims are told here in other words; none of their code is in this project."""
