@@ -30,7 +30,7 @@ class Node:
         self.name, self.address, self.folder = name, address, folder
         self.agent = None
 
-    def launch(self, *training, nodes="2", ahead=0, conf="", launcher=()):
+    def launch(self, *training, nodes="2", ahead=0, conf="", launcher=(), fresh_store=False):
         is_host = str(self.address == HOST).lower()
         clock = ["unshare", "--time", "--monotonic", str(ahead), "--fork"] if ahead else []
         command = [
@@ -42,6 +42,8 @@ class Node:
         ]
         self.log = (self.folder / f"{self.name}.log").open("w")
         environment = os.environ | {"GLOO_SOCKET_IFNAME": "node", "CUDA_VISIBLE_DEVICES": ""}
+        if fresh_store:
+            environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         self.agent = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=environment)
 
     def pids(self):
@@ -184,6 +186,7 @@ def test_a_node_that_dies_is_missed_by_nobody_in_the_losses(nodes, tmp_path):
     elastic = {
         "nodes": "1:2",
         "launcher": ["--max-restarts=3"],
+        "fresh_store": True,
         "conf": ",last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=2",
     }
     for node in nodes:
@@ -257,11 +260,25 @@ def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
         assert torch.equal(torch.cat([share[step][0] for share in shares]), whole[step][0])
 
 
-def test_without_torchrun_it_says_how_to_start_it(tmp_path):
+@pytest.mark.parametrize(
+    ("torchrun", "sentence"),
+    [
+        ({}, "zerolab.run was not started by torchrun; on one node: torchrun --standalone"),
+        (
+            {
+                "TORCHELASTIC_RUN_ID": "7",
+                "TORCHELASTIC_MAX_RESTARTS": "3",
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            },
+            "torchrun may restart the ranks, and they would meet in the store of the ranks before them: start torchrun",
+        ),
+    ],
+)
+def test_a_start_that_cannot_go_well_is_refused_with_the_remedy(tmp_path, torchrun, sentence):
     command = [sys.executable, "-m", "zerolab.run", "zero3", "--out", str(tmp_path / "run.json")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=os.environ | torchrun, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("zerolab.run was not started by torchrun; on one node: torchrun --standalone")
+    assert ended.stderr.startswith(sentence)
     assert "Traceback" not in ended.stderr
 
 

@@ -75,6 +75,12 @@ def _join(options: argparse.Namespace) -> torch.device:
             "zerolab.run was not started by torchrun; on one node: "
             "torchrun --standalone --nproc-per-node 2 -m zerolab.run zero3 --out run.json"
         )
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
+        # Measured with torch 2.13: ranks that start again find the addresses of those before them, and never meet.
+        raise SystemExit(
+            "torchrun may restart the ranks, and they would meet in the store of the ranks before them: "
+            "start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on every node"
+        )
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     nodes, on_this_node = int(os.environ["GROUP_WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if nodes > 1 and local == 0 and "GLOO_SOCKET_IFNAME" not in os.environ:
