@@ -1,5 +1,7 @@
 """Learners' code has no holdings: what it does is seen from outside."""
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -161,3 +163,36 @@ def test_an_evaluation_is_no_step(record):
                 model(torch.zeros(2, 3))
 
     assert record(train).meta["steps"] == 2
+
+
+def test_a_loop_over_fully_sharded_modules_holds_shards(cluster):
+    def by_hand(steps=2):
+        from torch.distributed.fsdp import fully_shard
+
+        model = models.build("gpt-tiny")
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
+            models.loss(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    recording = cluster.record(by_hand)
+    num_params = 212_352
+    for rank in recording.ranks:
+        assert rank.meta["state"]["parameters"] == 4 * num_params / recording.world_size
+        assert rank.meta["state"]["gradients"] == 4 * num_params / recording.world_size
+        counters = 4 * 52  # Adam's step, one for each parameter
+        assert rank.meta["state"]["optimizer_state"] == 8 * num_params / recording.world_size + counters
+    held = {}
+    for event in recording.events:
+        if event.op == "hold" and event.unit == "blocks.1":
+            held[event.rank, event.category] = event.spans
+    numel = next(unit.numel for unit in recording.units if unit.name == "blocks.1")
+    for category in ("parameters", "optimizer_state"):
+        pieces = sorted(span for rank in range(recording.world_size) for span in held[rank, category])
+        assert pieces[0][0] == 0
+        assert pieces[-1][1] == numel
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(pieces)), "each row has one owner"

@@ -17,6 +17,9 @@ from zerolab.recording.log import Log
 Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
 """A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""
 
+Places = dict[int | str, tuple[str, int]]
+"""The flat and the start in it of each parameter, by id and by name: FSDP2 gives a gathered one another identity."""
+
 _INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
 
 
@@ -27,7 +30,7 @@ class Ownership:
         self._log = log
         # Nothing is kept alive by being recorded: what the learner drops must be freed as it would be otherwise.
         self._engines: list[weakref.ref[Any]] = []
-        self._models: WeakKeyDictionary[nn.Module, dict[int, tuple[str, int]]] = WeakKeyDictionary()
+        self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below as one says them
         self._told: dict[tuple[int, str], Spans] = {}
@@ -53,12 +56,12 @@ class Ownership:
         layouts = partition(module, 1)
         self._learn_units(layouts)
         self.device = next(module.parameters()).device.type
-        places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
-        known = {id(parameter): places[name] for name, parameter in module.named_parameters()}
+        places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
+        known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
         for other, others in list(self._models.items()):
             if known.keys() & others.keys():  # the same model, wrapped since
                 del self._models[other]
-        self._models[module] = known
+        self._models[module] = {**known, **places}
         self.sync()
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -134,29 +137,29 @@ class Ownership:
             for holding in engine.holdings():
                 yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
         for model, places in self._models.items():
-            for parameter in model.parameters():
-                unit, start = places.get(id(parameter), (None, 0))
-                yield from self._held_of(parameter, unit, (start, start + parameter.numel()))
+            for name, parameter in model.named_parameters():
+                yield from self._held_of(parameter, *places.get(name, (None, 0)))
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    yield from self._held_of(parameter, None, (0, 0))
+                    yield from self._held_of(parameter, None, 0)
             yield from self._state_of(optimizer)
 
-    def _held_of(self, parameter: torch.Tensor, unit: str | None, span: tuple[int, int]) -> Iterator[Held]:
-        if _is_plain(parameter):
-            yield PARAMETERS, unit, span, parameter
-        if parameter.is_leaf and parameter.grad is not None and _is_plain(parameter.grad):
-            yield GRADIENTS, unit, span, parameter.grad
+    def _held_of(self, parameter: torch.Tensor, unit: str | None, start: int) -> Iterator[Held]:
+        for category, tensor in ((PARAMETERS, parameter), (GRADIENTS, parameter.grad if parameter.is_leaf else None)):
+            mine = None if tensor is None else _local(tensor)
+            if tensor is not None and mine is not None:
+                yield category, unit, _span(tensor, start), mine
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
         places = {key: place for known in self._models.values() for key, place in known.items()}
         for parameter, state in optimizer.state.items():
             unit, start = places.get(id(parameter), (None, 0))
             for value in state.values():
-                if isinstance(value, torch.Tensor) and _is_plain(value):
+                mine = _local(value) if isinstance(value, torch.Tensor) else None
+                if mine is not None:
                     whole = value.numel() == parameter.numel()
-                    yield OPTIMIZER_STATE, unit, (start, start + value.numel()) if whole else (0, 0), value
+                    yield OPTIMIZER_STATE, unit, _span(value, start) if whole else (0, 0), mine
 
     def _learn_units(self, layouts: Iterable[FlatLayout]) -> None:
         for layout in layouts:
@@ -181,5 +184,25 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
     return tuple(merged)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+def _local(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The memory that a tensor stands for on this rank: its own, or a DTensor's local part; None for other kinds."""
+    mine = getattr(tensor, "_local_tensor", tensor)
+    return mine if type(mine) in (torch.Tensor, nn.Parameter) and mine.layout is torch.strided else None
+
+
+def _span(tensor: torch.Tensor, start: int) -> tuple[int, int]:
+    """Where this rank's elements of a parameter lie in its flat, which holds the parameter from `start` on.
+
+    A DTensor that is sharded by rows has one piece of it; of other ways to shard no single span could tell.
+    """
+    mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", ())
+    if mesh is None:
+        return start, start + tensor.numel()
+    if any(placement.is_shard() and placement.dim for placement in placements):
+        return 0, 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    row = tensor.numel() // tensor.shape[0] if tensor.ndim and tensor.shape[0] else 1
+    first = start + (offset[0] if offset else 0) * row
+    return first, first + (shape[0] if shape else 1) * row
