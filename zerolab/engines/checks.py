@@ -89,13 +89,18 @@ def check_parameters(model: nn.Module) -> None:
             raise ValueError(  # noqa: TRY004  (it is the right type, too early)
                 f"{name!r} has no shape yet: pass a batch through the model before making the engine"
             )
-        if parameter.device.type == "meta":
-            raise ValueError(f"{name!r} is on the meta device and has no values: call model.to_empty, then initialise")
+        check_has_values(name, parameter)
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise ValueError(f"{name!r} belongs to an engine already (or has a gradient hook): make a new model")
         memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
         if parameter.numel() and names.setdefault(memory, name) != name:
             raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
+
+
+def check_has_values(name: str, parameter: torch.Tensor) -> None:
+    """Raises ValueError for a parameter on the meta device, which is a shape without values."""
+    if parameter.device.type == "meta":
+        raise ValueError(f"{name!r} is on the meta device and has no values: call model.to_empty, then initialise")
 
 
 def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:

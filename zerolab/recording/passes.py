@@ -186,7 +186,7 @@ def around_engines(passes: Passes, log: Log, ownership: Ownership) -> dict[str, 
 
     def training_step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:
         loss = original(engine, *args, **keywords)
-        if type(loss) is torch.Tensor and loss.numel() == 1:
+        if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_meta:  # a simulated one has no value
             log.losses.append(loss.item())
         return loss
 
