@@ -58,6 +58,15 @@ def test_traffic_is_two_or_three_passes_of_all_but_the_own_part(stage: str, pass
     assert theory.traffic_bytes(stage, 1000, 4, "bf16") == 2 * passes * 750
 
 
+def test_llm_c_prints_the_mebibytes_of_gpt2_and_how_zero1_divides_its_moments() -> None:
+    """karpathy/llm.c, pull request 309: 124,475,904 parameters, cut to whole MiB; its m and v are fp32."""
+    bf16 = theory.state_bytes("zero1", 124_475_904, 1, "bf16")
+    assert [bf16[name] // 2**20 for name in ("parameters", "gradients")] == [237, 237]
+    moments = {size: theory.state_bytes("zero1", 124_475_904, size)["optimizer_state"] for size in (1, 2, 8)}
+    assert moments[1] // 2 // 2**20 == 474
+    assert moments[1] == 2 * moments[2] == 8 * moments[8]
+
+
 def test_each_category_is_rounded_down_to_bytes() -> None:
     assert theory.state_bytes("zero3", 7, 3) == {"parameters": 9, "gradients": 9, "optimizer_state": 18}
 
