@@ -1,5 +1,6 @@
 """What all tests share: missing parts, the quick selection, the time each part took, and nothing left running."""
 
+import importlib.util
 import os
 import time
 import uuid
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from zerolab.doctor import find_chromium
+from zerolab.player.browser import chromium as start_chromium
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
@@ -47,6 +49,14 @@ def chromium():
     found = find_chromium()
     require(found, "Chromium", "apt install chromium, or set ZEROLAB_CHROMIUM to one")
     return found
+
+
+@pytest.fixture(scope="module")
+def browser(chromium, require):
+    """One headless browser for a file of tests."""
+    require(importlib.util.find_spec("playwright"), "playwright", "pip install 'zerolab[test]'")
+    with start_chromium(chromium) as browser:
+        yield browser
 
 
 def pytest_addoption(parser):

@@ -22,9 +22,8 @@ from plotly.offline import get_plotlyjs
 from workloads import short_training
 
 from zerolab import Cluster, Recording
-from zerolab.doctor import find_chromium
 from zerolab.player import page
-from zerolab.player.picture import FLAGS
+from zerolab.player.browser import chromium
 from zerolab.recording.events import CATEGORIES
 
 STEPS = {2_000: 3, 20_000: 28}  # training steps of gpt-tiny under zero3 on 4 ranks that make about so many events
@@ -133,16 +132,13 @@ UPDATE = "void (window.update = (place) => window.zerolabPlayers[0].scrub(place)
 @contextmanager
 def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
     """The three pages open in one browser, and a function that measures FigureWidget's Python side in ms."""
-    from playwright.sync_api import sync_playwright
-
     figure = plotly_figure(recording)
     shapes = "Plotly.update('plot', {}, {shapes: figure.layout.shapes.map((s) => ({...s, x0: place, x1: place}))})"
     animate = (
         "Plotly.animate('plot', [String(place)], {mode: 'immediate', frame: {duration: 0}, transition: {duration: 0}})"
     )
     framed = go.Figure(figure, frames=_frames(recording, figure))
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=list(FLAGS))
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         texts = {"player": page(recording)}
         for name, what, update in (("FigureWidget", figure, shapes), ("plotly frames", framed, animate)):
             texts[name] = PLOTLY_PAGE.format(plotly=get_plotlyjs(), figure=what.to_json(), update=update)
@@ -156,7 +152,6 @@ def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
                 tabs[name].wait_for_function("window.ready")
         tabs["player"].evaluate(UPDATE)
         yield tabs, _python_side(figure)
-        browser.close()
 
 
 def _python_side(figure: go.Figure) -> Any:

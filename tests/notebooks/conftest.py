@@ -13,16 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +57,3 @@ def _when_ready(address, server, log):
         else:
             return address
     pytest.fail(f"JupyterLab did not start within 30 s: {log.read_text()[-3000:]}")
-
-
-@pytest.fixture(scope="module")
-def browser(chromium, require):
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        require(found=None, what="playwright", remedy="pip install 'zerolab[test]'")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(chromium), args=list(FLAGS))
-        yield browser
-        browser.close()

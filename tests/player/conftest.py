@@ -5,18 +5,6 @@ import pytest
 from zerolab import Cluster
 from zerolab.player import page
 
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--font-render-hinting=none",
-    "--disable-lcd-text",
-)
-
 
 def train(stage, steps):
     import torch
@@ -34,24 +22,12 @@ def train(stage, steps):
 def recordings():
     """A real run of two steps on four ranks, by stage."""
     with Cluster(world_size=4, device="cpu") as cluster:
-        return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero1", "ddp")}
+        return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero1", "ddp", "fsdp2")}
 
 
 @pytest.fixture(scope="session")
 def recording(recordings):
     return recordings["zero3"]
-
-
-@pytest.fixture(scope="module")
-def browser(chromium, require):
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        require(found=None, what="playwright", remedy="pip install 'zerolab[test]'")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(chromium), args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

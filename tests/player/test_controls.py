@@ -71,15 +71,88 @@ def test_hovering_memory_and_a_line_of_source_tells_an_event(recording, show):
     assert now["index"] != 400
 
 
-def test_arrows_go_from_the_sender_of_a_collective_to_all_others(recording, show):
+def arrows(tab, place):
+    tab.evaluate(f"{PLAYER}.goto({place})")
+    now = state(tab)
+    labels = [label["text"] for label in tab.evaluate(f"{PLAYER}.labels()")["ownership"]]
+    return [(arrow["from"], arrow["to"], arrow["piece"]) for arrow in now["moving"]], labels
+
+
+def test_a_gather_shows_its_part_going_to_all_and_waiting_for_it_the_parts_of_all_coming(recording, show):
     tab = show(recording)
-    flows = tab.evaluate(f"""() => {{
-      const {{ model }} = {PLAYER};
-      const found = {PLAYER}.events.find((e) => e.kind === 'collective' && e.parent === null && e.unit && e.rank === 2);
-      {PLAYER}.goto(found.index);
-      return [found.rank, found.op];
-    }}""")
-    assert flows == [2, "all_gather"]
+    events = in_order(recording)
+    gather = next(e for e in events if e.op == "all_gather" and e.kind == "collective" and e.unit and e.rank == 2)
+    found, labels = arrows(tab, events.index(gather))
+    assert sorted(found) == [(2, 0, 2), (2, 1, 2), (2, 3, 2)]
+    assert f"{gather.logical_bytes / 3 / 1000:.1f} kB to each" in labels
+    wait = next(e for e in events if e.kind == "wait" and e.rank == 2 and e.parent == gather.seq)
+    assert sorted(arrows(tab, events.index(wait))[0]) == [(0, 2, 0), (1, 2, 1), (3, 2, 3)]
+    whole = next(
+        e for e in events[events.index(gather) :] if e.op == "hold" and e.rank == 2 and e.spans == ((0, e.spans[0][1]),)
+    )
+    assert sorted(arrows(tab, events.index(whole))[0]) == [(0, 2, 0), (1, 2, 1), (3, 2, 3)]
+    assert "and the rest from the others" in state(tab)["caption"]
+
+
+def test_a_reduction_shows_each_part_going_to_its_owner(recording, show):
+    events = in_order(recording)
+    reduction = next(e for e in events if e.op == "reduce_scatter" and e.kind == "collective" and e.rank == 1)
+    tab = show(recording)
+    assert sorted(arrows(tab, events.index(reduction))[0]) == [(1, 0, 0), (1, 2, 2), (1, 3, 3)]
+    receive = next(e for e in events if e.op == "recv" and e.parent == reduction.seq and e.rank == 1 and e.peer == 3)
+    found, labels = arrows(tab, events.index(receive))
+    assert found == [(3, 1, 1)]
+    assert f"{reduction.logical_bytes / 3 / 1000:.1f} kB" in labels
+    assert f"received rank 3's gradients for its own part of {reduction.unit}" in state(tab)["caption"]
+
+
+def test_an_all_reduce_is_shown_as_its_two_halves(recordings, show):
+    recording = recordings["ddp"]
+    tab = show(recording)
+    events = in_order(recording)
+    whole = next(e for e in events if e.op == "all_reduce" and e.kind == "collective" and e.rank == 0 and e.unit)
+    sends = [e for e in events if e.op == "send" and e.rank == 0 and e.parent == whole.seq and e.peer == 3]
+    first, second = sorted(sends, key=lambda e: e.seq)
+    assert arrows(tab, events.index(first))[0] == [(0, 3, 3)]
+    assert "sent rank 3 the gradients of the part" in state(tab)["caption"]
+    assert arrows(tab, events.index(second))[0] == [(0, 3, 0)]
+    assert "sent the sums of its own part" in state(tab)["caption"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ("zero3", {"forward": "gathered just before its turn and released after it", "backward": "gathered once more"}),
+        ("zero1", {"forward": "so nothing is sent", "backward": "whole ones stay", "share": "sends the 1/4"}),
+        (
+            "ddp",
+            {"forward": "so nothing is sent", "backward": "all of them make the same", "update": "the same update"},
+        ),
+        ("fsdp2", {"forward": "gathered just before its turn and released after it", "update": "only the 1/4"}),
+    ],
+)
+def test_each_act_of_a_step_has_a_sentence_that_follows_from_the_recording(recordings, show, stage, told):
+    tab = show(recordings[stage])
+    acts = tab.evaluate(f"Object.fromEntries({PLAYER}.story.acts.map((act, i) => [act, {PLAYER}.story.tell(i)]))")
+    for act, words in told.items():
+        assert words in acts[act]
+    assert set(acts) == {"setup", "forward", "backward", "update"} | ({"share"} if stage == "zero1" else set())
+    now = state(tab)
+    assert tab.locator(".zl-story").inner_text() == now["story"] == acts["forward"]
+
+
+def test_while_it_plays_the_story_stays_with_one_rank(recording, show):
+    tab = show(recording, "#event=700")
+    rank = state(tab)["event"]["rank"]
+    tab.keyboard.press("Space")
+    seen = []
+    for _ in range(30):
+        seen.append(tab.evaluate(f"[{PLAYER}.index, {PLAYER}.why.textContent]"))
+        tab.wait_for_timeout(20)
+    events = in_order(recording)
+    for index, story in seen:
+        own = max(place for place in range(index + 1) if events[place].rank == rank)
+        assert story == tab.evaluate(f"{PLAYER}.story.tell({own})")
 
 
 def test_it_steps_by_unit(recording, show):

@@ -262,7 +262,7 @@ TEXTS = """() => [...document.querySelectorAll(
   })"""
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (900, 830), (600, 1200)])
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (900, 850), (600, 1200)])
 def test_no_text_overlaps_another_and_everything_is_in_view(recording, show, width, height):
     tab = show(recording, width=width, height=height)
     size = tab.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
@@ -325,6 +325,19 @@ def test_pictures_for_comparing_carry_no_text(recording, show):
     assert tab.evaluate("getComputedStyle(document.querySelector('.zl-sentence')).color") == "rgba(0, 0, 0, 0)"
     assert not tab.locator(".zl-transport").is_visible()
     assert tab.evaluate("window.zerolabPlayers[0].root.offsetWidth") == 960
+
+
+def test_screen_readers_get_a_sentence_for_each_event_around_the_current_one(recording, show):
+    tab = show(recording, "#event=300")
+    items = tab.locator(".zl-mirror li")
+    assert items.count() == 21
+    assert items.evaluate_all("(all) => all.map((one) => one.value)") == list(range(290, 311))
+    current = tab.locator(".zl-mirror li[aria-current=true]")
+    assert current.text_content() == state(tab)["caption"]
+    tab.keyboard.press("ArrowRight")
+    assert current.get_attribute("value") == "301"
+    for item, event in zip(items.all_text_contents(), in_order(recording)[290:311], strict=True):
+        assert item.startswith(f"Rank {event.rank} ")
 
 
 def test_screen_readers_get_names_and_the_sentence(recording, show):

@@ -1,6 +1,7 @@
 """The payload holds the whole recording, in few bytes."""
 
 import base64
+import re
 
 import pytest
 from showing import changed, renamed
@@ -94,6 +95,11 @@ def test_the_script_has_every_file_once_and_no_import_left():
     )
     assert "\nimport " not in text
     assert text.count("\nexport ") == 1  # anywidget's default export
+
+
+def test_no_two_files_declare_the_same_name():
+    found = re.findall(r"^(?:function|class|const|let) (\w+)", script(), re.MULTILINE)
+    assert sorted(found) == sorted(set(found))
 
 
 def test_no_file_of_the_player_is_longer_than_400_lines():

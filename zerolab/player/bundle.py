@@ -19,6 +19,7 @@ SCRIPTS = (
     "pen",
     "rows",
     "flow",
+    "story",
     "ownership",
     "timeline",
     "memory",

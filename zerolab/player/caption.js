@@ -1,16 +1,12 @@
 // One sentence about one event, in words and numbers, all of them from the recording.
 
+import { MOVED } from "./flow.js";
 import { bytes, count, duration, exact, words } from "./format.js";
+import { size } from "./story.js";
 
 /** "12,352 elements" of a rank's part: how many, of how many. */
 function share(part, whole) {
   return part === whole ? `all ${count(whole, "element")}` : `${exact(part)} of ${count(whole, "element")}`;
-}
-
-function size(spans) {
-  let sum = 0;
-  for (let k = 0; k < spans.length; k += 2) sum += spans[k + 1] - spans[k];
-  return sum;
 }
 
 function numbered(event) {
@@ -29,24 +25,38 @@ function collective(model, event) {
     return `gathered ${what} ${took}: ${sent}, ${own}.`;
   }
   if (event.op === "reduce_scatter") return `reduced ${what} ${took}: ${sent} and keeps the sum of its own ${part} of ${count(event.numel, "element")}.`;
-  if (event.op === "all_reduce") return `reduced ${what} ${took}: ${sent} and keeps the sum of all ${count(event.numel, "element")}.`;
+  if (event.op === "all_reduce") return `reduced ${what} ${took}: every part to its owner to be added up, then the sums to all; ${sent} of ${count(event.numel, "element")}.`;
   const buffer = event.numel ? `; the buffer has ${count(event.numel, "element")}` : "";
   return `took part in ${event.unit ? what : numbered(event)} ${took}: ${sent}${buffer}.`;
 }
 
-/** A send or a receive that belongs to a collective. */
+/** A send or a receive that belongs to a collective: whose part it is, and what for. */
 function exchange(model, event) {
   const whole = model.event(event.parent);
   const receiving = /recv/.test(event.op);
-  const what = event.numel ? `${count(event.numel, "element")}` : "its piece";
-  const peer = event.peer === null ? "" : ` ${receiving ? "from" : "to"} rank ${event.peer}`;
-  return `${receiving ? "received" : "sent"} ${what}${peer}, a part of ${numbered(whole)}${whole.unit ? ` of ${whole.unit}` : ""}.`;
+  const unit = whole.unit ?? "a buffer";
+  const end = `: ${event.numel ? count(event.numel, "element") : "its piece"} (${numbered(whole)}).`;
+  if (event.peer === null || !(whole.op in MOVED)) return `${receiving ? "received" : "sent"} a part of ${unit}${event.peer === null ? "" : ` ${receiving ? "from" : "to"} rank ${event.peer}`}${end}`;
+  const peer = `rank ${event.peer}`;
+  if (whole.op === "all_gather") return (receiving ? `received ${peer}'s part of ${unit}` : `sent its own part of ${unit} to ${peer}`) + end;
+  if (whole.op === "all_reduce" && model.half(event.index) === 1) {
+    return (receiving ? `received the sums of ${peer}'s part of ${unit}` : `sent the sums of its own part of ${unit} to ${peer}`) + end;
+  }
+  return (receiving ? `received ${peer}'s gradients for its own part of ${unit}, to add them up` : `sent ${peer} the gradients of the part of ${unit} that ${peer} owns`) + end;
 }
+
+/** What a rank lacks while it waits for a collective. */
+const WAITED_FOR = {
+  all_gather: (unit) => `the parts of ${unit} that it does not own`,
+  reduce_scatter: (unit) => `the others' gradients for its own part of ${unit}`,
+  all_reduce: (unit) => `the gradients of ${unit}, added up over all ranks`,
+};
 
 function waited(model, event) {
   const of = event.parent === null ? event : model.event(event.parent);
   const what = of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : event.unit ?? words(event.op);
-  return `waited ${duration(event.end - event.start)} for ${what}.`;
+  const lacking = of.unit && WAITED_FOR[of.op] ? `${WAITED_FOR[of.op](of.unit)} (${numbered(of)})` : what;
+  return `waited ${duration(event.end - event.start)} for ${lacking}.`;
 }
 
 /** A change of ownership: what is held from now on, and whether that is more or less than before. */
@@ -57,7 +67,8 @@ function hold(model, event) {
   const whole = model.units.find((unit) => unit.name === event.unit)?.padded || event.numel;
   if (now === 0) return `let go of ${what}: nothing of them is held any more.`;
   if (now < before) return `released ${what}: of ${exact(before)} elements it keeps ${exact(now)}.`;
-  if (now > before) return `now holds ${share(now, whole)} of ${what}.`;
+  const rest = before && now === whole && event.category === "parameters" ? `: its own ${exact(before)}, and the rest from the others` : "";
+  if (now > before) return `now holds ${share(now, whole)} of ${what}${rest}.`;
   return `still holds ${share(now, whole)} of ${what}.`;
 }
 

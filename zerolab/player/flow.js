@@ -8,44 +8,113 @@ export const MOVED = { all_gather: "parameters", reduce_scatter: "gradients", al
 /** More receivers than this make a thicket; then the arrows go to the nearest ones. */
 const MOST_ARROWS = 8;
 
+/** Bytes of an element. */
+const WIDTH = { float64: 8, float32: 4, bfloat16: 2, float16: 2 };
+
+/** Pixels between two rows that the size of a piece needs to be written there. */
+const LABEL_ROOM = 9;
+
 /**
- * The pieces of a collective that event `event` tells of: `[{ from, to, piece }]`, `piece` being the owner whose part
- * it is. A send or a receive is one piece; a collective is all that its rank sends. An all-reduce is two halves: first
- * every part goes to its owner to be added up, then the owner gives the sum to all.
+ * The pieces that event `event` tells of: `[{ category, from, to, piece }]`, `piece` being the owner whose part it is.
+ * A send or a receive is one piece; a collective is all that its rank sends, waiting for one all that its rank is sent;
+ * a unit that has become whole is what came from the others. An all-reduce is two halves: first every part goes to its
+ * owner to be added up, then the owner gives the sum to all.
  */
 export function sentPieces(model, event, time) {
-  if (event.peer !== null && event.parent !== null) {
-    const receiving = /recv/.test(event.op);
-    const [from, to] = receiving ? [event.peer, event.rank] : [event.rank, event.peer];
-    const { op } = model.event(event.parent);
-    return [{ op, from, to, piece: op === "all_gather" ? from : to }];
-  }
-  if (event.kind !== "collective" || !(event.op in MOVED)) return [];
-  const gathering = event.op === "all_gather" || (event.op === "all_reduce" && time >= (event.start + event.end) / 2);
-  const others = (event.group ?? Array.from({ length: model.worldSize }, (_, rank) => rank)).filter((rank) => rank !== event.rank);
-  const near = others.sort((a, b) => Math.abs(a - event.rank) - Math.abs(b - event.rank)).slice(0, MOST_ARROWS);
-  return near.map((to) => ({ op: event.op, from: event.rank, to, piece: gathering ? event.rank : to }));
+  if (event.op === "hold") return arrivals(model, event);
+  const whole = event.parent === null ? event : model.event(event.parent);
+  if (whole.kind !== "collective" || !(whole.op in MOVED)) return [];
+  const gathering = whole.op === "all_gather" || (whole.op === "all_reduce" && secondHalf(model, event, whole, time));
+  const piece = (from, to) => ({ category: MOVED[whole.op], from, to, piece: gathering ? from : to });
+  const { rank, peer } = event;
+  if (event.kind === "wait") return nearest(model, event).map((other) => piece(other, rank));
+  if (event.parent === null) return nearest(model, event).map((other) => piece(rank, other));
+  if (peer === null) return [];
+  return [/recv/.test(event.op) ? piece(peer, rank) : piece(rank, peer)];
 }
 
-/** Draws the pieces of `event` over the ownership pane. */
+function nearest(model, { group, rank }) {
+  const others = (group ?? Array.from({ length: model.worldSize }, (_, k) => k)).filter((other) => other !== rank);
+  return others.sort((a, b) => Math.abs(a - rank) - Math.abs(b - rank)).slice(0, MOST_ARROWS);
+}
+
+/** Whether an all-reduce is handing out sums: by its sends and receives where they are recorded, else after half its time. */
+function secondHalf(model, event, whole, time) {
+  if (event.peer !== null) return model.half(event.index) === 1;
+  return time >= (model.secondHalf(whole.index) ?? (whole.start + whole.end) / 2);
+}
+
+/** What has come from others since the holding before: the parts of owners that were not there and are now. */
+function arrivals(model, event) {
+  const unit = model.units.find(({ name }) => name === event.unit);
+  if (event.category !== "parameters" || !unit?.owners || !event.spans) return [];
+  const before = model.held(event.rank, event.category, event.unit, event.index - 1);
+  if (!before.length) return [];
+  const has = (spans, start, stop) => spans.some((from, k) => k % 2 === 0 && from <= start && spans[k + 1] >= stop);
+  const fresh = unit.owners.filter(([start, stop, owner]) => owner !== event.rank && has(event.spans, start, stop) && !has(before, start, stop));
+  return fresh.slice(0, MOST_ARROWS).map(([, , owner]) => ({ category: "parameters", from: owner, to: event.rank, piece: owner }));
+}
+
+/** Draws the pieces of `event` over the ownership pane, and gives those that it drew. */
 export function flow(pane, model, palette, event, time) {
-  for (const { op, from, to, piece } of sentPieces(model, event, time)) {
-    const [start, end] = [from, to].map((rank) => pane.cell(model.rowOf(rank), MOVED[op], event.unit));
+  const moving = sentPieces(model, event, time);
+  const unit = model.units.find(({ name }) => name === event.unit);
+  const drawn = [];
+  for (const { category, from, to, piece } of moving) {
+    const [start, end] = [from, to].map((rank) => pane.cell(model.rowOf(rank), category, event.unit));
     if (!start || !end || start.y === end.y) continue;
-    const x = start.x + ((piece + 0.5) * start.width) / model.worldSize;
+    const [left, right] = partOf(model, unit, piece);
+    for (const cell of [start, end]) frame(pane.over, palette, cell, left, right);
+    const x = start.x + ((left + right) / 2) * start.width;
     const down = end.y > start.y;
-    arrow(pane.over.context, palette, x, down ? start.y + start.height : start.y, down ? end.y : end.y + end.height);
+    arrow(pane.over.context, palette, piece, x, down ? start.y + start.height : start.y, down ? end.y : end.y + end.height);
+    drawn.push({ unit: event.unit, category, from, to, piece });
   }
+  if (drawn.length) label(pane, model, palette, event, unit, drawn);
+  return drawn;
+}
+
+/** From where to where a piece lies within its unit, as shares of its width. */
+function partOf(model, unit, piece) {
+  const owned = unit?.owners?.find(([, , owner]) => owner === piece);
+  return owned ? [owned[0] / unit.padded, owned[1] / unit.padded] : [piece / model.worldSize, (piece + 1) / model.worldSize];
+}
+
+function frame(pen, palette, cell, left, right) {
+  if (cell.height >= 5) pen.frame(cell.x + left * cell.width, cell.y, Math.max(2, (right - left) * cell.width), cell.height, palette.ink, 1.5);
+}
+
+/** How big a piece is, between the rows and beside the arrows of the event's rank. */
+function label(pane, model, palette, event, unit, moving) {
+  const row = model.rowOf(event.rank);
+  const cell = pane.cell(row, moving[0].category, event.unit);
+  const gap = pane.rows.pitch - pane.rows.row;
+  if (!cell || gap < LABEL_ROOM) return;
+  const last = row === model.rows.length - 1 || moving.every(({ from, to }) => model.rowOf(from === event.rank ? to : from) < row);
+  const top = pane.cell(row, null, event.unit).y;
+  const y = last ? top - gap / 2 : top + pane.rows.row + gap / 2;
+  const sending = moving[0].from === event.rank;
+  const many = moving.length > 1 ? (sending ? " to each" : " from each") : "";
+  const [left, right] = partOf(model, unit, moving[0].piece);
+  const size = event.op === "hold" ? bytes((right - left) * unit.padded * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
+  const text = `${size}${many}`;
+  const style = { colour: palette.ink, size: 10.5, weight: 600 };
+  const width = pane.over.widthOf(text, style);
+  const x = Math.max(pane.gutter.left, Math.min(cell.x + cell.width / 2 - width / 2, pane.over.width - width - 4));
+  pane.over.box(x - 3, y - 6.5, width + 6, 13, palette.paper);
+  pane.over.text(text, x, y, style);
 }
 
 /** The bytes of one piece in words: what a collective's rank must send, divided among the receivers. */
 export function pieceSize(model, event) {
-  const ranks = event.group ? event.group.length : model.worldSize;
-  const passes = event.op === "all_reduce" ? 2 : 1;
-  return ranks > 1 ? bytes(event.logicalBytes / (ranks - 1) / passes) : bytes(event.logicalBytes);
+  const whole = event.parent === null ? event : model.event(event.parent);
+  const ranks = whole.group ? whole.group.length : model.worldSize;
+  const passes = whole.op === "all_reduce" ? 2 : 1;
+  return bytes(whole.logicalBytes / Math.max(1, ranks - 1) / passes);
 }
 
-function arrow(context, palette, x, y0, y1) {
+/** An arrow in the colour of the piece's owner, edged so that it stands out from every bar that it crosses. */
+function arrow(context, palette, piece, x, y0, y1) {
   const tip = y1 > y0 ? 1 : -1;
   const draw = (stroke, width) => {
     context.strokeStyle = stroke;
@@ -59,6 +128,7 @@ function arrow(context, palette, x, y0, y1) {
     context.stroke();
   };
   context.lineJoin = context.lineCap = "round";
-  draw(palette.paper, 5);
-  draw(palette.ink, 2);
+  draw(palette.paper, 6);
+  draw(palette.ink, 3.5);
+  draw(palette.rankColour(piece), 1.75);
 }

@@ -1,5 +1,6 @@
 // The current moment as text in the page: what screen readers read and tests compare, because a canvas says nothing.
 
+import { caption } from "./caption.js";
 import { element } from "./dom.js";
 import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
@@ -15,7 +16,13 @@ function elements(model, rank, category, index) {
   return sum;
 }
 
-/** A table with a row per rank (of very many, those that are drawn): elements held of each category, and live bytes. Rewritten at most `EVERY` ms apart. */
+/** So many events before and after the current one are told in words; all of them would be a page of 20,000 sentences. */
+const AROUND = 10;
+
+/**
+ * A table with a row per rank (of very many, those that are drawn): elements held of each category, and live bytes; and
+ * a list with a sentence for each event around the current one. The player decides how often it is rewritten.
+ */
 export class Mirror {
   constructor(model) {
     this.model = model;
@@ -26,12 +33,14 @@ export class Mirror {
     const rows = this.ranks.map((rank) => this.#row(rank));
     const title = element("caption", {}, "What each rank holds after the current event");
     const table = element("table", {}, title, element("thead", {}, head), element("tbody", {}, ...rows));
-    this.element = element("div", { class: "zl-hidden zl-mirror" }, table);
+    this.list = element("ol", { "aria-label": "Events around the current one" });
+    this.element = element("div", { class: "zl-hidden zl-mirror" }, table, this.list);
   }
 
-  /** Writes the moment after event `index`. */
-  draw(index) {
+  /** Writes the moment after event `index`; the sentences only where it stays for a while. */
+  draw(index, playing) {
     const { model } = this;
+    if (!playing) this.#tell(index);
     this.cells.forEach((cells, place) => {
       const rank = this.ranks[place];
       const live = model.live(rank, index);
@@ -41,6 +50,14 @@ export class Mirror {
         cells[k].textContent = value === null ? "not recorded" : exact(value);
       });
     });
+  }
+
+  #tell(index) {
+    const first = Math.max(0, index - AROUND);
+    const last = Math.min(this.model.count - 1, index + AROUND);
+    const items = [];
+    for (let i = first; i <= last; i++) items.push(element("li", { value: i + 1, "aria-current": i === index ? "true" : null }, caption(this.model, i)));
+    this.list.replaceChildren(...items);
   }
 
   #row(rank) {

@@ -276,6 +276,31 @@ export class Model {
     return found;
   }
 
+  /** The sends and receives of collective `i` on its own rank, in the order in which they began. */
+  partsOf(i) {
+    if (!this.parts) {
+      this.parts = new Map();
+      const collective = this.payload.kinds.indexOf("collective") + 1;
+      const { parent, kind, seq } = this.columns;
+      for (let k = 0; k < this.count; k++) if (parent[k] >= 0 && kind[k] === collective) this.parts.set(parent[k], [...(this.parts.get(parent[k]) ?? []), k]);
+      for (const list of this.parts.values()) list.sort((a, b) => seq[a] - seq[b]);
+    }
+    return this.parts.get(i) ?? [];
+  }
+
+  /** Which half of its all-reduce a send or a receive belongs to: a second one to the same peer is of the second half. */
+  half(i) {
+    const { parent, op, peer } = this.columns;
+    const like = this.partsOf(parent[i]).filter((k) => op[k] === op[i] && peer[k] === peer[i]);
+    return like.indexOf(i);
+  }
+
+  /** When the second half of all-reduce `i` began on its rank; null where its sends and receives were not recorded. */
+  secondHalf(i) {
+    const first = this.partsOf(i).find((k) => this.half(k) === 1);
+    return first === undefined ? null : this.columns.t_start[first];
+  }
+
   /** The same collective on every rank, event `i` included; a send, a receive or a wait counts as its collective. */
   sameCollective(i) {
     const at = this.columns.parent[i] >= 0 ? this.columns.parent[i] : i;

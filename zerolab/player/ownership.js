@@ -54,7 +54,7 @@ export class Ownership {
     model.rows.forEach(({ rank }, row) => {
       for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : []) this.#flight(palette, model.event(flight), row);
     });
-    if (told) flow(this, model, palette, told, time);
+    this.moving = told ? flow(this, model, palette, told, time) : [];
   }
 
   /** What lies at a point: `{ rank, category, unit }`, `{ row }` in the gutter, or null. */
@@ -170,7 +170,9 @@ export class Ownership {
   }
 
   #ring(model, palette, event, lineWidth) {
-    const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[event.op], event.unit);
+    // A send, a receive or a wait is about what its collective moves.
+    const { op } = event.parent === null ? event : model.event(event.parent);
+    const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[op], event.unit);
     if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
   }
 }

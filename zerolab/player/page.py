@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-FRAME_HEIGHT = 830
+FRAME_HEIGHT = 850
 
 
 def _hash(text: str) -> str:

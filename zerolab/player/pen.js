@@ -75,6 +75,11 @@ export class Pen {
     return width;
   }
 
+  /** How wide a text is, in pixels. */
+  widthOf(text, { size = 11, weight = 400 }) {
+    return this.#measure(text, size, weight);
+  }
+
   /** Whether a text fits its room uncut. */
   fits(text, { size = 11, weight = 400, room = Infinity }) {
     return this.#measure(text, size, weight) <= room;

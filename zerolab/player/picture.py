@@ -6,23 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerolab.player import browser
 from zerolab.player.page import page
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 WIDTH = 960
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--font-render-hinting=none",
-    "--disable-lcd-text",
-)
 
 
 def moment(recording: "Recording") -> int:
@@ -57,26 +47,17 @@ def still(
     """
     try:
         from PIL import Image
-        from playwright.sync_api import sync_playwright
     except ImportError as error:
-        raise ImportError(f"A still needs playwright and Pillow ({error}): pip install 'zerolab[test]'.") from error
-    from zerolab.doctor import find_chromium
+        raise ImportError(f"A still needs Pillow ({error}): pip install 'zerolab[test]'.") from error
 
-    browser_path = chromium or find_chromium()
-    if not browser_path:
-        raise RuntimeError("A still needs Chromium, and none was found: install it, or set ZEROLAB_CHROMIUM to one.")
     shown = moment(recording) if event is None else event
     options = f"#still&theme={theme}&event={shown + 1}{'' if text else '&text=off'}"
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, browser.chromium(chromium) as started:
         file = Path(folder, "player.html")
         file.write_text(page(recording), encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path=str(browser_path), args=list(FLAGS))
-        try:
-            tab = browser.new_page(viewport={"width": WIDTH, "height": 900})
-            tab.goto(file.as_uri() + options)
-            shot = tab.locator(".zl-player").screenshot(animations="disabled")
-        finally:
-            browser.close()
+        tab = started.new_page(viewport={"width": WIDTH, "height": 900})
+        tab.goto(file.as_uri() + options)
+        shot = tab.locator(".zl-player").screenshot(animations="disabled")
     # Smoothed letters have thousands of colours; 128 look the same and take a third of the bytes.
     image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     image.save(path, "PNG", optimize=True)

@@ -10,6 +10,7 @@ import { Model, lastAtMost } from "./model.js";
 import { Palette } from "./palette.js";
 import { rowsOf } from "./rows.js";
 import { build, legends, tell } from "./scene.js";
+import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
 import { name } from "./transport.js";
 
@@ -28,6 +29,7 @@ export class Player {
     this.lens = new Lens(this.model);
     this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
+    this.story = new Story(this.model);
     this.clock = new Clock(this.model, (time) => this.#show(this.model.at(time), time), () => this.settle());
     build(this, host);
     listen(options.keyboard ?? this.root, this);
@@ -103,6 +105,7 @@ export class Player {
   play() {
     if (!this.model.count) return;
     if (this.index >= this.model.count - 1) this.goto(0);
+    this.followed = this.model.columns.rank[this.index];
     this.clock.play();
     this.settle();
   }
@@ -347,6 +350,10 @@ export class Player {
       this.caption.textContent = "This recording has no events: nothing ran while it was made.";
       return;
     }
+    // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.
+    const told = this.clock.playing ? lastAtMost(this.model.ofRank[this.followed], this.index) : -1;
+    const story = this.story.tell(told < 0 ? this.index : this.model.ofRank[this.followed][told]);
+    if (this.why.textContent !== story) this.why.textContent = story;
     const window = name(this.model.windowOf(this.index));
     this.where.textContent = window === event.phase ? window : `${window} · ${event.phase}`;
     this.caption.textContent = caption(this.model, this.index);
@@ -368,7 +375,7 @@ export class Player {
     clearTimeout(this.later);
     this.later = null;
     this.reported = at;
-    this.mirror.draw(this.index);
+    this.mirror.draw(this.index, this.clock.playing);
     this.options.changed?.(this);
   }
 }

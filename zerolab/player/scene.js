@@ -41,8 +41,9 @@ export function build(player, host) {
   Object.assign(player, { sections, panes, mirror: new Mirror(model), filterPanel: new FilterPanel(player), help: help() });
   player.transport = new Transport(player);
   player.caption = element("p", { class: "zl-sentence" });
+  player.why = element("p", { class: "zl-story" });
   player.where = element("span", { class: "zl-where" });
-  player.spoken = element("div", { class: "zl-caption", "aria-live": "polite", "aria-atomic": "true" }, player.where, player.caption);
+  player.spoken = element("div", { class: "zl-caption", "aria-live": "polite", "aria-atomic": "true" }, player.why, player.where, player.caption);
   player.root = element(
     "div", { class: "zl-player", tabindex: 0, role: "region", "aria-label": `Player: ${model.payload.title}`, "data-lm-suppress-shortcuts": "true" },
     head(player), player.spoken,
@@ -143,6 +144,8 @@ export function tell(player) {
     event,
     time: clock.time,
     caption: player.caption.textContent,
+    story: player.why.textContent,
+    moving: player.panes.ownership.moving ?? [],
     playing: clock.playing,
     speed: clock.speed,
     theme: player.palette.theme,

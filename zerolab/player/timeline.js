@@ -21,7 +21,7 @@ export class Timeline {
 
   layout(model, width) {
     this.gutter = gutter(width);
-    this.rows = rowHeights(model.rows.length, 2, 13, 9);
+    this.rows = rowHeights(model.rows.length, 2, 13, 6);
     this.height = this.rows.pitch * model.rows.length;
     this.order = model.rows.map((row) => drawn(model, model.ofRank[row.rank]));
     this.over.resize(width, this.height);
