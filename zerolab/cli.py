@@ -94,6 +94,7 @@ def _compare(arguments: Arguments) -> None:
         steps=arguments.steps,
         precision=arguments.precision,
         device=arguments.device,
+        progress=_progress_line(),
     )
     if arguments.json:
         write_json(arguments.json, comparison.rows)
@@ -110,6 +111,12 @@ def _add_simulate(commands: Any) -> None:
     parser.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
     parser.add_argument("--gpu", default="h100", help="v100, a100, h100, h200 or b200 (default: %(default)s)")
     parser.add_argument("--network", default="infiniband-ndr", help="between nodes (default: %(default)s)")
+    parser.add_argument(
+        "--bandwidth",
+        type=float,
+        metavar="GB/S",
+        help="of one GPU to other nodes, one direction, GB is 1e9 bytes (default: the network's)",
+    )
     parser.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
     parser.add_argument("--utilisation", type=float, default=0.4, help="part of the GPU's dense rate (default: 0.4)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
@@ -121,7 +128,8 @@ def _simulate(arguments: Arguments) -> None:
 
     options = ("precision", "rows", "length", "gpu", "network", "gpus_per_node", "utilisation")
     chosen = {name: getattr(arguments, name) for name in options}
-    simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
+    chosen["bandwidth"] = None if arguments.bandwidth is None else arguments.bandwidth * 1e9
+    simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen, progress=_progress_line())
     if arguments.json:
         write_json(arguments.json, simulation.rows)
     print(simulation.table(times=True))
@@ -210,6 +218,11 @@ def _progress(arguments: Arguments) -> None:
     from zerolab import progress
 
     print(progress.main(as_json=arguments.json, forget=arguments.reset))
+
+
+def _progress_line() -> Callable[[str], None] | None:
+    """Says on stderr what is being done, to a person who waits at a terminal; nobody else is told."""
+    return (lambda text: print(text, file=sys.stderr, flush=True)) if sys.stderr.isatty() else None
 
 
 def _check_folder(path: Path | None) -> None:

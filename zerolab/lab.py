@@ -64,6 +64,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
     steps: int = 5,
     precision: str = "fp32",
     device: str = "auto",
+    progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
 
@@ -78,6 +79,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         steps: training steps, at least 2: Adam makes its state in the first, so it is measured from the second on.
         precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
+        progress: called with a sentence as each stage begins.
 
     Raises:
         ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
@@ -89,7 +91,9 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
     layouts = partition(_build(model), world_size)
     feed = _feed(model, batches, world_size, steps)
     recordings, rows = {}, []
-    for stage in chosen:
+    for number, stage in enumerate(chosen, start=1):
+        if progress is not None:
+            progress(f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})")
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
         with Cluster(world_size=world_size, device=device) as cluster:
             training = partial(train, stage, model, feed, steps, device=cluster.device, precision=precision)

@@ -1,11 +1,18 @@
 """What a step would cost: a clock with two streams, alpha-beta collectives, and a roofline for everything else.
 
-A collective of B bytes over N ranks on a link of a seconds a message and b bytes a second takes, in one pass around a
-ring, (N - 1) a + (N - 1)/N B/b; an all_reduce is two passes (Thakur, Rabenseifner, Gropp 2005, "Optimization of
-Collective Communication Operations in MPICH", section 4). Over several nodes each GPU first exchanges with its peers
-on the other nodes, over the network, and then within its node (the same, section 5, and NCCL's rings do the like).
+A pass of B bytes over N ranks costs a seconds for each step of a ring and its share of B/b, b in bytes a second; an
+all_reduce is two passes, every other collective one. Over several nodes there are two ways, and the faster counts, as
+NCCL's tuner chooses (src/graph/tuning.cc):
+
+* one ring through all GPUs, which enters and leaves a node over all of its network cards at once:
+  (N - M) a + (M - 1) a' + (N - 1)/N B / min(b, G b') for M nodes of G GPUs, a' and b' of the network;
+* first between the nodes, each GPU with its peers, then within the node:
+  (M - 1) a' + (M - 1)/M B/(G b') + (G - 1) a + (G - 1)/G B/b
+  (Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH", section 4).
+
 Everything else takes as long as its operations at a stated utilisation, or as its bytes at the memory's bandwidth,
-whichever is longer (Williams, Waterman, Patterson 2009, "Roofline").
+whichever is longer (Williams, Waterman, Patterson 2009, "Roofline"). What is left out: that a collective slows down the
+computation beside it, the host's own time unless `operation_seconds` says it, and everything that a compiler fuses.
 """
 
 from dataclasses import dataclass
@@ -13,53 +20,79 @@ from dataclasses import dataclass
 from zerolab import catalog
 from zerolab.catalog import Gpu, Link
 
-PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
+PASSES = {"all_reduce": 2, "barrier": 2}  # every other collective is one
 
 
 @dataclass(frozen=True)
 class Hardware:
     """What the ranks run on: one GPU a rank, `gpus_per_node` of them joined by the GPU's link, nodes by `network`.
 
-    `utilisation` is the part of the datasheet's rate that matrix multiplications reach.
+    Args:
+        gpu: each rank's own.
+        network: between nodes, one card a GPU.
+        gpus_per_node: how many the GPU's own link joins.
+        utilisation: the part of the datasheet's rate that matrix multiplications reach.
+        memory_utilisation: the part of the memory's bandwidth that everything else reaches.
+        operation_seconds: what an operation takes besides; 0 for a GPU, which is kept busy while the host goes ahead.
+        overlap: whether communication runs beside computation; False where the same cores do both.
+
+    Raises ValueError for a count below 1, a part outside (0, 1], or negative seconds.
     """
 
     gpu: Gpu
     network: Link
     gpus_per_node: int = 8
     utilisation: float = 0.4
+    memory_utilisation: float = 1.0
+    operation_seconds: float = 0.0
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         if self.gpus_per_node < 1:
             raise ValueError(f"there are {self.gpus_per_node} GPUs in a node: it takes at least 1")
-        if not 0 < self.utilisation <= 1:
-            raise ValueError(f"the utilisation is {self.utilisation}: it is a part, above 0 and at most 1")
+        for name, part in (("utilisation", self.utilisation), ("memory utilisation", self.memory_utilisation)):
+            if not 0 < part <= 1:
+                raise ValueError(f"the {name} is {part}: it is a part, above 0 and at most 1")
+        if not self.operation_seconds >= 0:
+            raise ValueError(f"an operation takes {self.operation_seconds} seconds besides: give 0 or more")
 
     def describe(self) -> str:
         """The assumptions behind every second, in one sentence."""
         return (
             f"{self.gpu.name} at {self.utilisation:.0%} of its dense rate, {self.gpus_per_node} a node over "
-            f"{self.gpu.link}, nodes over {self.network.name}"
+            f"{self.gpu.link} ({catalog.link(self.gpu.link).bytes_per_second / 1e9:g} GB/s each way), "
+            f"nodes over {self.network.name} ({self.network.bytes_per_second / 1e9:g} GB/s a GPU)"
         )
 
     def collective_seconds(self, op: str, nbytes: int, ranks: int) -> float:
         """How long a collective over a whole buffer of `nbytes` takes `ranks` ranks."""
+        link = catalog.link(self.gpu.link)
         within, nodes = min(ranks, self.gpus_per_node), -(-ranks // self.gpus_per_node)
-        inner = ring_seconds(catalog.link(self.gpu.link), nbytes, within)
-        outer = ring_seconds(self.network, nbytes / within, nodes)
-        return PASSES.get(op, 1) * (inner + outer)
+        if nodes == 1:
+            return PASSES.get(op, 1) * ring_seconds(link, nbytes, ranks)
+        slowest = min(link.bytes_per_second, within * self.network.bytes_per_second)
+        latency = (ranks - nodes) * link.latency_seconds + (nodes - 1) * self.network.latency_seconds
+        ring = latency + (ranks - 1) / ranks * nbytes / slowest
+        by_level = ring_seconds(self.network, nbytes / within, nodes) + ring_seconds(link, nbytes, within)
+        return PASSES.get(op, 1) * min(ring, by_level)
 
     def compute_seconds(self, flops: float, nbytes: float, precision: str) -> float:
         """How long an operation takes that does `flops` operations and reads and writes `nbytes`."""
-        return max(flops / (self.gpu.flops[precision] * self.utilisation), nbytes / self.gpu.memory_bytes_per_second)
+        arithmetic = flops / (self.gpu.flops[precision] * self.utilisation)
+        memory = nbytes / (self.gpu.memory_bytes_per_second * self.memory_utilisation)
+        return max(arithmetic, memory) + self.operation_seconds
 
 
 def ring_seconds(link: Link, nbytes: float, ranks: int) -> float:
-    """One pass of `nbytes` around a ring of `ranks`: the model above."""
+    """One pass of `nbytes` around a ring of `ranks`: (N - 1) a + (N - 1)/N B/b."""
     return (ranks - 1) * link.latency_seconds + (ranks - 1) / ranks * nbytes / link.bytes_per_second
 
 
 class Clock:
-    """Two streams of one rank: computation, and communication that runs beside it until somebody waits for it."""
+    """Two streams of one rank: computation, and communication that runs beside it until somebody waits for it.
+
+    Collectives of one group run one after the other, in the order in which they were started, as NCCL's do.
+    """
 
     def __init__(self) -> None:
         self.computed = 0.0  # seconds until which the compute stream is busy
@@ -82,3 +115,42 @@ class Clock:
         """Computation stands still until a collective is done."""
         self.waited += max(until - self.computed, 0.0)
         self.computed = max(self.computed, until)
+
+
+@dataclass
+class Work:
+    """What a step consists of, counted while it is executed: the quantities that hardware turns into seconds."""
+
+    flops: float = 0.0  # of matrix multiplications
+    moved_bytes: float = 0.0  # read and written by all other operations
+    operations: int = 0
+    messages: int = 0  # steps of a ring, each of which costs a latency
+    sent_bytes: float = 0.0
+
+
+class Meter:
+    """Counts the work of what is executed, and advances the clock by what it takes on `hardware`."""
+
+    def __init__(self, clock: Clock, hardware: Hardware, precision: str) -> None:
+        self.clock, self.work = clock, Work()
+        self._hardware, self._precision = hardware, precision
+
+    def compute(self, flops: float, nbytes: float) -> None:
+        """An operation of `flops` arithmetic operations that reads and writes `nbytes`."""
+        work = self.work
+        work.operations += 1
+        if flops:
+            work.flops += flops
+        else:
+            work.moved_bytes += nbytes
+        self.clock.compute(self._hardware.compute_seconds(flops, nbytes, self._precision))
+
+    def communicate(self, op: str, nbytes: int, ranks: int) -> None:
+        """A collective over a whole buffer of `nbytes` is started on `ranks` ranks."""
+        passes = PASSES.get(op, 1)
+        self.work.messages += passes * (ranks - 1)
+        self.work.sent_bytes += passes * nbytes * (ranks - 1) / ranks
+        seconds = self._hardware.collective_seconds(op, nbytes, ranks)
+        self.clock.communicate(seconds)
+        if not self._hardware.overlap:
+            self.clock.wait(self.clock.communicated)

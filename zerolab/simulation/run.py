@@ -6,27 +6,25 @@ derived from rank 0 and the partition, and say so. Bytes are counted, not estima
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
+from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.lab import LEARNING_RATE, Comparison, ModelSource
 from zerolab.models import Batch
-from zerolab.recording.events import Event, RankRecording, UnitInfo
+from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recording import Recording
-from zerolab.simulation.costs import Clock, Hardware
+from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import FakeRecorder, timed, world
+from zerolab.simulation.shapes import META
 
 STEPS = 2  # Adam makes its state in the first
 SHOWN_RANKS = 8  # a recording of a thousand equal ranks would show nothing more
@@ -54,8 +52,11 @@ def simulate(
     length: int | None = None,
     gpu: str = "h100",
     network: str = "infiniband-ndr",
+    bandwidth: float | None = None,
     gpus_per_node: int = 8,
     utilisation: float = 0.4,
+    hardware: Hardware | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Simulation:
     """Runs two training steps of AdamW under each stage on a fake rank 0 of `world_size`.
 
@@ -69,26 +70,30 @@ def simulate(
         length: tokens a sequence; None takes all that the model's context holds.
         gpu: a name of `catalog.GPUS`; its memory is no limit here.
         network: a name of `catalog.LINKS`, between nodes.
+        bandwidth: bytes a second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
         gpus_per_node: ranks that the GPU's own link joins.
         utilisation: the part of the GPU's dense rate that matrix multiplications reach.
+        hardware: all of that in one, in place of the five before it.
+        progress: called with a sentence as each stage begins.
 
     Raises:
-        ValueError: an unknown name (with the nearest ones), counts below 1, a utilisation outside (0, 1].
+        ValueError: an unknown name (with the nearest ones), counts below 1, a bandwidth that is not above 0, a
+            utilisation outside (0, 1].
         RuntimeError: the model's control flow depends on values, an engine reads released memory, or this process is
             in a process group.
     """
     chosen = _checked(stages, world_size, precision)
-    hardware = Hardware(catalog.gpu(gpu), catalog.link(network), gpus_per_node, utilisation)
+    if hardware is None:
+        between = catalog.link(network)
+        between = between if bandwidth is None else replace(between, bytes_per_second=bandwidth)
+        hardware = Hardware(catalog.gpu(gpu), between, gpus_per_node, utilisation)
     prepare = partial(_prepare, model, batches, rows, length)
     recordings, found = {}, []
-    for stage in chosen:
-        try:
-            recordings[stage], layouts, seconds = _run(stage, world_size, prepare, precision, hardware)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise RuntimeError(
-                f"{error.func} needs values, and a simulated rank has none: take the branch on shapes, or train it"
-            ) from error
-        found.append(_row(recordings[stage], layouts, precision, seconds))
+    for number, stage in enumerate(chosen, start=1):
+        if progress is not None:
+            progress(f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})")
+        recordings[stage], layouts = _run(stage, world_size, prepare, precision, hardware)
+        found.append(_row(recordings[stage], layouts, precision))
     return Simulation(found, recordings, hardware)
 
 
@@ -103,22 +108,23 @@ def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> li
     return chosen
 
 
-Prepare = Callable[[FakeTensorMode], tuple[nn.Module, torch.Tensor, torch.Tensor]]
+Prepare = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
 
 
 def _prepare(
-    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, mode: FakeTensorMode
+    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None
 ) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The module and one rank's batch, all fake."""
+    """The module and one rank's batch, all of them shapes; called where whatever is made has no memory."""
     from zerolab import published
 
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
-            inputs, targets = models.batches(model, 1, 0, 1)[0]
-        return models.build(model), mode.from_tensor(inputs), mode.from_tensor(targets)
+            real = models.batches(model, 1, 0, 1)[0]
+        inputs, targets = _shapes_of(real)
+        return models.build(model), inputs, targets
     if isinstance(model, str):
         architecture = catalog.architecture(model)
-        tokens = length or architecture.context
+        tokens = architecture.context if length is None else length
         if rows < 1 or not 1 <= tokens <= architecture.context:
             raise ValueError(
                 f"a batch of {rows} rows of {tokens} tokens: {architecture.name} takes 1 row or more of 1 to "
@@ -130,45 +136,62 @@ def _prepare(
         raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
     if not batches:
         raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets) of one rank")
-    inputs, targets = batches[0]
-    return model(), mode.from_tensor(inputs), mode.from_tensor(targets)
+    inputs, targets = _shapes_of(batches[0])
+    return _without_memory(model()), inputs, targets
+
+
+def _shapes_of(values: Any) -> Any:
+    """The same nest of values, its tensors as shapes."""
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(META), values)
+
+
+def _without_memory(module: nn.Module) -> nn.Module:
+    """The module itself. Raises ValueError for one that was made elsewhere, or of values that lay somewhere."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.device != META and tensor.numel() > 1:
+            raise ValueError(
+                f"{name!r} has values already, and memory: build the whole module within the function that you pass"
+            )
+    return module
 
 
 def _run(
     stage: str, world_size: int, prepare: Prepare, precision: str, hardware: Hardware
-) -> tuple[Recording, list[FlatLayout], float]:
-    """One stage on rank 0: its recording with the ranks derived from it, the flats, and a step's seconds."""
+) -> tuple[Recording, list[FlatLayout]]:
+    """One stage on rank 0: its recording with the ranks derived from it, and the flats."""
     gc.collect()  # a stage before this one may still lie about, and the recorder would see it freed
     clock = Clock()
-    with world(world_size) as mode:
-        model, inputs, targets = prepare(mode)
+    meter = Meter(clock, hardware, precision)
+    with world(world_size) as shapes:
+        model, inputs, targets = prepare()
         layouts = partition(model, world_size)
-        with timed(clock, hardware, precision) as costs, FakeRecorder() as recorder:
+        with timed(shapes, meter), FakeRecorder() as recorder:
             engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
-            costs.know(engine)
-            for _ in range(STEPS):
-                begun, waited, costs.flops = clock.computed, clock.waited, 0.0
+            shapes.know(engine)
+            for _ in range(STEPS):  # what is told of is the last
+                begun, waited, meter.work = clock.computed, clock.waited, Work()
                 engine.training_step(inputs, targets, models.loss)
         executed = recorder.finish()
-    seconds = clock.computed - begun
-    figures = {"seconds": seconds, "exposed_communication_seconds": clock.waited - waited, "flops": costs.flops}
-    recording = _merge(executed, {"assumptions": hardware.describe(), **figures})
-    return recording, layouts, seconds
+    costs = {"assumptions": hardware.describe(), "seconds": clock.computed - begun}
+    costs |= {"exposed_communication_seconds": clock.waited - waited, **asdict(meter.work)}
+    return _merge(replace(executed, meta={**executed.meta, "device": hardware.gpu.name}), costs), layouts
 
 
 def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
-    shown = range(min(executed.world_size, SHOWN_RANKS))
-    recording = Recording.merge([derive(executed, rank) if rank else executed for rank in shown])
-    recording.meta["costs"] = costs
-    return recording
+    """Rank 0's recording, beside it the first ranks that are derived from it."""
+    one = Recording.merge([executed])
+    (rank0,) = one.ranks
+    ranks = [derive(rank0, rank) for rank in range(min(one.world_size, SHOWN_RANKS))]
+    meta = {**one.meta, "costs": costs}
+    return Recording(ranks, world_size=one.world_size, meta=meta, units=one.units, sources=one.sources)
 
 
 def derive(executed: RankRecording, rank: int) -> RankRecording:
     """What `rank` would have recorded, from what rank 0 did: the same, with its own shards in place of rank 0's."""
     if rank == executed.rank:
         return executed
-    units = {unit.name: unit for unit in executed.units}
-    events = tuple(_derived(event, rank, units, executed.world_size) for event in executed.events)
+    shards = {unit.name: unit.padded // executed.world_size for unit in executed.units}
+    events = tuple([_derived(event, rank, shards) for event in executed.events])
     text = f"rank {rank} did not run: it is derived from rank {executed.rank} and the partition"
     first = events[0] if events else None
     if first is not None:
@@ -176,19 +199,25 @@ def derive(executed: RankRecording, rank: int) -> RankRecording:
     return replace(executed, rank=rank, events=events, meta={**executed.meta, "derived": True})
 
 
-def _derived(event: Event, rank: int, units: dict[str, UnitInfo], world_size: int) -> Event:
-    spans = event.spans
-    unit = units.get(event.unit or "")
-    if spans and unit is not None:
-        shard = unit.padded // world_size
-        if spans == ((0, shard),) and world_size > 1:
-            spans = ((rank * shard, (rank + 1) * shard),)
-    return replace(event, rank=rank, spans=spans)
+_NAMES = [field.name for field in fields(Event)]
+_values_of = attrgetter(*_NAMES)
+_RANK, _SPANS = _NAMES.index("rank"), _NAMES.index("spans")
 
 
-def _row(recording: Recording, layouts: list[FlatLayout], precision: str, seconds: float) -> dict[str, Any]:
+def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
+    """The event as `rank` would have it. Not by `dataclasses.replace`, which takes three times as long."""
+    values = list(_values_of(event))
+    values[_RANK] = rank
+    shard = shards.get(event.unit or "")
+    if shard and event.spans == ((0, shard),):  # with one rank there is nobody to derive
+        values[_SPANS] = ((rank * shard, (rank + 1) * shard),)
+    return Event(*values)
+
+
+def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dict[str, Any]:
     """One stage's row, as `compare` has it."""
     meta: dict[str, Any] = recording.ranks[0].meta
+    costs: Any = recording.meta["costs"]
     stage, world_size = str(recording.meta["stage"]), recording.world_size
     num_params = sum(layout.numel for layout in layouts)
     terms = theory.terms(stage, layouts, world_size, precision)
@@ -206,6 +235,6 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, second
             "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
             "wire_bytes": None,
         },
-        "step_seconds": seconds,
+        "step_seconds": costs["seconds"],
         "ranks": [{"rank": rank, **shared, "derived": rank > 0} for rank in range(world_size)],
     }

@@ -1,0 +1,265 @@
+"""Executes operations on shapes alone: torch's meta tensors have a size, a type and a storage, and no memory.
+
+Whatever makes a tensor makes it there, so a model of any size can be built and trained; single numbers (Adam's step
+counter) stay real, because code asks for their values. Two things that real ranks notice a meta tensor does not, and
+so they are looked for here: an operation that needs values, and one that reads a storage that has been released.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry
+
+from zerolab.recording import c10d
+from zerolab.simulation.costs import Meter
+
+META = torch.device("meta")
+_ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch nothing
+_LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # of a table they read a few places
+_OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  (torch names it so)
+_ATTENTION = {  # matrix multiplications [length, size] x [size, length] or the like; backward computes one again
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (5, 1),
+}
+
+
+class Kind(NamedTuple):
+    """What is known of an operation; found out once for each."""
+
+    effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "computes"
+    places: bool  # it may be told a device
+    needs_values: bool
+    looks_up: bool
+    overwrites: bool
+    is_fresh: bool  # its results are new tensors, whose shapes follow from the arguments'
+    flops: Any  # a formula, or None
+    func: Any  # kept, so that no other operation gets its `id`
+
+
+class Outcome(NamedTuple):
+    """What an operation gives for arguments of some shapes, and what it takes; equal blocks ask for it again."""
+
+    results: Any  # (shape, stride, dtype), or None, or a tuple of these
+    flops: float
+    nbytes: int
+
+
+class Shapes(TorchDispatchMode):
+    """While active, every tensor that is made has no memory; `meter`, where there is one, hears what is executed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        self.meter: Meter | None = None
+        self._engine: Any = None
+        self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
+        self._known: dict[Any, Outcome] = {}
+        self._nothing = torch.empty(0)  # what the fake group is given to send
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: else torch imports its compiler for the first operation."""
+        return False
+
+    def know(self, engine: Any) -> None:
+        """Learns which unit a released storage belongs to, to name it."""
+        self._engine = engine
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Executes the operation; called a hundred thousand times a simulation, so it does no more than it must."""
+        keywords = kwargs or {}
+        kind = self._kinds.get(id(func))
+        if kind is None:
+            kind = self._kinds[id(func)] = _kind_of(func)
+        if kind.places and not _is_real(args):
+            keywords = {**keywords, "device": META}
+        if kind.effect == "free":
+            return func(*args, **keywords)
+        if kind.effect == "communicates":
+            return self._communicate(func, args)
+        if kind.effect == "lifts":
+            return func(*args) if args[0].numel() == 1 else args[0].to(META)
+        if kind.needs_values and not _is_real(args) and _needs_values(func, args):
+            raise _ValuesNeededError(func)
+        return self._compute(kind, args, keywords)
+
+    def _compute(self, kind: Kind, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Executes, or makes what the same operation gave for equal shapes: many of torch's forms are slow Python."""
+        func = kind.func
+        read = self._bytes_read(func, args)
+        key = (id(func), _shape_of(args), _shape_of(tuple(keywords.items()))) if kind.is_fresh else None
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            results, flops, nbytes = known
+            self._tell(flops, nbytes)
+            return _make(results)
+        try:
+            result = func(*args, **keywords)
+        except NotImplementedError as error:
+            raise RuntimeError(
+                f"{func} cannot be simulated: torch cannot execute it without values; train it on real ranks"
+            ) from error
+        written = _bytes_of(result)
+        if kind.looks_up:
+            read = written
+        elif kind.overwrites:
+            read -= written
+        flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
+        if key is not None and _has_no_memory(result):
+            self._known[key] = Outcome(_recipe_of(result), flops, read + written)
+        self._tell(flops, read + written)
+        return result
+
+    def _tell(self, flops: float, nbytes: int) -> None:
+        if self.meter is not None:
+            self.meter.compute(flops, nbytes)
+
+    def _bytes_read(self, func: Any, values: Iterable[Any]) -> int:
+        """Bytes of all tensors among the arguments; refuses one whose memory was released."""
+        total, last = 0, None
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value is last:  # squared: read once
+                    continue
+                last = value
+                nbytes = value.nbytes
+                if nbytes and not value.untyped_storage().nbytes():
+                    self._refuse(func, value)
+                total += nbytes
+            elif value.__class__ is list or value.__class__ is tuple:
+                total += self._bytes_read(func, value)
+        return total
+
+    def _communicate(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """The fake group sends nothing, so it is given nothing; the request is read off the real arguments."""
+        request = c10d.read(func, args)
+        if request is not None:
+            self._bytes_read(func, request.tensors)
+            if self.meter is not None:
+                self.meter.communicate(request.op, request.nbytes, len(request.ranks))
+        return func(*tree_map_only(torch.Tensor, lambda _: self._nothing, args))
+
+    def _refuse(self, func: Any, tensor: torch.Tensor) -> None:
+        key = tensor.untyped_storage()._cdata  # noqa: SLF001  (storages have no public identity)
+        flats = self._engine.flats if self._engine is not None else []
+        names = [flat.layout.name for flat in flats if flat.whole.untyped_storage()._cdata == key]  # noqa: SLF001
+        of = f" of unit {names[0]!r}" if names else ""
+        raise RuntimeError(
+            f"{func} reads memory{of} that was released: on real ranks this is a crash; gather the unit before its use"
+        )
+
+
+def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **keywords: Any) -> Any:
+    """`scaled_dot_product_attention` as the CPU and GPUs do it, fused: no matrix of all pairs is ever stored.
+
+    torch chooses by the device, and for meta it takes the unfused form, whose activations real ranks do not have.
+    """
+    if query.device != META or query.dim() != 4 or args or set(keywords) - {"is_causal", "scale", "enable_gqa"}:
+        return original(query, key, value, *args, **keywords)
+    keywords.pop("enable_gqa", None)  # the fused form shares heads by itself
+    return _FLASH(query, key, value, 0.0, keywords.pop("is_causal", False), **keywords)[0]
+
+
+def _kind_of(func: Any) -> Kind:
+    schema = func._schema  # noqa: SLF001  (it has no public name)
+    namespace, name = schema.name.split("::")
+    aliases = [value.alias_info for value in schema.returns]
+    is_view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    tags = func.tags
+    needs = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    if namespace == "c10d":
+        effect = "communicates"
+    elif name in ("lift", "lift_fresh", "lift_fresh_copy"):
+        effect = "lifts"
+    elif namespace != "aten" or name in _ALLOCATIONS or (is_view and not needs):
+        effect = "free"
+    else:
+        effect = "computes"
+    is_fresh = (
+        bool(aliases)
+        and all(alias is None for alias in aliases)
+        and name not in ("_unsafe_view", "_local_scalar_dense")
+    )
+    places = any(argument.name == "device" for argument in schema.arguments)
+    flops = _flops_of(func, schema.name)
+    return Kind(effect, places, needs, name in _LOOK_UPS, name in _OVERWRITES, is_fresh and not needs, flops, func)
+
+
+def _flops_of(func: Any, name: str) -> Any:
+    """A formula of (args, keywords, result), as torch's own counter has it; attention on CPU is not in its list."""
+    formula = flop_registry.get(func.overloadpacket)
+    if formula is not None:
+        return lambda args, keywords, result: float(formula(*args, **keywords, out_val=result))
+    if name not in _ATTENTION:
+        return None
+    multiplications, first = _ATTENTION[name]
+    return lambda args, *_: float(2 * multiplications * args[first].numel() * args[first + 1].shape[-2])
+
+
+def _is_real(args: tuple[Any, ...]) -> bool:
+    """Whether an operation works on one of the few tensors that have values."""
+    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].device != META
+
+
+def _needs_values(func: Any, args: tuple[Any, ...]) -> bool:
+    """Looking up by numbers gives a known shape; only by a mask it depends on values."""
+    if func.overloadpacket is not torch.ops.aten.index:
+        return True
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+
+
+def _shape_of(value: Any) -> Any:
+    """What a result's shape depends on, as something that can be compared: 1, 1.0 and True are different numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.is_meta
+    if value.__class__ is tuple or value.__class__ is list:
+        return tuple([_shape_of(part) for part in value])
+    return value.__class__, value
+
+
+def _has_no_memory(result: Any) -> bool:
+    """Whether another such result can be made: numbers, and the few tensors that have values, are computed."""
+    if isinstance(result, (tuple, list)):
+        return all(_has_no_memory(part) for part in result)
+    return result is None or (isinstance(result, torch.Tensor) and result.is_meta)
+
+
+def _recipe_of(result: Any) -> Any:
+    """What `_make` needs to make another such result."""
+    if isinstance(result, torch.Tensor):
+        return torch.Size(result.shape), result.stride(), result.dtype
+    return None if result is None else [_recipe_of(part) for part in result]
+
+
+def _make(recipe: Any) -> Any:
+    if recipe is None:
+        return None
+    if recipe.__class__ is list:
+        return tuple([_make(part) for part in recipe])
+    shape, stride, dtype = recipe
+    return torch.empty_strided(shape, stride, dtype=dtype, device=META)
+
+
+def _bytes_of(result: Any) -> int:
+    if isinstance(result, torch.Tensor):
+        return result.nbytes
+    return sum(_bytes_of(part) for part in result) if isinstance(result, (tuple, list)) else 0
+
+
+class _ValuesNeededError(RuntimeError):
+    """An operation asked a tensor without memory for values."""
+
+    def __init__(self, func: Any) -> None:
+        super().__init__(
+            f"{func} needs values, and a simulated rank has none: take the branch on shapes, or train it on real ranks"
+        )
+
+
+FUSED = (functional, "scaled_dot_product_attention", attention)
+"""What to replace while shapes are executed, as `patches.replace` takes it."""
