@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from zerolab.runtime import devices, idle
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import Outcome, RankError
 from zerolab.runtime.launch import launcher
@@ -25,33 +26,38 @@ class Cluster:
     """Real ranks under this process: `world_size` processes joined by torch.distributed, kept from call to call.
 
     They are ready, with the process group made and a first all_reduce done, when the constructor returns. A rank that
-    raises, dies or hangs ends the call with an error that names it, and the next call runs on fresh ranks.
+    raises, dies or hangs ends the call with an error that names it, and the next call runs on fresh ranks. Ranks that
+    idle for 20 minutes (`ZEROLAB_IDLE_MINUTES`) end, and the next call starts fresh ones.
 
     Args:
         world_size: number of ranks; by default as many as there are GPUs if there are two or more, else 4.
-        device: "cpu", "cuda", or "auto": GPUs where there are any. More ranks than GPUs share them, over gloo.
+        device: "cpu", "cuda", or "auto": GPUs where there are any with more than 2 GB free a rank. More ranks than
+            GPUs share them, over gloo. `ZEROLAB_DEVICES=0,2` or `cpu` chooses among those that are visible.
         timeout: seconds that a rank may wait in one collective while no other rank moves.
 
     Raises:
-        TypeError, ValueError: an argument that makes no sense; the message has the value and the remedy.
+        TypeError, ValueError: an argument that makes no sense, more ranks than the memory holds or the host allows
+            (`ZEROLAB_MAX_RANKS`), or a GPU that ranks cannot use; the message has the value and the remedy.
         RankError: a rank could not join the process group.
     """
 
     def __init__(self, world_size: int | None = None, device: str = "auto", timeout: float = 20.0) -> None:
         _check(world_size, device, timeout)
+        idle_limit = idle.limit()
+        if world_size is not None:
+            devices.check_limits(world_size)
         if device != "cuda":  # where one must look first whether there is a GPU at all
             launcher()  # it imports torch in the background while this process does the same
-        gpus = _gpus(device)
-        self.device = "cuda" if gpus else "cpu"
-        self.world_size = world_size or (gpus if gpus > 1 else 4)
+        choice = devices.choose(world_size, device)
+        for note in choice.notes:
+            print(note)
+        self.world_size, self.device, self._gpus = choice.world_size, choice.device, choice.gpus
         self.timeout = float(timeout)
-        self._shared_gpus = 0 < gpus < self.world_size
-        if self._shared_gpus:
-            print(f"{self.world_size} ranks share {gpus} GPU{'s' * (gpus > 1)}: they communicate over gloo, not NCCL")
         self._busy = threading.Lock()
         self._closed = self._lost = False
         self._ranks: Ranks | None = None
         self._start()
+        self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
         _open[id(self)] = self
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -80,6 +86,7 @@ class Cluster:
     def close(self) -> None:
         """Ends the ranks. Calling it again does nothing."""
         self._closed = True
+        self._idle.stop()
         _open.pop(id(self), None)
         self._let_go()
 
@@ -125,6 +132,7 @@ class Cluster:
                 error.outcomes = []  # a notebook keeps its last error, and need not keep all results with it
             raise
         finally:
+            self._idle.touch()
             self._busy.release()
 
     def _usable_ranks(self) -> "Ranks":
@@ -142,10 +150,22 @@ class Cluster:
         from zerolab.runtime.ranks import Ranks
 
         self._sent_cells = Cells()
-        self._ranks = Ranks(self.world_size, self.device, shared_gpus=self._shared_gpus)
+        self._ranks = Ranks(self.world_size, self._gpus)
         self._finalizer = weakref.finalize(self, self._ranks.kill)
         self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
         return self._ranks
+
+    def _end_idle_ranks(self) -> None:
+        """Gives their memory back, unless somebody runs something just now; the next call starts fresh ones."""
+        if self._ranks is None or not self._busy.acquire(blocking=False):
+            return
+        try:
+            self._lost = True
+            self._let_go()
+        finally:
+            self._busy.release()
+        minutes = f"{idle.limit() / 60:g} minutes"
+        print(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones", flush=True)
 
     def _let_go(self) -> None:
         if self._ranks is not None:
@@ -181,15 +201,3 @@ def _check(world_size: object, device: object, timeout: object) -> None:
         raise TypeError(f"timeout is {timeout!r}, not a number; give seconds, such as 20.0")
     if math.isnan(timeout) or timeout <= 0:
         raise ValueError(f"timeout is {timeout!r}, but waiting takes time; give seconds above 0, such as 20.0")
-
-
-def _gpus(device: str) -> int:
-    """How many GPUs the ranks use: those that CUDA_VISIBLE_DEVICES shows, 0 on the CPU."""
-    import torch
-
-    found = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
-    if device == "cuda" and found == 0:
-        raise ValueError(
-            "device is 'cuda', but torch sees no GPU here; use device='cpu' or look at CUDA_VISIBLE_DEVICES"
-        )
-    return found

@@ -19,8 +19,7 @@ class Setup(NamedTuple):
 
     rank: int
     world_size: int
-    device: str
-    shared_gpus: bool  # more ranks than GPUs: they share them, over gloo
+    gpus: tuple[int, ...]  # torch's numbers, dealt out in turn; none: the CPU; fewer than ranks: shared, over gloo
     environment: dict[str, str]
     folder: str
     path: list[str]

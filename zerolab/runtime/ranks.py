@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
+from zerolab.runtime import machine
 from zerolab.runtime.board import Board
 from zerolab.runtime.call import Call
 from zerolab.runtime.handover import Fds, Setup
@@ -41,7 +42,7 @@ class Member:
 class Ranks:
     """World-size processes in one process group. After a failure they are replaced, never repaired."""
 
-    def __init__(self, world_size: int, device: str, *, shared_gpus: bool) -> None:
+    def __init__(self, world_size: int, gpus: tuple[int, ...]) -> None:
         self._launcher = launcher()
         self._selector = selectors.DefaultSelector()
         self._files = [_nameless_file(Board.size(world_size)), _nameless_file(0)]
@@ -50,7 +51,7 @@ class Ranks:
         try:
             for rank in range(world_size):
                 self.members.append(self._start(rank))
-                setup = _setup(rank, world_size, device, shared_gpus)
+                setup = _setup(rank, world_size, gpus)
                 self.members[rank].commands.send_bytes(pickle.dumps(setup))
             self._register()
             Call(self, range(world_size), Output(), START_LIMIT).finish()
@@ -143,6 +144,5 @@ def _nameless_file(size: int) -> IO[bytes]:
     return file
 
 
-def _setup(rank: int, world_size: int, device: str, shared_gpus: bool) -> Setup:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Setup(rank, world_size, device, shared_gpus, dict(os.environ), str(Path.cwd()), list(sys.path), cores)
+def _setup(rank: int, world_size: int, gpus: tuple[int, ...]) -> Setup:
+    return Setup(rank, world_size, gpus, dict(os.environ), str(Path.cwd()), list(sys.path), machine.cores())

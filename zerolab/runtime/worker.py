@@ -88,10 +88,10 @@ def _join(setup: Setup, inherited: Fds) -> None:
     counter.install()
     counter.attach(Board(inherited.board, setup.world_size), setup.rank)
     device = None
-    if setup.device == "cuda":
-        device = torch.device("cuda", setup.rank % torch.cuda.device_count())
+    if setup.gpus:
+        device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
         torch.cuda.set_device(device)
-    backend = "cpu:gloo,cuda:nccl" if device is not None and not setup.shared_gpus else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if len(setup.gpus) >= setup.world_size else "gloo"
     store = dist.FileStore(_path_of(inherited.store), setup.world_size)
     dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
     dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining

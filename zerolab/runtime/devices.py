@@ -1,0 +1,174 @@
+"""Where ranks compute, and how many there may be: what was asked for, what is free, what the host allows.
+
+`CUDA_VISIBLE_DEVICES` is respected and never rewritten: the ranks see what the kernel sees. `ZEROLAB_DEVICES` chooses
+among what is visible (`ZEROLAB_DEVICES=0,2`, or `cpu`), `ZEROLAB_MAX_RANKS` limits the number of ranks of a cluster.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zerolab.runtime.machine import Card, cards, memory
+
+RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself before the first model; a test holds it
+BASE_BYTES = 500_000_000  # the fork server with torch in it; the kernel is there already
+CARD_BYTES_A_RANK = 2_000_000_000  # what must be free on a card for each rank on it before "auto" takes it
+DEFAULT_RANKS = 4
+
+
+class Choice(NamedTuple):
+    """Where a cluster's ranks compute."""
+
+    world_size: int
+    gpus: tuple[int, ...]  # torch's numbers of the GPUs; none: the CPU
+    notes: tuple[str, ...]  # what a person should know of it
+
+    @property
+    def device(self) -> str:
+        """`cuda` or `cpu`."""
+        return "cuda" if self.gpus else "cpu"
+
+
+def choose(world_size: int | None, device: str) -> Choice:
+    """Decides on GPUs and ranks for a new cluster.
+
+    Raises:
+        ValueError: more ranks than allowed or than fit, no GPU for `device="cuda"`, or a card that ranks cannot use.
+    """
+    gpus, notes = _gpus(device, world_size)
+    size = world_size or _default_size(len(gpus), os.environ)
+    check_limits(size)
+    if 0 < len(gpus) < size:
+        count = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}"
+        notes = (*notes, f"{size} ranks share {count}: they communicate over gloo, not NCCL")
+    return Choice(size, gpus[:size], notes)
+
+
+def check_limits(world_size: int) -> None:
+    """Raises ValueError for more ranks than the host allows, or than main memory holds."""
+    check_allowed(world_size, os.environ)
+    check_memory(world_size, memory()[1])
+
+
+def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    named = named_devices(os.environ)
+    if device == "cpu" or (device == "auto" and named == ()):
+        return (), ()
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    visible = [number for number in (range(count) if named is None else named) if number < count]
+    if device == "cuda":
+        if not visible:
+            raise ValueError(
+                "device is 'cuda', but torch sees no GPU here; use device='cpu' or look at CUDA_VISIBLE_DEVICES"
+                + (" and ZEROLAB_DEVICES" if named is not None else "")
+            )
+        check_usable({number: card for number, card in enumerate(cards()) if number in visible})
+        return tuple(visible), ()
+    return free_gpus(visible, dict(enumerate(cards())), world_size) if visible else ((), ())
+
+
+def named_devices(environment: Mapping[str, str]) -> tuple[int, ...] | None:
+    """The GPUs that `ZEROLAB_DEVICES` names, by torch's numbers; () for `cpu`, None if it is not set.
+
+    Raises ValueError for anything else.
+    """
+    value = environment.get("ZEROLAB_DEVICES", "").strip()
+    if not value:
+        return None
+    if value == "cpu":
+        return ()
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise ValueError(f"ZEROLAB_DEVICES is {value!r}; give numbers of visible GPUs such as 0,1, or cpu, or unset it")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def check_usable(chosen: Mapping[int, Card]) -> None:
+    """Raises ValueError if ranks cannot use one of these cards, by its name."""
+    for number, card in chosen.items():
+        if reason := unusable(card):
+            raise ValueError(f"GPU {number}, {card['name']}, {reason}; use device='cpu', or other GPUs")
+
+
+def unusable(card: Card) -> str:
+    """Why ranks cannot use a card; empty if they can."""
+    if card["compute_mode"].startswith(("Exclusive", "Prohibited")):
+        mode = card["compute_mode"]
+        return f"is in compute mode {mode}, where ranks cannot share it (an administrator's nvidia-smi -c DEFAULT)"
+    if card["mig"] == "Enabled":
+        return "is cut into MIG slices, which ranks cannot talk across (an administrator's nvidia-smi -mig 0)"
+    return ""
+
+
+def free_gpus(
+    visible: list[int], listed: Mapping[int, Card], world_size: int | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The visible GPUs with room for their share of ranks, and notes on those that are left out.
+
+    Args:
+        visible: torch's numbers.
+        listed: the driver's description by torch's number; a GPU that it does not list is taken on trust.
+        world_size: number of ranks, None for the default.
+    """
+    gpus = [number for number in visible if number not in listed or not unusable(listed[number])]
+    notes = [
+        f"GPU {number}, {listed[number]['name']}, {unusable(listed[number])}: not used"
+        for number in visible
+        if number not in gpus
+    ]
+    while gpus:
+        ranks = world_size or (len(gpus) if len(gpus) > 1 else DEFAULT_RANKS)
+        needed = -(-ranks // len(gpus)) * CARD_BYTES_A_RANK
+        full = [number for number in gpus if number in listed and _free(listed[number]) <= needed]
+        if not full:
+            break
+        # Leaving one out gives the others more ranks each, so look again; the fullest goes first.
+        worst = min(full, key=lambda number: _free(listed[number]))
+        gpus.remove(worst)
+        free = f"{_free(listed[worst]) / 1e9:.1f} GB free of the {needed / 1e9:.0f} GB that its ranks need"
+        notes.append(f"GPU {worst}, {listed[worst]['name']}, has {free}: not used")
+    if notes and not gpus:
+        notes.append("so the ranks compute on the CPU; device='cuda' insists")
+    return tuple(gpus), tuple(notes)
+
+
+def _free(card: Card) -> int:
+    return card["memory_free"] if card["memory_total"] else memory()[1]
+
+
+def _default_size(gpus: int, environment: Mapping[str, str]) -> int:
+    size = gpus if gpus > 1 else DEFAULT_RANKS
+    return min(size, max_ranks(environment) or size)
+
+
+def max_ranks(environment: Mapping[str, str]) -> int | None:
+    """What `ZEROLAB_MAX_RANKS` allows, None without it. Raises ValueError if it is no number above 0."""
+    value = environment.get("ZEROLAB_MAX_RANKS", "").strip()
+    if not value:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError(f"ZEROLAB_MAX_RANKS is {value!r}; give a number of ranks, such as 8, or unset it")
+    return int(value)
+
+
+def check_allowed(world_size: int, environment: Mapping[str, str]) -> None:
+    """Raises ValueError for more ranks than `ZEROLAB_MAX_RANKS`."""
+    allowed = max_ranks(environment)
+    if allowed is not None and world_size > allowed:
+        raise ValueError(
+            f"world_size is {world_size}, and ZEROLAB_MAX_RANKS allows {allowed} on this machine; ask for fewer ranks"
+        )
+
+
+def check_memory(world_size: int, available: int) -> None:
+    """Raises ValueError for more ranks than main memory holds before they have trained anything."""
+    needed = BASE_BYTES + world_size * RANK_BYTES
+    if needed > available:
+        fit = max(0, (available - BASE_BYTES) // RANK_BYTES)
+        raise ValueError(
+            f"world_size is {world_size}: so many ranks need {needed / 1e9:.1f} GB of main memory before the first "
+            f"model, and {available / 1e9:.1f} GB are free; "
+            + (f"at most {fit} fit" if fit else "free some, or use a larger machine")
+        )

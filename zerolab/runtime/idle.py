@@ -1,0 +1,56 @@
+"""Ends the ranks of a notebook that nobody uses any more: on a shared machine their memory is somebody else's."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+
+MINUTES = 20.0
+VARIABLE = "ZEROLAB_IDLE_MINUTES"
+
+
+class IdleWatch:
+    """Calls `expired(owner)` whenever the owner was not touched for so many seconds.
+
+    The thread knows the owner only weakly: an object that is forgotten is not kept alive by being watched.
+    """
+
+    def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
+        self._stopped = threading.Event()
+        self._owner = weakref.ref(owner, lambda _: self.stop())
+        self._expired, self._seconds, self._touched = expired, seconds, time.monotonic()
+        if seconds > 0:
+            threading.Thread(target=self._watch, name="zerolab-idle", daemon=True).start()
+
+    def touch(self) -> None:
+        """Somebody is there: the time begins anew. Costs next to nothing, for it is done at every call."""
+        self._touched = time.monotonic()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(max(0.0, self._touched + self._seconds - time.monotonic())):
+            if time.monotonic() - self._touched >= self._seconds:
+                self.touch()
+                owner = self._owner()
+                if owner is not None:
+                    self._expired(owner)
+                del owner  # or this thread would keep it until the next look
+
+
+def limit(environment: Mapping[str, str] = os.environ) -> float:
+    """Seconds after which idle ranks end: 20 minutes, or what `ZEROLAB_IDLE_MINUTES` says; 0 for never.
+
+    Raises ValueError if it is no number from 0 up.
+    """
+    value = environment.get(VARIABLE, "").strip()
+    try:
+        minutes = float(value) if value else MINUTES
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < float("inf"):
+        raise ValueError(f"{VARIABLE} is {value!r}; give minutes such as 20, or 0 to keep idle ranks")
+    return 60 * minutes

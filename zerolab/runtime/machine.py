@@ -1,0 +1,158 @@
+"""What this machine has: cards as their driver lists them, main memory within the container's limit, cores.
+
+Nothing here touches a GPU: asking a driver for its memory must not cost a shared box any of it. Imports no torch.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+CARD_FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "compute_mode", "mig.mode.current")
+MEBIBYTE = 2**20
+CGROUP = Path("/sys/fs/cgroup")
+_LIMIT_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))  # v2, v1
+
+
+class Card(TypedDict):
+    """One GPU as its driver describes it; memory in bytes, 0 where it shares the main memory."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total: int
+    memory_free: int
+    compute_mode: str
+    mig: str
+
+
+def ask_driver(*arguments: str) -> str:
+    """What `nvidia-smi` answers; empty where there is no driver, or one that does not answer."""
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", *arguments],  # noqa: S607  (wherever the box keeps it)
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return asked.stdout
+
+
+def cards() -> list[Card]:
+    """The cards that `nvidia-smi` lists and `CUDA_VISIBLE_DEVICES` leaves visible, in the order in which torch counts.
+
+    torch counts as `CUDA_VISIBLE_DEVICES` lists, so entry `i` is its device `i`; of a box with different models that
+    is certain only with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+    """
+    answer = ask_driver(f"--query-gpu={','.join(CARD_FIELDS)}", "--format=csv,noheader,nounits")
+    return _visible([_card(line) for line in answer.splitlines() if line.count(",") == len(CARD_FIELDS) - 1])
+
+
+def _card(line: str) -> Card:
+    index, uuid, name, total, free, mode, mig = (field.strip() for field in line.split(","))
+    return Card(
+        index=int(index),
+        uuid=uuid,
+        name=name,
+        memory_total=_number(total) * MEBIBYTE,
+        memory_free=_number(free) * MEBIBYTE,
+        compute_mode=mode,
+        mig=mig,
+    )
+
+
+def _number(field: str) -> int:
+    return int(field) if field.isdigit() else 0
+
+
+def _visible(found: list[Card]) -> list[Card]:
+    """As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names nothing."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return found
+    visible: list[Card] = []
+    for part in (part.strip() for part in chosen.split(",")):
+        # A slice of a card is named MIG-..., and stands for its card, which is then refused by name.
+        named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
+        if not named:
+            break
+        visible += named[:1]
+    return visible
+
+
+def _names(part: str, card: Card) -> bool:
+    return part == str(card["index"]) or (part.startswith("GPU-") and card["uuid"].startswith(part))
+
+
+def links(topology: str) -> dict[str, list[str]]:
+    """How cards reach each other, from `nvidia-smi topo -m`: the kind of link, such as NV18 or SYS, and the pairs."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", topology)  # the header is underlined
+    rows = [line.split() for line in text.splitlines() if re.match(r"\s*GPU\d+\s", line)]
+    grid = [row for row in rows if any(re.fullmatch(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS", cell) for cell in row[1:])]
+    found: dict[str, list[str]] = {}
+    for first, row in enumerate(grid):
+        for second in range(first + 1, len(grid)):
+            found.setdefault(row[1 + second], []).append(f"{first}-{second}")
+    return found
+
+
+def memory() -> tuple[int, int]:
+    """Total and available bytes of main memory, within the tightest limit of the control groups that we are in."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = page * os.sysconf("SC_PHYS_PAGES")
+    available = _available(total)
+    for limit, used in _limits():
+        total = min(total, limit)
+        available = min(available, max(0, limit - used))
+    return total, available
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """Limit and use of every control group from ours up; in a container ours is often mounted as the top."""
+    for folder in _groups():
+        for limit, used in _LIMIT_FILES:
+            try:
+                allowed, taken = (folder / limit).read_text().strip(), int((folder / used).read_text())
+                reclaimable = _reclaimable(folder)
+            except (OSError, ValueError):
+                continue
+            if allowed.isdigit():
+                yield int(allowed), max(0, taken - reclaimable)
+
+
+def _groups() -> Iterator[Path]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, kinds, path = line.split(":", 2)
+        if number == "0" or "memory" in kinds.split(","):
+            home = CGROUP if number == "0" else CGROUP / "memory"
+            own = home / path.lstrip("/")
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(home))
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of files that the kernel keeps only because nobody needs the room: they count as used, and are not."""
+    figures = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
+    return int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
+
+
+def _available(total: int) -> int:
+    """Available bytes as Linux counts them; elsewhere the total, for want of the same figure."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return total
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), total)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
