@@ -8,13 +8,70 @@ GB is 1e9 bytes.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from zerolab import catalog
-from zerolab.tables import Table
+from zerolab.tables import Table, Value
 
 UTILISATION = 0.4
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
+WHOLE_UNITS = {"ddp": 1, "zero1": 1, "zero2": 3, "zero3": 5}
+"""How many units' worth of buffers a stage needs at once: a gradient laid end to end; from stage 2 on the next one that
+collects, and what the exchange receives into; in stage 3 two gathered units on top."""
+
+PARTS = ("parameters", "gradients", "optimizer_state", "unit_buffers", "activations")
+"""What a GPU's bytes are made of here; the first three are the state."""
+
+
+class Plan(Table):
+    """What `plan` found: a table with one row a stage, and what follows from it.
+
+    `title` says what was asked. `fitting` lists the stages that fit, the one that sends least first.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Value]], title: str, precision: str, batch: int, memory: float) -> None:
+        super().__init__(rows, title, times=True)
+        self.precision, self.batch, self.memory = precision, batch, memory
+
+    @property
+    def fitting(self) -> list[str]:
+        """The stages that fit; of several, one that shards less is simpler and sends no more."""
+        return [str(row["stage"]) for row in self if row["fits"]]
+
+    @property
+    def answer(self) -> str:
+        """One sentence: which stages fit, or the number that is missing."""
+        if self.fitting:
+            lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
+            return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
+        row = self[-1]
+        return (
+            f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of {self.memory / 1e9:g} GB on each GPU, "
+            f"{row['missing GB']:.1f} GB are missing. {self._remedy}"
+        )
+
+    @property
+    def _remedy(self) -> str:
+        """More GPUs divide the state, and nothing else."""
+        undivided = sum(float(self[-1][part] or 0) for part in ("unit buffers GB", "activations GB"))
+        if undivided > self.memory / 1e9:
+            return (
+                f"More GPUs would not help: unit buffers and activations alone take {undivided:.1f} GB. Take larger "
+                "GPUs or fewer rows, or checkpoint the activations."
+            )
+        return "Take more GPUs, larger ones, or fewer rows."
+
+    def settings(self, stage: str | None = None) -> dict[str, Any]:
+        """The same in other systems, as the function `settings` gives it; None takes the first stage that fits.
+
+        Raises ValueError if none fits.
+        """
+        if stage is None and not self.fitting:
+            raise ValueError(self.answer)
+        return settings(stage or self.fitting[0], self.precision, self.batch)
 
 
 def plan(
@@ -26,7 +83,7 @@ def plan(
     *,
     batch: int = 1,
     gpu: str = "h100",
-) -> Table:
+) -> Plan:
     """One row a stage: bytes a GPU by part, whether they fit, seconds a step, and what is missing where they do not.
 
     Args:
@@ -48,49 +105,72 @@ def plan(
     for name, value in (("memory", memory), ("bandwidth", bandwidth), ("batch", batch)):
         if not value > 0:
             raise ValueError(f"the {name} is {value!r}: it must be above 0 (bytes, bytes a second, rows)")
-    word = theory.BYTES_PER_PARAMETER.get(precision, {}).get("parameters", 0)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Value]] = []
     for stage in theory.STAGES:
-        state = sum(theory.state_bytes(stage, shape.num_params, gpus, precision).values())
-        unit = word * max(shape.block_params, shape.root_params)
-        buffers = unit * {"ddp": 1, "zero1": 1, "zero2": 3, "zero3": 5}[stage]
-        activations = 17 * word * shape.context * batch * shape.width * shape.depth
-        need = state + buffers + activations
+        parts = bytes_by_part(stage, shape, gpus, precision, batch)
+        need = sum(parts.values())
         compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * UTILISATION)
-        sending = theory.traffic_bytes(stage, shape.num_params, gpus, precision) / bandwidth
         fits = need <= memory
         rows.append(
             {
                 "stage": stage,
                 "fits": fits,
-                "state GB": state / 1e9,
-                "unit buffers GB": buffers / 1e9,
-                "activations GB": activations / 1e9,
+                "state GB": sum(parts[name] for name in PARTS[:3]) / 1e9,
+                "unit buffers GB": parts["unit_buffers"] / 1e9,
+                "activations GB": parts["activations"] / 1e9,
                 "needs GB": need / 1e9,
                 "missing GB": None if fits else (need - memory) / 1e9,
                 "compute_seconds": compute,
-                "communication_seconds": sending,
+                "communication_seconds": theory.traffic_bytes(stage, shape.num_params, gpus, precision) / bandwidth,
             }
         )
-    return Table(rows, f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each", times=True)
+    return Plan(rows, f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each", precision, batch, memory)
 
 
-def settings(stage: str, precision: str = "bf16") -> dict[str, Any]:
-    """The same stage in other systems: keywords of FSDP2's `fully_shard`, and DeepSpeed's configuration.
+def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision: str, batch: int) -> dict[str, float]:
+    """Bytes of one GPU by `PARTS`. In bf16 the fp32 copy of the gradients that an update reads counts as gradients."""
+    from zerolab import theory
 
-    FSDP2 has no ZeRO-1, and replicates only through DDP; there its entry is None. Raises ValueError for a stage that
-    is none.
+    parts: dict[str, float] = dict(theory.state_bytes(stage, shape.num_params, gpus, precision))
+    word = theory.BYTES_PER_PARAMETER[precision]["parameters"]
+    if precision == "bf16":
+        parts["gradients"] += theory.FP32_BYTES * shape.num_params / (1 if stage == "ddp" else gpus)
+    parts["unit_buffers"] = word * max(shape.block_params, shape.root_params) * WHOLE_UNITS[stage]
+    parts["activations"] = 17 * word * shape.context * batch * shape.width * shape.depth
+    return parts
+
+
+def settings(stage: str, precision: str = "bf16", batch: int = 1) -> dict[str, Any]:
+    """The same stage in other systems, to paste.
+
+    Returns:
+        "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
+        stage; "deepspeed": its configuration, to pass to `deepspeed.initialize(config=...)` or to save as JSON.
+
+    Raises ValueError for a stage that is none.
     """
     if stage not in DEEPSPEED:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(DEEPSPEED)}")
-    choices: dict[str, dict[str, Any]] = {
-        "zero2": {"reshard_after_forward": False},
-        "zero3": {"reshard_after_forward": True},
+    deepspeed: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": batch,
+        "zero_optimization": {"stage": DEEPSPEED[stage]},
+        "bf16": {"enabled": precision == "bf16"},
     }
-    fsdp2 = choices.get(stage)
-    deepspeed: dict[str, Any] = {"zero_optimization": {"stage": DEEPSPEED[stage]}}
-    if precision == "bf16":
-        deepspeed["bf16"] = {"enabled": True}
-        if fsdp2 is not None:
-            fsdp2 = fsdp2 | {"mp_policy": "MixedPrecisionPolicy(param_dtype=torch.bfloat16)"}
-    return {"fsdp2": fsdp2, "deepspeed": deepspeed}
+    return {"fsdp2": _fsdp2(stage, precision) if stage in RESHARD else None, "deepspeed": deepspeed}
+
+
+def _fsdp2(stage: str, precision: str) -> str:
+    policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16)" if precision == "bf16" else "MixedPrecisionPolicy()"
+    return f"""import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+options = {{"reshard_after_forward": {RESHARD[stage]}, "mp_policy": {policy}}}
+for block in blocks:
+    fully_shard(block, **options)
+fully_shard(model, **options)
+"""
+
+
+def as_json(configuration: dict[str, Any]) -> str:
+    """DeepSpeed's configuration as the text of its file."""
+    return json.dumps(configuration, indent=2)
