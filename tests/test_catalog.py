@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from torch._subclasses.fake_tensor import FakeTensorMode
+import torch
 
 from zerolab import catalog, published
 from zerolab.engines.partition import partition
@@ -17,6 +17,8 @@ SIZES = {
     "llama-13b": 13_015_864_320,
     "llama-30b": 32_528_943_616,
     "llama-65b": 65_285_660_672,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
     "llama-70b": 68_976_648_192,
     "gpt3-175b": 174_604_259_328,
     "7b": 7_000_000_000,
@@ -33,7 +35,7 @@ def test_every_model_of_the_catalog_is_counted_here():
 @pytest.mark.parametrize(("name", "size"), SIZES.items())
 def test_the_built_module_has_exactly_the_published_number_of_parameters(name, size):
     architecture = catalog.architecture(name)
-    with FakeTensorMode():
+    with torch.device("meta"):
         flats = partition(published.build(architecture), 1)
     assert sum(flat.numel for flat in flats) == architecture.num_params == size
     assert len(flats) == architecture.depth + 1
@@ -45,13 +47,11 @@ def test_a_round_number_is_reached_by_a_small_filler_with_a_name():
     for name in ("7b", "7.5b", "128b", "1t"):
         architecture = catalog.architecture(name)
         assert 0 < architecture.filler < architecture.num_params / 300
-        with FakeTensorMode():
+        with torch.device("meta"):
             assert dict(published.build(architecture).named_parameters())["filler"].numel() == architecture.filler
 
 
 def test_a_small_llama_of_the_same_code_learns_causally():
-    import torch
-
     shape = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 11, "a test", hidden=48, kv_heads=2)
     torch.manual_seed(0)
     model = published.build(shape)
@@ -69,6 +69,14 @@ def test_an_unknown_name_gets_the_nearest_ones():
         catalog.gpu("h10")
     with pytest.raises(ValueError, match="no link 'nvlink'"):
         catalog.link("nvlink")
+
+
+def test_a_link_without_bandwidth_is_refused_with_both_units():
+    for bandwidth in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"bandwidth of test is .*above 0 \(50 GB/s is 50e9, 50 GiB/s"):
+            catalog.Link("test", bandwidth, 0.0, "a test")
+    with pytest.raises(ValueError, match=r"takes -1\.0 seconds"):
+        catalog.Link("test", 1e9, -1.0, "a test")
 
 
 def test_every_figure_has_a_source_and_every_gpu_a_link():

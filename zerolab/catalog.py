@@ -57,10 +57,10 @@ class Architecture:
         return (2 * self.vocabulary + 1) * self.width + self.filler
 
 
-_GPT2 = "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, table 2; sizes as released"
+_GPT2 = "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, table 2; heads of 64 as released"
 _GPT3 = "Brown et al. 2020, arXiv 2005.14165, table 2.1"
-_LLAMA = "Touvron et al. 2023, arXiv 2302.13971, table 2"
-_LLAMA2 = "Touvron et al. 2023, arXiv 2307.09288, table 1 and appendix A.2.1; sizes as released"
+_LLAMA = "Touvron et al. 2023, arXiv 2302.13971, table 2; hidden units of the MLP as released"
+_LLAMA2 = "Touvron et al. 2023, arXiv 2307.09288, table 1 and appendix A.2.1; hidden units of the MLP as released"
 _ROUND = "GPT-2's block at a width and depth chosen here, so that the filler is small"
 
 
@@ -94,6 +94,8 @@ ARCHITECTURES = {
         _llama("llama-13b", 5120, 40, 13824),
         _llama("llama-30b", 6656, 60, 17920),
         _llama("llama-65b", 8192, 80, 22016),
+        _llama("llama2-7b", 4096, 32, 11008, context=4096, source=_LLAMA2),
+        _llama("llama2-13b", 5120, 40, 13824, context=4096, source=_LLAMA2),
         _llama("llama-70b", 8192, 80, 28672, kv_heads=8, context=4096, source=_LLAMA2),
         Architecture("gpt3-175b", "gpt", 12288, 96, 96, 2048, 50257, _GPT3),
         _round("7b", 7_000_000_000, 4736, 25),
@@ -102,33 +104,47 @@ ARCHITECTURES = {
         _round("1t", 1_000_000_000_000, 27136, 113),
     )
 }
-"""By name. `llama-70b` is Llama 2's; Llama 2 7B and 13B have the shapes of Llama's."""
+"""By name. `llama-70b` is Llama 2's; its 7B and 13B have the shapes of Llama's, and twice the context. Llama's paper
+calls `llama-30b` 33B, after its 32.5 billion parameters; the released files say 30B."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What ranks talk through: bytes a second in one direction, seconds a message takes besides, and who says so."""
+    """What ranks talk through: bytes a second in one direction, seconds a message takes besides, and who says so.
+
+    Raises ValueError for a bandwidth that is not above 0, or negative seconds.
+    """
 
     name: str
     bytes_per_second: float
     latency_seconds: float
     source: str
 
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_per_second < float("inf"):
+            raise ValueError(
+                f"the bandwidth of {self.name} is {self.bytes_per_second!r} bytes a second: it must be above 0 "
+                "(50 GB/s is 50e9, 50 GiB/s is 50 * 2**30)"
+            )
+        if not self.latency_seconds >= 0:
+            raise ValueError(f"a message over {self.name} takes {self.latency_seconds!r} seconds: give 0 or more")
 
-# What a step of a ring costs besides its bytes: NCCL's own model, src/graph/tuning.cc, hwLatencies, ring, Simple.
+
+# What a step of a ring costs besides its bytes: NCCL's own model, src/graph/tuning.cc, the table of hardware latencies
+# (hwLat, later hwLatencies), NVLINK and NET, ring, Simple. NET was 9.6 until 2.10, and is 14.0 since.
 _NVLINK_SECONDS, _NETWORK_SECONDS = 3.4e-6, 14.0e-6
 _TCP_SECONDS = 50e-6  # an assumption: a round trip through the kernel's TCP
 
 LINKS = {
     link.name: link
     for link in (
-        Link("nvlink2", 150 * GB, _NVLINK_SECONDS, "NVIDIA V100 datasheet: 300 GB/s, both directions"),
+        Link("nvlink2", 150 * GB, _NVLINK_SECONDS, "NVIDIA V100 datasheet: 300 GB/s, six links, both directions"),
         Link("nvlink3", 300 * GB, _NVLINK_SECONDS, "NVIDIA A100 datasheet: 600 GB/s, both directions"),
         Link("nvlink4", 450 * GB, _NVLINK_SECONDS, "NVIDIA H100 datasheet: 900 GB/s, both directions"),
         Link("nvlink5", 900 * GB, _NVLINK_SECONDS, "NVIDIA HGX B200 datasheet: 1.8 TB/s, both directions"),
-        Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, "InfiniBand roadmap, EDR 4x: 100 Gb/s"),
-        Link("infiniband-hdr", 25 * GB, _NETWORK_SECONDS, "InfiniBand roadmap, HDR 4x: 200 Gb/s"),
-        Link("infiniband-ndr", 50 * GB, _NETWORK_SECONDS, "InfiniBand roadmap, NDR 4x: 400 Gb/s"),
+        Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: EDR 4x, 100 Gb/s"),
+        Link("infiniband-hdr", 25 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: HDR 4x, 200 Gb/s"),
+        Link("infiniband-ndr", 50 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: NDR 4x, 400 Gb/s"),
         Link("ethernet-10g", 1.25 * GB, _TCP_SECONDS, "IEEE 802.3ae: 10 Gb/s; the latency is assumed"),
         Link("ethernet-25g", 3.125 * GB, _TCP_SECONDS, "IEEE 802.3by: 25 Gb/s; the latency is assumed"),
         Link("ethernet-100g", 12.5 * GB, _TCP_SECONDS, "IEEE 802.3ba: 100 Gb/s; the latency is assumed"),
@@ -165,7 +181,7 @@ GPUS = {
         _gpu("a100-40gb", 40, (312, 19.5), 1555, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 40 GB"),
         _gpu("a100", 80, (312, 19.5), 2039, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 80 GB"),
         _gpu(
-            "h100", 80, (989.5, 67), 3350, link="nvlink4", source="NVIDIA H100 datasheet, SXM5; half of the sparse rate"
+            "h100", 80, (989.5, 67), 3350, link="nvlink4", source="NVIDIA H100 datasheet, SXM; half of the sparse rate"
         ),
         _gpu(
             "h200", 141, (989.5, 67), 4800, link="nvlink4", source="NVIDIA H200 datasheet, SXM; half of the sparse rate"
@@ -174,9 +190,9 @@ GPUS = {
             "b200",
             180,
             (2250, 75),
-            8000,
+            7700,
             link="nvlink5",
-            source="NVIDIA HGX and DGX B200 datasheets; half of the sparse rate",
+            source="NVIDIA Blackwell datasheet, HGX B200, one GPU; half of the sparse rate",
         ),
     )
 }
