@@ -54,6 +54,8 @@ def preload() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     for name in PRELOAD:
         importlib.import_module(name)
+    # Else the first recording on fresh ranks would show the text as memory of theirs, and no later one would.
+    importlib.import_module("zerolab.models").text()
     gc.freeze()
     gc.enable()
 
