@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
 
 FORMAT = "zerolab-checkpoint-1"
-_COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
+COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
 
 
 def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
@@ -93,9 +93,8 @@ def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
     Raises:
         ValueError: it belongs to other parameters, or groups that the engine does not have.
     """
-    check_optimizer_state(engine, state)
-    for group, saved in zip(engine.optimizer.param_groups, state["param_groups"], strict=True):
-        group |= {key: value for key, value in saved.items() if key != "params"}
+    check_own_optimizer_state(engine, state)
+    load_groups(engine.optimizer, state)
     for flat in engine.trainable:
         saved_states = [state["state"][slot.name] for slot in flat.layout.slots]
         engine.optimizer.state[flat.owned] = {
@@ -103,31 +102,43 @@ def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
         }
 
 
-def check_optimizer_state(engine: "Engine", state: dict[str, Any]) -> None:
+def check_own_optimizer_state(engine: "Engine", state: dict[str, Any]) -> None:
     """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
+    shapes = {slot.name: slot.shape for flat in engine.trainable for slot in flat.layout.slots}
+    check_optimizer_state(state, shapes, group_names(engine), engine.optimizer)
+
+
+def check_optimizer_state(
+    state: dict[str, Any], shapes: dict[str, torch.Size], groups: list[list[str]], optimizer: torch.optim.Optimizer
+) -> None:
+    """Raises ValueError unless `state` is of parameters with these shapes, in these groups, and for this optimizer."""
     if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
         raise ValueError("the state has no 'state' and 'param_groups': pass what engine.optimizer_state_dict() gave")
-    mine = {slot.name: slot.shape for flat in engine.trainable for slot in flat.layout.slots}
-    if different := sorted(mine.keys() ^ state["state"].keys()):
+    if different := sorted(shapes.keys() ^ state["state"].keys()):
         raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
     kinds = {tuple(sorted(entries)) for entries in state["state"].values()}
     if len(kinds) > 1:
         raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
     for name, entries in state["state"].items():
         for key, value in entries.items():
-            if isinstance(value, torch.Tensor) and value.dim() and value.shape != mine[name]:
-                found, shape = tuple(value.shape), tuple(mine[name])
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape != shapes[name]:
+                found, shape = tuple(value.shape), tuple(shapes[name])
                 raise ValueError(f"{key} of {name!r} is {found} in the state, and the parameter is {shape}")
-    groups, saved = engine.optimizer.param_groups, state["param_groups"]
-    names = group_names(engine)
-    if [sorted(group["params"]) for group in saved] != [sorted(group) for group in names]:
+    saved = state["param_groups"]
+    if [sorted(group["params"]) for group in saved] != [sorted(names) for names in groups]:
         raise ValueError(
             f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
             "make the engine with the same param_groups, in the same order"
         )
-    if missing := sorted(engine.optimizer.defaults.keys() - saved[0].keys()):
-        optimizer = type(engine.optimizer).__name__
-        raise ValueError(f"the state does not set {optimizer}'s {missing[0]!r}: load a state of the same optimizer")
+    if missing := sorted(optimizer.defaults.keys() - saved[0].keys()):
+        name = type(optimizer).__name__
+        raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
+
+
+def load_groups(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Gives the optimizer's groups the keywords of the saved ones, such as a schedule's learning rate."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        group |= {key: value for key, value in saved.items() if key != "params"}
 
 
 def group_names(engine: "Engine") -> list[list[str]]:
@@ -138,8 +149,24 @@ def group_names(engine: "Engine") -> list[list[str]]:
 
 def save(engine: "Engine", path: str | Path) -> None:
     """Writes model and optimizer to `path`, atomically, from rank 0; returns when the file is there. Collective."""
-    model, optimizer = engine.state_dict(), optimizer_state_dict(engine)
-    if engine.rank == 0:
+    write(path, engine.state_dict(), engine.optimizer_state_dict())
+
+
+def load(engine: "Engine", path: str | Path) -> None:
+    """Takes model and optimizer from `path`, which every rank reads.
+
+    Raises:
+        ValueError: the file is missing, not a checkpoint of this kind, or of another model.
+    """
+    model, optimizer = read(path)
+    check_own_optimizer_state(engine, optimizer)  # before anything is changed
+    engine.load_state_dict(model)
+    engine.load_optimizer_state_dict(optimizer)
+
+
+def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any]) -> None:
+    """Writes what every rank has whole, from rank 0; returns when the file is there. Collective."""
+    if dist.get_rank() == 0:
         tensors = {f"model/{key}": value.contiguous() for key, value in model.items()}
         numbers: dict[str, Any] = {}
         for name, entries in optimizer["state"].items():
@@ -156,11 +183,11 @@ def save(engine: "Engine", path: str | Path) -> None:
     dist.barrier()
 
 
-def load(engine: "Engine", path: str | Path) -> None:
-    """Takes model and optimizer from `path`, which every rank reads.
+def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The states of model and optimizer that `write` left at `path`.
 
     Raises:
-        ValueError: the file is missing, not a checkpoint of this kind, or of another model.
+        ValueError: the file is missing, or not a checkpoint of this kind.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -174,15 +201,13 @@ def load(engine: "Engine", path: str | Path) -> None:
         raise ValueError(
             f"{Path(path).name} has format {about.get('format')!r}, not {FORMAT!r}: save it with engine.save"
         )
-    optimizer: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
+    state: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
     for place, value in {**tensors, **json.loads(about["numbers"])}.items():
         if place.startswith("optimizer/"):
             name, key = place.removeprefix("optimizer/").rsplit("/", 1)
-            optimizer[name][key] = value
-    state = {"state": optimizer, "param_groups": json.loads(about["groups"])}
-    check_optimizer_state(engine, state)  # before anything is changed
-    engine.load_state_dict({key.removeprefix("model/"): t for key, t in tensors.items() if key.startswith("model/")})
-    load_optimizer_state_dict(engine, state)
+            state[name][key] = value
+    model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
+    return model, {"state": state, "param_groups": json.loads(about["groups"])}
 
 
 def _views(flat: Flat, value: Any) -> list[Any]:
@@ -197,7 +222,7 @@ def _cut(flat: Flat, key: str, values: list[Any]) -> Any:
     first = values[0]
     if not isinstance(first, torch.Tensor):
         return first
-    if key in _COUNTERS or any(v.shape != slot.shape for v, slot in zip(values, flat.layout.slots, strict=True)):
+    if key in COUNTERS or any(v.shape != slot.shape for v, slot in zip(values, flat.layout.slots, strict=True)):
         return first.clone()
     whole = flat.lay_out(values, dtype=first.dtype)
     return (flat.part(whole) if flat.is_sharded else whole).to(flat.owned.device).clone()

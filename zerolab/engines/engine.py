@@ -24,6 +24,7 @@ from zerolab.engines.checks import (
     check_optimizer,
     check_options,
     check_parameters,
+    check_same_layouts,
     check_same_on_all_ranks,
     rows,
 )
@@ -84,9 +85,7 @@ class Engine:
         self._dtype = compute_dtype(precision)
         check_dtype(model, self._dtype)
         layouts = partition(model, self.world_size, units, param_groups)
-        check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
-        kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
-        check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
+        check_same_layouts(layouts)
         parameters = dict(model.named_parameters())
         self.flats = [self._place(layout, [parameters[slot.name] for slot in layout.slots]) for layout in layouts]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]

@@ -95,8 +95,9 @@ class Flat:
     def hide(self) -> None:
         """Makes the module's parameters empty, because `whole` is about to go."""
         with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
-            for parameter in self.parameters:
-                parameter.data = self.whole.new_empty(0)
+            nothing = self.whole.new_empty(0)
+        for parameter in self.parameters:
+            parameter.data = nothing
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""

@@ -58,8 +58,10 @@ class Zero3(UnitByUnit):
         """Gives the memory back. Until the next gather the parameters are empty: nothing may touch released memory."""
         if flat in self._arriving:  # gathered ahead of a use that did not come
             self._arriving.pop(flat).wait()
-        flat.hide()
-        flat.whole.untyped_storage().resize_(0)
+        storage = flat.whole.untyped_storage()
+        if storage.size() > 0:
+            flat.hide()
+            storage.resize_(0)
 
     def is_whole(self, flat: Flat) -> bool:
         """Whether the flat has been gathered."""
