@@ -1,28 +1,61 @@
 """Exercises: one file an exercise, and the harness that asks, checks, hints and shows.
 
-An exercise file holds the statement (its docstring), the solution, the name of the hole, three hints, the targets and
-the wrong answers that learners give; nothing of it exists a second time. In a notebook:
+In a notebook:
 
     def zero1(...):
         return hole("average the gradients")
 
     attempt = check("zero1-average", zero1)
     attempt.play()
+
+An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it exists a second time. It holds
+
+    the docstring   title, statement, and the numeric targets in words
+    solution        the right answer: a function, or a class
+    hole            what the hole says; of a class a dict from each method to what it should do
+    given           the import lines of the learner's cell
+    look_for        a sentence on what to see in the picture
+    hints           three
+    targets         what a right answer must reach; its class is the kind of the exercise
+    wrong           five or more `Wrong`: edits of the solution as learners err, and what the check must say of each
+
+Kinds of targets, each judged by value on drawn inputs and from the recording (their docstrings have the details):
+
+    FunctionTargets  a plain function: `draw` gives inputs, the solution the right values. `Wrong.says` completes the
+                     sentence "Your function ..." for whoever gives the values of that wrong answer
+    RankTargets      a function on ranks: `draw` gives each rank's arguments (numpy arrays become tensors), `wanted`
+                     the right value; beside it collectives, elements sent and scratch. `Wrong.gives` is a wrong value
+    TrainingTargets  a loop or an engine, beside DDP: gradients, weights, state, peak, collectives. `shape` says which:
+                     "flat"      f(parameters, gradients, optimizer_cls, rank, world_size): one flat; DDP, ZeRO-1
+                     "backward"  f(units, backwards, optimizer_cls, rank, world_size): `units` are flats, each backward
+                                 gives (number, gradient) from the last unit to the first and keeps none; ZeRO-2
+                     "units"     f(units, batches, optimizer_cls, rank, world_size): each `Unit` has `parameters` (its
+                                 flat), forward, backward, release, allocate; each batch is (inputs, loss_gradient);
+                                 ZeRO-3
+                     "engine"    class Own(Engine), with own, reduce, keep, publish; or any class that is called as an
+                                 engine and has `training_step`
+
+`targets.forbids` names functions that would be the answer, such as `"zerolab.theory:state_bytes"`.
 """
 
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.checking import check
-from zerolab.exercises.harness.exercise import Exercise, Targets, Wrong, load, names
+from zerolab.exercises.harness.exercise import Exercise, Wrong, load, names
+from zerolab.exercises.harness.function import FunctionTargets
 from zerolab.exercises.harness.guard import NotAllowedHere
 from zerolab.exercises.harness.help import hint, solution
 from zerolab.exercises.harness.hole import OpenHole, hole
+from zerolab.exercises.harness.onranks import RankTargets
+from zerolab.exercises.harness.training import TrainingTargets
 
 __all__ = [
     "Attempt",
     "Exercise",
+    "FunctionTargets",
     "NotAllowedHere",
     "OpenHole",
-    "Targets",
+    "RankTargets",
+    "TrainingTargets",
     "Wrong",
     "check",
     "hint",

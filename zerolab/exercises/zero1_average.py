@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Targets, Wrong
+from zerolab.exercises import TrainingTargets, Wrong
 
 
 def zero1(
@@ -57,7 +57,7 @@ look_for = (
     "When it passes, look at the picture: in every turn each rank's timeline shows two bars of communication, and its "
     "optimizer state covers one part of the flat and no more."
 )
-targets = Targets(
+targets = TrainingTargets(
     stage="zero1",
     returns="the optimizer",
     shards=("optimizer_state",),

@@ -1,5 +1,6 @@
 """What came of one check: its verdicts, and the recording of what ran."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ class Attempt:
         verdicts: one for each target and number of ranks that was tried, in order.
         said: what else there is to say: why nothing ran, or why a rank failed.
         recording: of the last run, the one with the first miss; None if nothing ran to its end.
+        picture: what `play` shows of the recording.
         seed: what the sizes and batches were drawn from; `check(..., seed=...)` repeats them.
     """
 
@@ -25,6 +27,7 @@ class Attempt:
     said: tuple[str, ...] = ()
     recording: Any = field(default=None, repr=False)
     seed: int | None = None
+    picture: Callable[[Any], Any] = field(default=lambda recording: recording.play(), repr=False)
 
     @property
     def passed(self) -> bool:
@@ -50,8 +53,8 @@ class Attempt:
         return f"<attempt at {self.exercise_id}: {'passed' if self.passed else 'not passed'}>"
 
     def play(self) -> Any:
-        """The player over what ran; a line of text if nothing did."""
+        """The player over what ran, or a table of what a plain function gave; a line of text if nothing ran."""
         if self.recording is None:
             print(NOTHING_RAN)
             return None
-        return self.recording.play()
+        return self.picture(self.recording)

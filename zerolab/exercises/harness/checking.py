@@ -3,17 +3,13 @@
 import inspect
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerolab import progress
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
 from zerolab.exercises.harness.verdict import Verdict
-
-if TYPE_CHECKING:
-    from zerolab.exercises.harness.ground import Plan
-    from zerolab.recording.recording import Recording
 
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever
 ANSWER_SECONDS = 20.0  # that one run of an answer may take; a right one takes less than one
@@ -51,15 +47,18 @@ def _attempt(exercise_id: str, answer: Callable[..., Any], seed: int | None) -> 
 
 def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
     """Why the answer cannot be run at all, in a sentence; empty if it can."""
-    if not callable(answer):
-        return (
-            f"check() got a {type(answer).__name__}; give it the function `{exercise.name}` itself, without calling it."
-        )
+    kind = "class" if exercise.is_class else "function"
+    if not callable(answer) or isinstance(answer, type) != exercise.is_class:
+        what = "function" if inspect.isfunction(answer) else type(answer).__name__
+        what = "class" if isinstance(answer, type) else what
+        return f"check() got a {what}; give it the {kind} `{exercise.name}` itself, without calling it."
     holes = open_holes(answer)
     if holes:
         return f'The hole "{holes[0]}" is still open: nothing was run.'
     if inspect.isgeneratorfunction(answer) or inspect.iscoroutinefunction(answer):
         return f"`{exercise.name}` contains `yield` or `async`, so calling it does not run it: write a plain function."
+    if exercise.is_class:
+        return _refuse_methods(exercise, answer)
     try:
         inspect.signature(answer).bind(*exercise.arguments)
     except TypeError as error:
@@ -70,35 +69,42 @@ def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
     return ""
 
 
+def _refuse_methods(exercise: Exercise, answer: Callable[..., Any]) -> str:
+    """Why a class cannot be run: a method that is missing, or that cannot be called as the solution's is."""
+    if not isinstance(exercise.hole, dict):
+        raise TypeError(f"{exercise.id} asks for a class: its `hole` must be a dict from methods to what they do")
+    for name in exercise.hole:
+        arguments = ", ".join(inspect.signature(getattr(exercise.solution, name)).parameters)
+        method = getattr(answer, name, None)
+        if not callable(method):
+            return f"`{exercise.name}` has no method {name}({arguments})."
+        try:
+            inspect.signature(method).bind(*arguments.split(", "))
+        except TypeError as error:
+            called = f"{name}({arguments})"
+            return f"`{exercise.name}.{name}` is called as {called}, which its definition does not fit: {error}."
+    return ""
+
+
 def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
     from zerolab.exercises.harness.failure import in_words
-    from zerolab.exercises.harness.ground import trial
-    from zerolab.exercises.harness.judge import judge_memory, judge_training
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import RankError
 
     verdicts: list[Verdict] = []
-    recording: Recording | None = None
+    on_ranks = exercise.targets.on_ranks
+    attempt = Attempt(exercise.id, seed=seed)
     for world_size in exercise.targets.world_sizes:
-        plan = draw(seed, world_size)
         try:
             with Cluster(world_size=world_size, device="cpu", timeout=HANG_SECONDS) as cluster:
-                for judge, optimizer in ((judge_training, "sgd"), (judge_memory, "adam")):
-                    stage = exercise.targets.stage
-                    recording = cluster.record(trial, answer, plan, optimizer, stage, ANSWER_SECONDS)
-                    verdicts += judge(exercise, recording, plan)
+                for run in exercise.targets.runs(exercise, world_size, seed, ANSWER_SECONDS):
+                    recording = cluster.record(run.trial, answer, *run.arguments)
+                    verdicts += run.verdicts(recording, world_size if on_ranks else None)
+                    attempt = Attempt(exercise.id, tuple(verdicts), (), recording, seed, run.picture)
                     if not verdicts[-1].right:
-                        return Attempt(exercise.id, tuple(verdicts), (), recording, seed)
+                        return attempt
         except RankError as error:
-            said = f"on {world_size} ranks: {in_words(error, exercise.name)}"
-            return Attempt(exercise.id, tuple(verdicts), (said,), error.recording, seed)
-    return Attempt(exercise.id, tuple(verdicts), (), recording, seed)
-
-
-def draw(seed: int, world_size: int) -> "Plan":
-    """What one run uses: widths that leave padding more often than not, rows, and the seed of weights and batches."""
-    from zerolab.exercises.harness.ground import Plan
-
-    dice = random.Random(f"{seed} {world_size}")
-    widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
-    return Plan(seed=dice.randrange(2**31), widths=widths, rows=dice.randrange(3, 7))
+            where, recorded = (f"on {world_size} ranks: ", error.recording) if on_ranks else ("", None)
+            said = where + in_words(error, exercise.name)
+            return Attempt(exercise.id, tuple(verdicts), (said,), recorded, seed)
+    return attempt

@@ -11,6 +11,8 @@ from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
+from zerolab.exercises.harness.targets import Targets
+
 TAG = "zerolab.exercise="
 
 
@@ -23,37 +25,15 @@ class Wrong:
         replace: a text that occurs exactly once in the solution.
         by: what stands in its place.
         whole: the whole function instead.
+        gives: of all ranks' arguments and a rank, the value that a function on ranks wrongly gives: whoever gives the
+            same is told what `says` says. Other kinds find that out themselves.
     """
 
     says: str
     replace: str = ""
     by: str = ""
     whole: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What a right answer must reach.
-
-    Args:
-        stage: which stage the answer is; its formula stands beside the picture.
-        returns: what the function returns, in words.
-        shards: the categories that are divided by N; the others are whole on every rank. Sets state bytes and peak.
-        collectives: the collectives of one step, in order. Sets the volume too.
-        value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
-        weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
-        world_sizes: how many ranks, in the order in which they are tried; the first miss ends the check.
-        scratch_parts: how many parts of a flat may lie about beside the state.
-    """
-
-    stage: str
-    returns: str
-    shards: tuple[str, ...]
-    collectives: tuple[str, ...]
-    value: float = 1e-6
-    weights: float = 1e-6
-    world_sizes: tuple[int, ...] = (2, 3, 1, 4)
-    scratch_parts: int = 1
+    gives: Callable[[list[tuple[Any, ...]], int], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +43,7 @@ class Exercise:
     id: str
     title: str
     statement: str
-    hole: str
+    hole: str | dict[str, str]
     given: str
     look_for: str
     solution: Callable[..., Any]
@@ -73,18 +53,23 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """The name of the function that the learner writes."""
+        """The name of the function or class that the learner writes."""
         return self.solution.__name__
 
     @property
+    def is_class(self) -> bool:
+        """Whether the learner writes a class; then `hole` says of each method what it does."""
+        return isinstance(self.solution, type)
+
+    @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the function's arguments."""
-        return tuple(inspect.signature(self.solution).parameters)
+        """The names of the function's arguments; none for a class, whose base class takes them."""
+        return () if self.is_class else tuple(inspect.signature(self.solution).parameters)
 
     def cells(self) -> list[tuple[str, str]]:
         """The exercise in a notebook, as (cell type, source): statement, hole, check, what to look for, picture."""
-        signature = f"def {self.name}({', '.join(self.arguments)}):"
-        hole_cell = f'from zerolab import check, hole\n{self.given}\n\n\n{signature}\n    return hole("{self.hole}")'
+        given = "\n".join(["from zerolab import check, hole", *filter(None, [self.given])])
+        hole_cell = f"{given}\n\n\n{self._with_holes()}"
         return [
             ("markdown", f"## Exercise: {self.title}\n\n{self.statement}"),
             ("code", hole_cell),
@@ -92,6 +77,23 @@ class Exercise:
             ("markdown", self.look_for),
             ("code", "attempt.play()"),
         ]
+
+    def _with_holes(self) -> str:
+        """What the learner begins with: the function or class with a hole in place of each body."""
+        if isinstance(self.hole, str):
+            return f'def {self.name}({", ".join(self.arguments)}):\n    return hole("{self.hole}")'
+        _, base, *_ = inspect.getmro(self.solution)  # type: ignore[arg-type]  # with a dict of holes it is a class
+        members: dict[str, Any] = vars(self.solution)
+        values = [
+            f"    {name} = {value!r}".replace("'", '"')
+            for name, value in members.items()
+            if not name.startswith("_") and isinstance(value, str | bool | int)
+        ]
+        methods = [
+            f'    def {name}({", ".join(inspect.signature(members[name]).parameters)}):\n        return hole("{what}")'
+            for name, what in self.hole.items()
+        ]
+        return "\n\n".join(["\n".join([f"class {self.name}({base.__name__}):", *values]), *methods])
 
     def solution_source(self) -> str:
         """The solution as text."""

@@ -20,8 +20,9 @@ def in_words(error: RankError, name: str) -> str:
         limit = without_volatile(str(error).split("\n\n")[0]).partition("OutOfTime: ")[2]
         what = f"`{name}` did not finish in {limit} on rank {error.rank}. Does a loop never end? It was stopped here:"
         return "\n".join([what, *(f"    {line}" for line in _own_frames(error.traceback))])
-    if error.exception == "NotAllowedHere":
-        return without_volatile(str(error).split("\n\n")[0]).partition("NotAllowedHere: ")[2]
+    if error.exception in ("NotAllowedHere", "UsedAfterRelease"):
+        said = without_volatile(str(error).split("\n\n")[0]).partition(f"{error.exception}: ")[2]
+        return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
     if error.signal == "SIGSEGV":
         return (
             f"rank {error.rank} was killed by SIGSEGV while `{name}` ran: it touched memory that had been given back "

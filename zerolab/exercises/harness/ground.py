@@ -1,56 +1,90 @@
-"""The ground on which an answer runs, on every rank: a small model in one flat, its batches, and a watch on optimizers.
+"""The ground on which a training answer runs, on every rank: a small model, its batches, a watch on optimizers.
 
 What the ground notes, it notes outside of torch (as numpy arrays), so that it does not weigh in the recording.
 """
 
-from collections.abc import Callable, Iterator
+import random
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.flat import Holding
-from zerolab.engines.partition import partition
-from zerolab.exercises.harness.guard import finished_engines_out_of_reach
-from zerolab.exercises.harness.limit import at_most
+from zerolab.engines.partition import FlatLayout, partition
+from zerolab.exercises.harness.unit import Unit
 from zerolab.recording.recorder import announce
 
 Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on
 LEARNING_RATE = 0.5  # of SGD: large, so that a wrong mean moves the weights far
 MOMENTUM = 0.9  # of SGD: an optimizer that is made anew in each turn shows in the weights
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=LEARNING_RATE, momentum=MOMENTUM),
-    "adam": partial(torch.optim.Adam, lr=1e-3),
+OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"lr": LEARNING_RATE, "momentum": MOMENTUM}),
+    "adam": (torch.optim.Adam, {"lr": 1e-3}),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches."""
+    """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches.
+
+    `units` says whether the model's blocks are units, each with a flat of its own, or all of it is one flat.
+    """
 
     seed: int
     widths: tuple[int, ...]
     rows: int
+    units: bool = False
+
+    def build(self) -> nn.Module:
+        """The model: blocks of a linear layer and tanh, the same on every rank."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            layers = [nn.Linear(width, wider) for width, wider in zip(self.widths, self.widths[1:], strict=False)]
+        return nn.Sequential(*(nn.Sequential(layer, nn.Tanh()) for layer in layers))
+
+    def layouts(self, model: nn.Module, world_size: int) -> list[FlatLayout]:
+        """How its parameters lie in flats; end to end, these are the elements that all judging counts in."""
+        return partition(model, world_size, units=None if self.units else [])
+
+    def batch(self, step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """One rank's batch of one step: inputs [rows, first width] and targets [rows, last width]."""
+        generator = torch.Generator().manual_seed(self.seed + 1000 * step + rank + 1)
+        inputs = torch.randn(self.rows, self.widths[0], generator=generator)
+        return inputs, torch.randn(self.rows, self.widths[-1], generator=generator)
+
+
+def draw(seed: int, world_size: int, units: bool = False) -> Plan:
+    """What one run uses: widths that leave padding more often than not, rows, and the seed of weights and batches."""
+    dice = random.Random(f"{seed} {world_size}")
+    if units:  # of about equal size, so that two whole ones can be told from all four
+        widths = tuple(dice.randrange(60, 71) for _ in range(5))
+    else:
+        widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
+    return Plan(seed=dice.randrange(2**31), widths=widths, rows=dice.randrange(3, 7), units=units)
 
 
 @dataclass(slots=True)
 class Given:
-    """What an optimizer was given in one update: elements `[start, stop)` of the flat and their gradient.
+    """What an optimizer was given in one update: elements `[start, stop)` of all flats, and their gradient.
 
-    `start` is -1 for a tensor that does not lie in the flat: a copy.
+    `in_place` tells whether the tensor is memory of the parameters; a copy is placed by its first values, and has
+    `start` -1 where these are nobody's.
     """
 
     step: int
+    gradient: Array
     start: int
     stop: int
-    gradient: Array
+    in_place: bool
 
 
 @dataclass(slots=True)
@@ -58,104 +92,133 @@ class Noted:
     """What the ground saw of one training run on one rank."""
 
     given: list[Given] = field(default_factory=list)
-    weights: list[Array] = field(default_factory=list)  # after each turn
+    weights: list[list[tuple[int, Array]]] = field(default_factory=list)  # after each turn: where, and what
     turns: int = 0
     returned: str = "None"  # the type's name
 
 
 class Ground:
-    """A model whose parameters are views of one flat of `world_size` equal parts, and its gradients of another.
+    """A model whose parameters lie in flats of `world_size` equal parts, and the optimizers over them.
 
     To a recorder it is what an engine is, so that the picture of an answer shows who holds which span.
     """
 
     def __init__(self, plan: Plan, world_size: int, rank: int, stage: str = "ddp") -> None:
-        self.plan, self.rank, self.stage = plan, rank, stage
-        self.model = build(plan)
-        (self.layout,) = partition(self.model, world_size, units=[])
-        self.parameters = torch.zeros(self.layout.padded)
-        self.gradient = torch.zeros(self.layout.padded)
-        for slot, parameter in zip(self.layout.slots, self.model.parameters(), strict=True):
-            self.parameters[slot.start : slot.stop] = parameter.detach().reshape(-1)
-            parameter.data = self.parameters[slot.start : slot.stop].view(slot.shape)
-            parameter.grad = self.gradient[slot.start : slot.stop].view(slot.shape)
-        self.flats = [SimpleNamespace(layout=self.layout, whole=self.parameters)]
-        self.optimizer: torch.optim.Optimizer | None = None  # the last that made an update
+        self.plan, self.world_size, self.rank, self.stage = plan, world_size, rank, stage
+        self.model = plan.build()
+        self.layouts = plan.layouts(self.model, world_size)
+        self.starts = [sum(layout.padded for layout in self.layouts[:number]) for number in range(len(self.layouts))]
+        self._initial = end_to_end(self.layouts, dict(self.model.named_parameters()))
+        self.flats: list[Unit] = []
+        self._places: Any = WeakIdKeyDictionary()  # of a tensor that an optimizer updates: start, stop, in place?
+        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None  # the last one
+        self.noted = Noted()
+
+    def lay_flats(self) -> None:
+        """Moves the parameters into flats, and tells a recorder; an engine would lay out its own."""
+        parameters = dict(self.model.named_parameters())
+        for layout in self.layouts:
+            module = self.model.get_submodule(layout.unit) if self.plan.units else self.model
+            self.flats.append(Unit(layout, module, [parameters[slot.name] for slot in layout.slots]))
+        announce(self)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The last optimizer that was made or made an update, while the answer keeps it."""
+        return self._optimizer() if self._optimizer is not None else None
 
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state, as an engine would say it; seen from outside of the answer."""
-        name, everything = self.layout.name, (0, self.layout.padded)
-        yield Holding("parameters", name, everything, self.parameters)
-        yield Holding("gradients", name, everything, self.gradient)
-        for tensor, state in self.optimizer.state.items() if self.optimizer is not None else ():
-            start, stop = self.place(tensor)
-            for value in (value for value in state.values() if isinstance(value, torch.Tensor)):
-                yield Holding(
-                    "optimizer_state", name, (start, stop) if value.numel() == stop - start else (0, 0), value
-                )
-
-    def compute_gradient(self, step: int, rank: int) -> None:
-        """Fills `gradient` with the gradient of one rank's batch."""
-        self.gradient.zero_()
-        inputs, targets = batch(self.plan, step, rank)
-        nn.functional.mse_loss(self.model(inputs), targets).backward()
-
-    def turns(self, steps: int, noted: Noted) -> Iterator[torch.Tensor]:
-        """What the learner iterates over: in each turn forward and backward, then this rank's gradient."""
-        for step in range(steps):
-            self.compute_gradient(step, self.rank)
-            noted.turns += 1
-            yield self.gradient
-            noted.weights.append(self.parameters.numpy().copy())
-
-    def place(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Where a tensor lies in the flat, in elements; (-1, -1) if it lies elsewhere."""
-        if tensor.untyped_storage().data_ptr() != self.parameters.untyped_storage().data_ptr():
-            return -1, -1
-        start = int(tensor.storage_offset())
-        return start, start + tensor.numel()
-
-
-def trial(answer: Callable[..., Any], plan: Plan, optimizer: str, stage: str, seconds: float) -> Noted:
-    """Runs the answer on this rank: under SGD, which shows each wrong factor, or under Adam, which takes memory.
-
-    Raises OutOfTime if the answer has not ended after so many seconds.
-    """
-    world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-    ground, noted = Ground(plan, world_size, rank, stage), Noted()
-    announce(ground)
-    with finished_engines_out_of_reach(answer), _watched_optimizers(ground, noted), at_most(seconds):
-        turns = ground.turns(STEPS, noted)
-        returned = answer(ground.parameters, turns, OPTIMIZERS[optimizer], rank, world_size)
-    noted.returned = type(returned).__name__ if returned is not None else "None"
-    return noted
-
-
-@contextmanager
-def _watched_optimizers(ground: Ground, noted: Noted) -> Iterator[None]:
-    def note(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        ground.optimizer = optimizer
-        for tensor in (tensor for group in optimizer.param_groups for tensor in group["params"]):
+        for flat in self.flats:
+            yield from flat.held()
+        for tensor in self._updated():
+            start, stop, in_place = self._places[tensor]
+            number = max((n for n, first in enumerate(self.starts) if first <= start), default=0)
+            name = self.layouts[number].name
+            span = (start - self.starts[number], stop - self.starts[number]) if start >= 0 else (0, 0)
+            if not in_place:
+                yield Holding("parameters", name, span, tensor)
             if tensor.grad is not None:
-                noted.given.append(Given(noted.turns, *ground.place(tensor), tensor.grad.numpy().copy()))
+                yield Holding("gradients", name, span, tensor.grad)
+            for value in self.optimizer.state.get(tensor, {}).values() if self.optimizer is not None else ():
+                if isinstance(value, torch.Tensor):  # a step counter covers no elements
+                    yield Holding("optimizer_state", name, span if value.shape == tensor.shape else (0, 0), value)
 
-    handle = register_optimizer_step_pre_hook(note)
-    try:
-        yield
-    finally:
-        handle.remove()
+    def make_optimizer(self, kind: str) -> Callable[..., torch.optim.Optimizer]:
+        """What the answer calls with a list of tensors to get an optimizer over them."""
+        optimizer_cls, keywords = OPTIMIZERS[kind]
+
+        def optimizer_of(tensors: Any) -> torch.optim.Optimizer:
+            optimizer = optimizer_cls(tensors, **keywords)
+            self.know(optimizer)
+            return optimizer
+
+        return optimizer_of
+
+    def know(self, optimizer: torch.optim.Optimizer) -> None:
+        """Remembers an optimizer, and where the tensors lie that it updates."""
+        self._optimizer = weakref.ref(optimizer)
+        for tensor in self._updated():
+            if tensor not in self._places:
+                self._places[tensor] = self._place(tensor)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within it, what any optimizer is given is noted."""
+
+        def note(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+            self.know(optimizer)
+            for tensor in self._updated():
+                if tensor.grad is not None:
+                    gradient = tensor.grad.numpy().reshape(-1).copy()
+                    self.noted.given.append(Given(self.noted.turns, gradient, *self._places[tensor]))
+
+        handle = register_optimizer_step_pre_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def note_weights(self) -> None:
+        """Notes the parameters after a turn: of the flats that are whole, and what an optimizer updated elsewhere."""
+        parameters = {name: parameter for name, parameter in self.model.named_parameters() if is_there(parameter)}
+        whole = [layout for layout in self.layouts if all(slot.name in parameters for slot in layout.slots)]
+        pieces = [
+            (self.starts[self.layouts.index(layout)], values)
+            for layout, values in zip(whole, end_to_end(whole, parameters), strict=True)
+        ]
+        if len(whole) < len(self.layouts):
+            updated = self._updated()
+            pieces += [(self._places[tensor][0], tensor.detach().numpy().reshape(-1).copy()) for tensor in updated]
+        self.noted.weights.append(pieces)
+
+    def _updated(self) -> list[torch.Tensor]:
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        return [tensor for group in groups for tensor in group["params"]]
+
+    def _place(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
+        """Where a tensor lies: by its memory, else by its values, which are those of nobody else."""
+        for first, flat in zip(self.starts, self.flats, strict=False):
+            if tensor.untyped_storage()._cdata == flat.parameters.untyped_storage()._cdata:  # noqa: SLF001  (as flat.py)
+                start = first + int(tensor.storage_offset())
+                return start, start + tensor.numel(), True
+        values = tensor.detach().numpy().reshape(-1)
+        for first, initial in zip(self.starts, self._initial, strict=True):
+            for start in range(0, len(initial), len(initial) // self.world_size):
+                if np.array_equal(initial[start : start + len(values)], values):
+                    return first + start, first + start + len(values), False
+        return -1, -1, False
 
 
-def build(plan: Plan) -> nn.Module:
-    """The model that a plan draws: an MLP, the same on every rank."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(plan.seed)
-        layers = [nn.Linear(width, wider) for width, wider in zip(plan.widths, plan.widths[1:], strict=False)]
-    return nn.Sequential(*(module for layer in layers for module in (layer, nn.Tanh())))
+def is_there(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has elements, and memory for them: of a released flat it has not."""
+    return tensor.numel() > 0 and tensor.untyped_storage().size() > 0
 
 
-def batch(plan: Plan, step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One rank's batch of one step: inputs [rows, first width] and targets [rows, last width]."""
-    generator = torch.Generator().manual_seed(plan.seed + 1000 * step + rank + 1)
-    inputs = torch.randn(plan.rows, plan.widths[0], generator=generator)
-    return inputs, torch.randn(plan.rows, plan.widths[-1], generator=generator)
+def end_to_end(layouts: list[FlatLayout], tensors: Mapping[str, torch.Tensor]) -> list[Array]:
+    """The named tensors laid into flats, each of shape [padded]; copies."""
+    flats = [np.zeros(layout.padded, dtype=np.float32) for layout in layouts]
+    for layout, flat in zip(layouts, flats, strict=True):
+        for slot in layout.slots:
+            flat[slot.start : slot.stop] = tensors[slot.name].detach().numpy().reshape(-1)
+    return flats

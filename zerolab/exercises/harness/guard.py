@@ -8,6 +8,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -36,41 +37,71 @@ FORBIDDEN_NAMES = (
     "fully_shard",
     "ZeroRedundancyOptimizer",
 )
+WRITE = "write the step yourself, with collectives and an optimizer"
+QUESTIONS = ("own", "reduce", "keep", "publish")  # what a stage decides
+FINISHED = {"ddp": "DDP", "zero1": "Zero1", "zero2": "Zero2", "zero3": "Zero3"}
 FORBIDDEN_CALLS = (
-    ("zerolab.engines.engine", "Engine.__init__"),
-    ("zerolab.engines.native", "Native.__init__"),
-    ("torch.nn.parallel.distributed", "DistributedDataParallel.__init__"),
-    ("torch.distributed.fsdp", "FullyShardedDataParallel.__init__"),
-    ("torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState.__init__"),
-    ("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer.__init__"),
-    ("deepspeed", "initialize"),
+    *(f"zerolab.engines.{file}:{name}.{part}" for file, name in FINISHED.items() for part in QUESTIONS),
+    "zerolab.engines.zero3:Zero3.gather",
+    "zerolab.engines.zero3:Zero3.release",
+    "zerolab.engines.native:Native.__init__",
+    "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
+    "torch.distributed.fsdp:FullyShardedDataParallel.__init__",
+    "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState.__init__",
+    "torch.distributed.optim.zero_redundancy_optimizer:ZeroRedundancyOptimizer.__init__",
+    "deepspeed:initialize",
 )
 
 
 class NotAllowedHere(RuntimeError):
-    """An exercise's answer reached for a finished engine; the exercise is to write it."""
+    """An exercise's answer reached for what is the answer, finished; the exercise is to write it."""
 
 
 @contextmanager
-def finished_engines_out_of_reach(answer: Callable[..., Any]) -> Iterator[None]:
-    """Within it, to import a finished engine in the answer's code, or to call one anywhere, raises NotAllowedHere."""
-    own_globals = getattr(answer, "__globals__", {})
+def finished_answers_out_of_reach(answer: Callable[..., Any], also: tuple[str, ...] = ()) -> Iterator[None]:
+    """Within it, to import a finished engine in the answer's code, or to call one anywhere, raises NotAllowedHere.
+
+    `also` names what else may not be called, as `"module:function"`. A class of the learner's own may derive from
+    `Engine`, but not from a finished stage.
+    """
+    own_globals = _globals_of(answer)
     with ExitStack() as patches:
-        for module_name, path in FORBIDDEN_CALLS:
+        for call in (*FORBIDDEN_CALLS, *also):
+            module_name, _, path = call.partition(":")
             owner_path, _, attribute = path.rpartition(".")
             module = sys.modules.get(module_name)
             if module is not None:  # what is not imported yet cannot be called; importing it is caught below
                 owner = getattr(module, owner_path) if owner_path else module
                 patches.enter_context(patch.object(owner, attribute, _refuse(owner_path or path)))
+        from zerolab.engines.engine import Engine
+
+        patches.enter_context(patch.object(Engine, "__init__", _unless_finished(Engine.__init__)))
         patches.enter_context(patch.object(builtins, "__import__", _watched_import(own_globals)))
         yield
 
 
+def _globals_of(answer: Callable[..., Any]) -> dict[str, Any]:
+    """The globals of the answer's code: of a function, or of the methods of a class."""
+    parts = vars(answer).values() if isinstance(answer, type) else [answer]
+    found = (part.__globals__ for part in parts if isinstance(part, FunctionType))
+    return next(found, {})
+
+
 def _refuse(what: str) -> Callable[..., Any]:
     def refused(*_: Any, **__: Any) -> Any:
-        raise NotAllowedHere(f"{what} is a finished answer: write the step yourself, with collectives and an optimizer")
+        raise NotAllowedHere(f"{what} is a finished answer: {WRITE}")
 
     return refused
+
+
+def _unless_finished(init: Callable[..., None]) -> Callable[..., None]:
+    def checked(engine: Any, *args: Any, **keywords: Any) -> None:
+        for base in type(engine).__mro__:
+            if base.__module__.startswith(FORBIDDEN_MODULES):
+                raise NotAllowedHere(f"{base.__name__} is a finished answer: {WRITE}")
+        init(engine, *args, **keywords)
+
+    return checked
 
 
 def _watched_import(own_globals: dict[str, Any]) -> Callable[..., Any]:
@@ -86,10 +117,10 @@ def _watched_import(own_globals: dict[str, Any]) -> Callable[..., Any]:
         if globals is own_globals:
             asked = [name, *(f"{name}.{item}" for item in fromlist or ())]
             for module in (path for path in asked if path.startswith(FORBIDDEN_MODULES)):
-                raise NotAllowedHere(f"importing {module} is not allowed in an exercise: write the step yourself")
+                raise NotAllowedHere(f"importing {module} is not allowed in an exercise: {WRITE}")
             if name.partition(".")[0] in ("zerolab", "torch", "deepspeed"):
                 for item in (item for item in fromlist or () if item in FORBIDDEN_NAMES):
-                    raise NotAllowedHere(f"importing {item} is not allowed in an exercise: write the step yourself")
+                    raise NotAllowedHere(f"importing {item} is not allowed in an exercise: {WRITE}")
         return really_import(name, globals, locals, fromlist, level)
 
     return watched

@@ -16,12 +16,13 @@ def hole(what: str) -> NoReturn:
 
 
 def open_holes(function: Callable[..., Any]) -> list[str]:
-    """What the holes that are left in a function's code ask for; an empty list once all are filled.
+    """What the holes that are left in a function or in a class's methods ask for; an empty list once all are filled.
 
     Read from the compiled code, so that nothing has to run to find out.
     """
-    code = getattr(function, "__code__", None)
-    return list(_holes_in(code)) if isinstance(code, CodeType) else []
+    parts = vars(function).values() if isinstance(function, type) else [function]
+    codes = [getattr(part, "__code__", None) for part in parts]
+    return [what for code in codes if isinstance(code, CodeType) for what in _holes_in(code)]
 
 
 def _holes_in(code: CodeType) -> Iterator[str]:

@@ -1,95 +1,169 @@
-"""Judges from the recording alone what an answer kept in memory and what it sent."""
+"""Judges from the recording alone what a training answer kept in memory and what it sent."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from zerolab.exercises.harness.exercise import Targets
 from zerolab.recording.events import Event, RankRecording
 
 FP32 = 4
-COUNTERS = 64  # bytes that Adam's step counters may take: 4 for each tensor that it updates
+COUNTERS = 4  # bytes that Adam's step counter takes, for each tensor that it updates
 SLACK = 8192  # bytes of small things: a batch, the loss, scalars
 STATE = {"parameters": FP32, "gradients": FP32, "optimizer_state": 2 * FP32}
+WHOLE_UNITS = 2  # that may be whole at a time where a category is sharded: one in use, one on its way
 
 
-def judge_state(rank: RankRecording, padded: int, targets: Targets) -> str:
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a rank may hold.
+
+    Attributes:
+        padded: elements of each flat, padding included.
+        world_size: number of ranks.
+        shards: the categories that are divided by N.
+        scratch_parts: parts of the largest flat that may lie about beside the state.
+        activations: bytes that one step's activations may take.
+    """
+
+    padded: list[int]
+    world_size: int
+    shards: tuple[str, ...]
+    scratch_parts: int
+    activations: int
+
+    @property
+    def scratch(self) -> int:
+        """Bytes that are free to use."""
+        return max(self.padded) // self.world_size * FP32 * self.scratch_parts + SLACK
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest flat."""
+        return max(self.padded) * FP32
+
+    def state(self, category: str) -> int:
+        """Bytes of a category at the optimizer's update."""
+        whole = sum(self.padded) * STATE[category]
+        return whole // self.world_size if category in self.shards else whole
+
+    def peak(self, category: str) -> int:
+        """Bytes of a category at any moment of a step but the update itself."""
+        if category in STATE:
+            free = len(self.padded) * COUNTERS if category == "optimizer_state" else self.scratch
+            return self.state(category) + self._whole_units(category) * self.largest + free
+        return {"activations": self.activations + self.largest, "other": self.scratch}.get(category, self.largest)
+
+    def _whole_units(self, category: str) -> int:
+        """How many units may be whole beside the state."""
+        if category in self.shards:
+            return WHOLE_UNITS
+        return int(category == "gradients" and len(self.padded) > 1)  # being laid end to end, a unit's are there twice
+
+
+def judge_state(rank: RankRecording, budget: Budget) -> str:
     """Empty if the rank keeps what the stage's formula says, at the optimizer's update.
 
-    `padded` is the number of elements of the flat. Gradients may be larger by the scratch.
+    Gradients may be larger by the scratch.
     """
     state = rank.meta.get("state")
     if not isinstance(state, dict):
         return f"rank {rank.rank}: the recording shows no update by an optimizer."
-    part, free = padded // rank.world_size, _scratch(padded, rank.world_size, targets)
+    counters = len(budget.padded) * COUNTERS
     for category, size in STATE.items():
-        wanted = size * (part if category in targets.shards else padded)
-        allowed = wanted + {"optimizer_state": COUNTERS, "gradients": free}.get(category, 0)
-        if not wanted <= state.get(category, 0) <= allowed:
-            return _explain_state(rank.rank, category, state.get(category, 0), wanted, size * padded)
+        held, wanted = state.get(category, 0), budget.state(category)
+        allowed = wanted + {"optimizer_state": counters, "gradients": budget.scratch}.get(category, 0)
+        if not wanted <= held <= allowed:
+            return _explain_state(rank.rank, category, held, wanted, size * sum(budget.padded))
     return ""
 
 
 def _explain_state(rank: int, category: str, held: int, wanted: int, whole: int) -> str:
     name = category.replace("_", " ")
-    why = f"rank {rank} holds {held:,} bytes of {name}; the target is {wanted:,}"
-    if category == "optimizer_state" and whole <= held <= whole + COUNTERS:
-        return f"{why}: it keeps optimizer state for the whole flat, not for its own part."
+    why = f"rank {rank} holds {held:,} bytes of {name} at the update; the target is {wanted:,}"
+    if wanted < whole <= held <= whole + SLACK:
+        return f"{why}: it keeps {name} for the whole flat, not for its own part."
+    if wanted < held < whole:
+        return f"{why}: more than its own part is still there. A view of a tensor keeps all of it in memory."
     if held >= wanted + whole:
         return f"{why}: it holds a second copy of the whole {name.rstrip('s')}."
     return f"{why}."
 
 
-def judge_peak(rank: RankRecording, padded: int, targets: Targets) -> str:
-    """Empty if the rank never held more than state, receive buffers and scratch; activations are not counted."""
-    part, whole = padded // rank.world_size * FP32, padded * FP32
-    state = sum(size * (part // FP32 if name in targets.shards else padded) for name, size in STATE.items())
-    others = [event.live.get("other", 0) for event in rank.events if _between_updates(event)]
-    unexplained = max(others, default=0) - min(others, default=0)  # what was there before the answer ran is not its own
-    if unexplained > _scratch(padded, rank.world_size, targets):
-        copies = "a second copy of the whole gradient or of the parameters" if unexplained >= whole else "extra tensors"
-        return (
-            f"rank {rank.rank} holds {copies}: {unexplained:,} bytes that are neither model state nor buffers of a "
-            f"collective; {_scratch(padded, rank.world_size, targets):,} are free to use."
-        )
-    # Adam makes two temporaries as large as what it updates; the receive buffers are all parts but the own one.
-    allowed = state + part * targets.scratch_parts + max(whole - part, 2 * part) + COUNTERS + SLACK
-    peak = max((_without_activations(event) for event in rank.events), default=0)
-    if peak > allowed:
-        return f"rank {rank.rank} held up to {peak:,} bytes beside activations; {allowed:,} are enough."
+def judge_peak(rank: RankRecording, budget: Budget) -> str:
+    """Empty if in no moment of a step the rank held more of a category than its budget, but in the update itself.
+
+    An optimizer's own temporaries are torch's business, so its update is left out.
+    """
+    inside = [event for event in rank.events if _is_telling(event)]
+    for category in ("other", "parameters", "gradients", "activations", "communication"):
+        # What there was before the answer ran is not its own.
+        before = min(event.live.get(category, 0) for event in rank.events) if category == "other" else 0
+        held = max((event.live.get(category, 0) for event in inside), default=0) - before
+        if held > budget.peak(category):
+            return _explain_peak(rank.rank, category, held, budget)
     return ""
 
 
-def _scratch(padded: int, world_size: int, targets: Targets) -> int:
-    return padded // world_size * FP32 * targets.scratch_parts + SLACK
+def _is_telling(event: Event) -> bool:
+    """Whether the event lies in a step, outside of the update, and not where a collective has yet to tell its buffer."""
+    amid = event.kind == "collective" and event.parent is not None
+    return bool(event.step) and event.phase != "step" and event.kind != "optimizer" and not amid
 
 
-def _between_updates(event: Event) -> bool:
-    """Whether the event lies outside of an optimizer's update, whose temporaries are torch's own business."""
-    return event.phase != "step" and event.kind != "optimizer"
+def _explain_peak(rank: int, category: str, held: int, budget: Budget) -> str:
+    allowed = budget.peak(category)
+    if category == "other":
+        whole = sum(budget.padded) * FP32
+        copies = "a second copy of the whole gradient or of the parameters" if held >= whole else "extra tensors"
+        return (
+            f"rank {rank} holds {copies}: {held:,} bytes that are neither model state nor buffers of a collective; "
+            f"{allowed:,} are free to use."
+        )
+    why = f"rank {rank} held up to {held:,} bytes of {category.replace('_', ' ')}; {allowed:,} are enough"
+    if category in budget.shards and len(budget.padded) > 1:
+        return f"{why}: too many units were whole at a time. Give each back before the next one but one comes."
+    return f"{why}."
 
 
-def _without_activations(event: Event) -> int:
-    return sum(size for category, size in event.live.items() if category != "activations")
+def started(rank: RankRecording) -> list[Event]:
+    """The exchanges that a rank started, without those that they are made of."""
+    return [event for event in rank.events if event.kind == "collective" and event.parent is None]
 
 
-def judge_collectives(rank: RankRecording, padded: int, targets: Targets, turns: int) -> str:
-    """Empty if each turn made exactly the target's collectives, over the whole flat, in order."""
-    made = [event for event in rank.events if event.kind == "collective" and event.parent is None]
-    names = [event.op for event in made]
-    wanted = list(targets.collectives) * turns
-    if rank.world_size > 1 and names != wanted:
-        return f"rank {rank.rank}: {_explain_collectives(names, list(targets.collectives), turns)}"
+def judge_collectives(
+    rank: RankRecording, budget: Budget, collectives: Sequence[str], turns: int, *, in_steps: bool
+) -> str:
+    """Empty if each turn made exactly the target's collectives over each flat; over a single one, in order.
+
+    `in_steps` leaves out what happens outside of training steps: an engine's checks and its first broadcast.
+    """
+    made = [event for event in started(rank) if event.step or not in_steps]
+    names, wanted = [event.op for event in made], list(collectives) * turns * len(budget.padded)
+    if rank.world_size == 1:
+        return ""
+    if Counter(names) != Counter(wanted) or (len(budget.padded) == 1 and names != wanted):
+        return f"rank {rank.rank}: {_explain_collectives(names, list(collectives), turns, len(budget.padded))}"
     sent = sum(event.logical_bytes for event in made)
-    target = len(wanted) * (padded - padded // rank.world_size) * FP32
-    if rank.world_size > 1 and sent != target:
+    target = sum(_passes(op) for op in wanted) * (sum(budget.padded) // rank.world_size) * (rank.world_size - 1) * FP32
+    target //= len(budget.padded)
+    if sent != target:
         return f"rank {rank.rank} sent {sent:,} bytes in {turns} turns; the target is {target:,}."
     return ""
 
 
-def _explain_collectives(names: Sequence[str], wanted: list[str], turns: int) -> str:
+def _passes(op: str) -> int:
+    return 2 if op == "all_reduce" else 1
+
+
+def _explain_collectives(names: Sequence[str], wanted: list[str], turns: int, units: int) -> str:
     if "all_reduce" in names and "reduce_scatter" in wanted:
         return (
             "it made an all_reduce where a reduce_scatter is enough: every rank gets all the sums, and throws away "
             "those of the parts that others own."
         )
-    made = ", ".join(names[: max(1, len(names) // turns)]) or "nothing"
-    return f"a turn made {made}; the target is {', '.join(wanted)}."
+    if units == 1:
+        made = ", ".join(names[: max(1, len(names) // turns)]) or "nothing"
+        return f"a turn made {made}; the target is {', '.join(wanted)}."
+    made = ", ".join(f"{count} {name}" for name, count in Counter(names).items()) or "nothing"
+    target = ", ".join(f"{count * units * turns} {name}" for name, count in Counter(wanted).items())
+    return f"{turns} turns over {units} units made {made}; the target is {target}."

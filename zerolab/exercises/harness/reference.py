@@ -1,20 +1,25 @@
 """What DDP does on the same ground, computed in one process: the gradients and weights of a right answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import nn
 
-from zerolab.exercises.harness.ground import LEARNING_RATE, MOMENTUM, STEPS, Array, Ground, Plan
+from zerolab.engines.partition import FlatLayout
+from zerolab.exercises.harness.ground import LEARNING_RATE, MOMENTUM, STEPS, Array, Plan, end_to_end
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """DDP's run under SGD with momentum.
+    """DDP's run under SGD with momentum. All arrays are the flats end to end, shape [padded].
 
     `local[step][rank]` is that rank's own gradient; `weights[step]` those after that update, and `forgetful[step]` what
     they would be if the optimizer had lost its momentum just before it.
     """
 
+    layouts: list[FlatLayout]
     initial: Array
     local: list[list[Array]]
     weights: list[Array]
@@ -28,18 +33,32 @@ class Reference:
 
 def run_reference(plan: Plan, world_size: int) -> Reference:
     """Trains the plan's model on all ranks' batches, one after the other, and updates with the mean."""
-    ground = Ground(plan, world_size, rank=0)
-    reference = Reference(ground.parameters.numpy().copy(), [], [], [])
-    velocity: Array = np.zeros_like(reference.initial)
+    model = plan.build()
+    layouts, parameters = plan.layouts(model, world_size), dict(model.named_parameters())
+
+    def laid_out(tensors: Mapping[str, torch.Tensor]) -> Array:
+        return np.concatenate(end_to_end(layouts, tensors))
+
+    def gradient(step: int, rank: int) -> Array:
+        inputs, targets = plan.batch(step, rank)
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        return laid_out(dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)))
+
+    reference = Reference(layouts, laid_out(parameters), [], [], [])
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     for step in range(STEPS):
-        reference.local.append([_gradient(ground, step, rank) for rank in range(world_size)])
-        velocity = MOMENTUM * velocity + reference.mean(step)
-        reference.forgetful.append(ground.parameters.numpy() - LEARNING_RATE * reference.mean(step))
-        ground.parameters.numpy()[:] -= LEARNING_RATE * velocity
-        reference.weights.append(ground.parameters.numpy().copy())
+        reference.local.append([gradient(step, rank) for rank in range(world_size)])
+        reference.forgetful.append(laid_out(parameters) - LEARNING_RATE * reference.mean(step))
+        _set_gradients(layouts, parameters, reference.mean(step))
+        optimizer.step()
+        reference.weights.append(laid_out(parameters))
     return reference
 
 
-def _gradient(ground: Ground, step: int, rank: int) -> Array:
-    ground.compute_gradient(step, rank)
-    return ground.gradient.numpy().copy()
+def _set_gradients(layouts: list[FlatLayout], parameters: dict[str, nn.Parameter], mean: Array) -> None:
+    first = 0
+    for layout in layouts:
+        for slot in layout.slots:
+            values = torch.from_numpy(mean[first + slot.start : first + slot.stop])
+            parameters[slot.name].grad = values.view(slot.shape).clone()
+        first += layout.padded

@@ -1,7 +1,8 @@
-"""Judges what an answer computed: the gradients that its optimizer got, and the weights that came out."""
+"""Judges what a training answer computed: the gradients that its optimizer got, and the weights that came out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -23,19 +24,44 @@ class Turn:
         return len(self.reference.local[self.step])
 
     @property
-    def part(self) -> int:
-        """Elements of one part of the flat."""
-        return len(self.reference.initial) // self.world_size
-
-    @property
-    def own(self) -> slice:
-        """The elements that this rank owns."""
-        return slice(self.rank * self.part, (self.rank + 1) * self.part)
+    def units(self) -> list["Part"]:
+        """The flats, each with this rank's part of it."""
+        layouts = self.reference.layouts
+        edges = pairwise(accumulate((layout.padded for layout in layouts), initial=0))
+        prefixes = [f"unit {layout.name}: " if len(layouts) > 1 else "" for layout in layouts]
+        return [
+            Part(prefix, start, stop, (stop - start) // self.world_size, self.rank)
+            for prefix, (start, stop) in zip(prefixes, edges, strict=True)
+        ]
 
     @property
     def before(self) -> Array:
         """DDP's weights before the turn."""
         return self.reference.weights[self.step - 1] if self.step else self.reference.initial
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A rank's part of the flat `[start, stop)`; `prefix` names the flat where there are several."""
+
+    prefix: str
+    start: int
+    stop: int
+    size: int
+    rank: int
+
+    def of(self, rank: int) -> slice:
+        """The elements that a rank owns."""
+        return slice(self.start + rank * self.size, self.start + (rank + 1) * self.size)
+
+    @property
+    def own(self) -> slice:
+        """The elements that this rank owns."""
+        return self.of(self.rank)
+
+    def has(self, place: int) -> bool:
+        """Whether an element is the flat's."""
+        return self.start <= place < self.stop
 
 
 def judge_returned(noted: list[Noted], wanted: str, name: str) -> str:
@@ -45,16 +71,17 @@ def judge_returned(noted: list[Noted], wanted: str, name: str) -> str:
 
 
 def judge_training(
-    noted: list[Noted], reference: Reference, value_tolerance: float, weights_tolerance: float
+    noted: list[Noted], reference: Reference, value_tolerance: float, weights_tolerance: float, *, copies: bool
 ) -> tuple[str, str]:
     """What is wrong with the gradients, and what with the weights, at the first turn where either is; else empty.
 
-    Turn by turn, because wrong weights make all later gradients wrong too.
+    Turn by turn, because wrong weights make all later gradients wrong too. `copies` allows the optimizer to update
+    what is no memory of the flats.
     """
     for step in range(len(reference.local)):
         turns = [Turn(reference, step, rank) for rank in range(len(noted))]
         for turn, seen in zip(turns, noted, strict=True):
-            why = _judge_update(seen.given, turn, value_tolerance)
+            why = _judge_update(seen.given, turn, value_tolerance, copies=copies)
             if why:
                 return f"rank {turn.rank}, turn {step + 1}: the optimizer {why}", ""
         for turn, seen in zip(turns, noted, strict=True):
@@ -66,34 +93,44 @@ def judge_training(
     return "", ""
 
 
-def _judge_update(everything: list[Given], turn: Turn, tolerance: float) -> str:
+def _judge_update(everything: list[Given], turn: Turn, tolerance: float, *, copies: bool) -> str:
     """What is wrong with what an optimizer was given in one turn, out of everything that it was given."""
     given = [entry for entry in everything if entry.step == turn.step + 1]
     if not given and any(entry.step > turn.step + 1 for entry in everything):
         return "made no update before it took the next gradient: each is to be used, and then the next one computed."
     if not given:
         return "made no update. Was `step()` called, with a gradient in `grad`?"
-    if any(entry.start < 0 for entry in given):
+    if any(entry.start < 0 or not (entry.in_place or copies) for entry in given):
         return "updates a copy: its tensor is not memory of `parameters`, so the model stays as it is."
-    if not any(entry.start <= turn.own.start and entry.stop >= turn.own.stop for entry in given):
-        parts = ", ".join(str(part) for part in sorted({entry.start // turn.part for entry in given}))
-        return (
-            f"updates part {parts}; this rank owns part {turn.rank}, elements {turn.own.start} to {turn.own.stop - 1}."
-        )
-    return next(filter(None, (_judge_gradient(entry, turn, tolerance) for entry in given)), "")
+    for part in turn.units:
+        here = [entry for entry in given if part.has(entry.start)]
+        if not _covers(here, part.own):
+            updated = ", ".join(str(number) for number in sorted({(e.start - part.start) // part.size for e in here}))
+            own = f"elements {part.own.start - part.start} to {part.own.stop - part.start - 1}"
+            what = f"updates part {updated}" if here else "updates nothing"
+            return f"{part.prefix}{what}; this rank owns part {turn.rank}, {own}."
+        why = next(filter(None, (_judge_gradient(entry, turn, part, tolerance) for entry in here)), "")
+        if why:
+            return f"{part.prefix}{why}"
+    return ""
 
 
-def _judge_gradient(entry: Given, turn: Turn, tolerance: float) -> str:
-    span, mean = slice(entry.start, entry.stop), turn.reference.mean(turn.step)
-    gradient = entry.gradient.reshape(-1)
+def _covers(given: list[Given], own: slice) -> bool:
+    return all(any(entry.start <= place < entry.stop for entry in given) for place in (own.start, own.stop - 1))
+
+
+def _judge_gradient(entry: Given, turn: Turn, part: Part, tolerance: float) -> str:
+    span, mean, gradient = slice(entry.start, entry.stop), turn.reference.mean(turn.step), entry.gradient
     if _close(gradient, mean[span], tolerance):
         return ""
     for meaning, mistaken in _mistakes(turn):
         if _close(gradient, mistaken[span], tolerance):
             return f"got {meaning}."
     for other in range(turn.world_size):
-        if _close(gradient, mean[other * turn.part : (other + 1) * turn.part], tolerance):
+        if _close(gradient, mean[part.of(other)], tolerance):
             return f"got the mean gradient of part {other}, for the parameters of part {turn.rank}."
+    if gradient.shape != mean[span].shape:
+        return f"got a gradient of {gradient.size} elements for {entry.stop - entry.start} parameters."
     difference = np.abs(gradient - mean[span]).max()
     return f"got a gradient that differs from the mean over all ranks by up to {difference:.2g}."
 
@@ -106,24 +143,33 @@ def _mistakes(turn: Turn) -> Iterator[tuple[str, Array]]:
     yield "this rank's own gradient: nothing came from the others", local
     yield "this rank's own gradient divided by `world_size`: nothing came from the others", local / turn.world_size
     yield "a gradient of zeros", np.zeros_like(mean)
+    for step in range(turn.step):
+        yield (
+            "the sum of this turn's gradient and the turn's before: begin each turn anew",
+            mean + (turn.reference.mean(step)),
+        )
 
 
-def _judge_weights(mine: Array, turn: Turn, tolerance: float) -> str:
-    """What is wrong with a rank's weights after one turn."""
-    wanted = turn.reference.weights[turn.step]
-    if _close(mine, wanted, tolerance):
-        return ""
-    why = f"the parameters differ from DDP's by up to {np.abs(mine - wanted).max():.2g}"
-    others = np.ones(len(mine), dtype=bool)
-    others[turn.own] = False
-    if _close(mine, turn.before, tolerance):
-        return f"{why}; they were not updated."
-    if turn.world_size > 1 and _close(mine[others], turn.before[others], tolerance):
-        return f"{why}; part {turn.rank} is new, the other parts are as old as before the update."
-    if _close(mine, turn.reference.forgetful[turn.step], tolerance):
-        return f"{why}; the optimizer had forgotten the turns before. Make it once, before the loop."
-    return f"{why}."
+def _judge_weights(pieces: list[tuple[int, Array]], turn: Turn, tolerance: float) -> str:
+    """What is wrong with a rank's weights after one turn, in the pieces that it has."""
+    for start, mine in pieces:
+        span = slice(start, start + len(mine))
+        wanted, before = turn.reference.weights[turn.step][span], turn.before[span]
+        if _close(mine, wanted, tolerance):
+            continue
+        (part,) = [part for part in turn.units if part.has(start)]
+        why = f"{part.prefix}the parameters differ from DDP's by up to {np.abs(mine - wanted).max():.2g}"
+        others = np.ones(len(mine), dtype=bool)
+        others[max(part.own.start - start, 0) : max(part.own.stop - start, 0)] = False
+        if _close(mine, before, tolerance):
+            return f"{why}; they were not updated."
+        if turn.world_size > 1 and others.any() and _close(mine[others], before[others], tolerance):
+            return f"{why}; part {turn.rank} is new, the other parts are as old as before the update."
+        if _close(mine, turn.reference.forgetful[turn.step][span], tolerance):
+            return f"{why}; the optimizer had forgotten the turns before. Make it once, before the loop."
+        return f"{why}."
+    return "" if pieces else "no parameters are left: none is whole, and no optimizer has a part."
 
 
 def _close(one: Array, other: Array, tolerance: float) -> bool:
-    return one.shape == other.shape and bool(np.abs(one - other).max(initial=0.0) <= tolerance)
+    return one.shape == other.shape and bool((np.abs(one - other) <= tolerance).all())

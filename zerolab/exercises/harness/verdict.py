@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one target came to on one number of ranks; `why` says in a sentence what is wrong, and is empty if right."""
+    """What one target came to on one number of ranks; `why` says in a sentence what is wrong, and is empty if right.
+
+    `world_size` is None where ranks mean nothing to the answer.
+    """
 
     target: str
-    world_size: int
+    world_size: int | None
     why: str = ""
 
     @property
@@ -23,6 +26,7 @@ def report(verdicts: list[Verdict]) -> list[str]:
     for world_size in dict.fromkeys(verdict.world_size for verdict in verdicts):
         here = [verdict for verdict in verdicts if verdict.world_size == world_size]
         marks = ", ".join(f"{verdict.target} {'right' if verdict.right else 'WRONG'}" for verdict in here)
-        lines.append(f"on {world_size} {'rank' if world_size == 1 else 'ranks'}: {marks}")
+        where = f"on {world_size} {'rank' if world_size == 1 else 'ranks'}: " if world_size is not None else ""
+        lines.append(f"{where}{marks}")
         lines += [f"    {verdict.why}" for verdict in here if verdict.why]
     return lines

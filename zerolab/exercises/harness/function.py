@@ -1,0 +1,93 @@
+"""Exercises whose answer is a plain function: judged by what it gives for inputs that are drawn."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from zerolab.exercises.harness.guard import finished_answers_out_of_reach
+from zerolab.exercises.harness.limit import at_most
+from zerolab.exercises.harness.plain import describe, plain, same
+from zerolab.exercises.harness.targets import Judgement, Run, Targets
+from zerolab.tables import Table
+
+if TYPE_CHECKING:
+    from zerolab.exercises.harness.exercise import Exercise
+    from zerolab.recording.recording import Recording
+
+Inputs = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionTargets(Targets):
+    """What a plain function must give. It runs in a process of its own (one rank), so that it can break nothing.
+
+    The right value is the solution's. A miss is named by the first of the exercise's wrong answers that gives the very
+    values that the answer gave; where none does, the input, the value and the right value are said.
+
+    Args:
+        draw: of a `random.Random`, one set of inputs: names to values, in the order of the function's arguments.
+        tolerance: of numbers, relative to those above 1.
+        tries: how many sets of inputs.
+    """
+
+    on_ranks: ClassVar[bool] = False
+    draw: Callable[[random.Random], dict[str, Any]]
+    tolerance: float = 1e-9
+    tries: int = 12
+    world_sizes: tuple[int, ...] = (1,)
+
+    def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
+        """One run, over all drawn inputs."""
+        dice = random.Random(seed)
+        inputs = [self.draw(dice) for _ in range(self.tries)]
+
+        def judge(recording: "Recording") -> Iterator[Judgement]:
+            yield "value", self._judge(exercise, inputs, _values(recording))
+
+        def picture(recording: "Recording") -> Table:
+            right = _results(exercise.solution, inputs)
+            rows = zip(inputs, _values(recording), right, strict=True)
+            return Table([_row(arguments, given, wanted) for arguments, given, wanted in rows], exercise.title)
+
+        yield Run(trial, (inputs, self.forbids, seconds), judge, picture)
+
+    def _judge(self, exercise: "Exercise", inputs: Inputs, given: list[Any]) -> str:
+        right = _results(exercise.solution, inputs)
+        misses = [number for number in range(len(inputs)) if not same(given[number], right[number], self.tolerance)]
+        if not misses:
+            return ""
+        first = misses[0]
+        call = f"{exercise.name}({', '.join(f'{name}={describe(value)}' for name, value in inputs[first].items())})"
+        if all(value is None for value in given):
+            return f"`{exercise.name}` returned nothing; {call} should return {describe(right[first])}."
+        why = f"{call} gave {describe(given[first])}; right is {describe(right[first])}"
+        for wrong in exercise.wrong:
+            values = _results(exercise.compile(exercise.wrong_source(wrong)), inputs)
+            if same(given, values, self.tolerance):
+                return f"{why}. Your function {wrong.says}."
+        return f"{why}. Of {len(inputs)} inputs {len(misses)} went wrong."
+
+
+def trial(answer: Callable[..., Any], inputs: Inputs, forbids: tuple[str, ...], seconds: float) -> list[Any]:
+    """What the answer gives for each set of inputs, as plain data. Raises OutOfTime after so many seconds."""
+    with finished_answers_out_of_reach(answer, forbids), at_most(seconds):
+        return [plain(answer(*arguments.values())) for arguments in inputs]
+
+
+def _values(recording: "Recording") -> list[Any]:
+    """What the answer gave, on the one rank."""
+    values: list[Any] = (recording.results or [[]])[0]
+    return values
+
+
+def _results(function: Callable[..., Any], inputs: Inputs) -> list[Any]:
+    try:
+        return [plain(function(*arguments.values())) for arguments in inputs]
+    except Exception:  # noqa: BLE001  (a wrong answer that raises gives no values)
+        return []
+
+
+def _row(arguments: dict[str, Any], given: Any, wanted: Any) -> dict[str, str | int | float | bool | None]:
+    values = {**arguments, "yours": given, "right": wanted}
+    return {name: value if isinstance(value, (str, int, float)) else describe(value) for name, value in values.items()}

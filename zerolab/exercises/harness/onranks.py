@@ -1,0 +1,145 @@
+"""Exercises whose answer is a function on every rank: judged by what each rank gets, and by what the ranks sent."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from zerolab.exercises.harness.guard import finished_answers_out_of_reach
+from zerolab.exercises.harness.limit import at_most
+from zerolab.exercises.harness.memory import SLACK, started
+from zerolab.exercises.harness.plain import describe, plain, same
+from zerolab.exercises.harness.targets import Judgement, Run, Targets
+from zerolab.recording.events import RankRecording
+
+if TYPE_CHECKING:
+    from zerolab.exercises.harness.exercise import Exercise
+    from zerolab.recording.recording import Recording
+
+Arguments = list[tuple[Any, ...]]
+"""One tuple of arguments for each rank; numpy arrays in it reach the answer as tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTargets(Targets):
+    """What a function on every rank must reach.
+
+    Args:
+        draw: of a `random.Random` and the number of ranks, the arguments of each rank.
+        wanted: of all ranks' arguments and a rank, what that rank must get.
+        in_place: the number of the argument that holds the result afterwards; None judges what is returned.
+        collectives: of the number of ranks, the words of the exchanges that a rank starts, as a recording says them.
+            Their order is free (a wrong one shows in the value); None allows any.
+        sent: of one rank's arguments and the number of ranks, the elements that it sends; None allows any.
+        scratch: of the same, the bytes that it may hold beside its arguments; None allows any.
+        tolerance: of numbers, relative to those above 1.
+    """
+
+    draw: Callable[[random.Random, int], Arguments]
+    wanted: Callable[[Arguments, int], Any]
+    in_place: int | None = None
+    collectives: Callable[[int], tuple[str, ...]] | None = None
+    sent: Callable[[tuple[Any, ...], int], int] | None = None
+    scratch: Callable[[tuple[Any, ...], int], int] | None = None
+    tolerance: float = 1e-6
+
+    def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
+        """One run on drawn arguments."""
+        arguments = self.draw(random.Random(f"{seed} {world_size}"), world_size)
+
+        def judge(recording: "Recording") -> Iterator[Judgement]:
+            yield "value", self._judge_value(exercise, arguments, recording.results or [])
+            yield "waits", _first(judge_waits(rank) for rank in recording.ranks)
+            yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)
+            if self.scratch is not None:
+                yield (
+                    "scratch",
+                    _first(
+                        judge_scratch(rank, self.scratch(arguments[rank.rank], world_size)) for rank in recording.ranks
+                    ),
+                )
+
+        yield Run(trial, (arguments, self.in_place, self.forbids, seconds), judge)
+
+    def _judge_value(self, exercise: "Exercise", arguments: Arguments, given: list[Any]) -> str:
+        ranks = range(len(arguments))
+        right = [plain(self.wanted(arguments, rank)) for rank in ranks]
+        misses = [rank for rank in ranks if not same(given[rank], right[rank], self.tolerance)]
+        if not misses:
+            return ""
+        rank = misses[0]
+        if given[rank] is None:
+            return f"`{exercise.name}` returned nothing on rank {rank}; it should return {describe(right[rank])}."
+        why = f"rank {rank} got {describe(given[rank])}; right is {describe(right[rank])}"
+        for wrong in exercise.wrong:
+            if wrong.gives is not None:
+                mistaken = [plain(wrong.gives(arguments, rank)) for rank in ranks]
+                if same(given, mistaken, self.tolerance):
+                    return f"{why}. Your function {wrong.says}."
+        return f"{why}."
+
+    def _judge_sent(self, rank: RankRecording, arguments: tuple[Any, ...]) -> str:
+        made = [event for event in started(rank) if event.op != "barrier"]  # it carries nothing; the trial ends on one
+        names = [event.op for event in made]
+        if self.collectives is not None:
+            wanted = self.collectives(rank.world_size)
+            if Counter(names) != Counter(wanted):
+                return f"rank {rank.rank} started {_list(names)}; the target is {_list(wanted)}."
+        if self.sent is None:
+            return ""
+        sent = sum(event.logical_bytes for event in made)
+        target = self.sent(arguments, rank.world_size) * _element_size(arguments)
+        return "" if sent == target else f"rank {rank.rank} sent {sent:,} bytes; the target is {target:,}."
+
+
+def judge_scratch(rank: RankRecording, allowed: int) -> str:
+    """Empty if the rank held no more than `allowed` bytes beside its arguments and the buffers of collectives."""
+    # The arguments are numpy's memory, so whatever the recording sees was made by the answer or by collectives.
+    held = max((event.live.get("other", 0) for event in rank.events), default=0)
+    if held <= allowed + SLACK:
+        return ""
+    return f"rank {rank.rank} held {held:,} bytes beside its arguments; {allowed:,} are enough."
+
+
+def judge_waits(rank: RankRecording) -> str:
+    """Empty if every exchange that the rank started was waited for. Without, a result is a matter of luck."""
+    waited = {event.parent for event in rank.events if event.kind == "wait"}
+    for event in started(rank):
+        if event.seq not in waited and rank.world_size > 1:
+            return (
+                f"rank {rank.rank} never waited for its {event.op}: call wait() on what it returned, or the result is "
+                "there only by luck."
+            )
+    return ""
+
+
+def trial(
+    answer: Callable[..., Any], arguments: Arguments, in_place: int | None, forbids: tuple[str, ...], seconds: float
+) -> Any:
+    """What this rank gets from the answer, as plain data. Raises OutOfTime after so many seconds."""
+    mine = [
+        torch.from_numpy(item.copy()) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]
+    ]
+    with finished_answers_out_of_reach(answer, forbids), at_most(seconds):
+        returned = answer(*mine)
+    result = plain(returned if in_place is None else mine[in_place])
+    dist.barrier()  # what an answer did not wait for may still come in: nothing of it may be freed before
+    return result
+
+
+def _list(names: list[str] | tuple[str, ...]) -> str:
+    counts = Counter(names)
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items()) or "nothing"
+
+
+def _element_size(arguments: tuple[Any, ...]) -> int:
+    return next((item.itemsize for item in arguments if isinstance(item, np.ndarray)), 1)
+
+
+def _first(sentences: Iterator[str]) -> str:
+    return next(filter(None, sentences), "")

@@ -1,0 +1,49 @@
+"""Values as plain data, so that what an answer gave can be sent, compared and shown."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def plain(value: Any) -> Any:
+    """The same value in numbers, text, lists, dicts and numpy arrays; anything else as its type's name."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", torch.float64 if value.is_floating_point() else None).numpy().copy()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (bool, int, float, str, type(None), np.ndarray)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return f"<{type(value).__name__}>"
+
+
+def same(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two plain values agree: numbers to `tolerance`, relative to those above 1, everything else exactly."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(same(*pair, tolerance) for pair in zip(one, other, strict=True))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key], tolerance) for key in other)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and bool((np.abs(one - other) <= tolerance * np.maximum(1, abs(other))).all())
+    if _is_number(one) and _is_number(other):
+        return bool(abs(one - other) <= tolerance * max(1, abs(other)))
+    return type(one) is type(other) and not isinstance(one, np.ndarray) and bool(one == other)
+
+
+def describe(value: Any) -> str:
+    """A plain value in few characters: `1,234`, `[1, 2, 3]`, `4 numbers from 0.5 to 2`."""
+    if isinstance(value, np.ndarray):
+        if value.size <= 6:
+            return str([float(f"{item:.4g}") for item in value.reshape(-1).tolist()])
+        return f"{value.size:,} numbers, the first {value.reshape(-1)[0]:.4g}, the last {value.reshape(-1)[-1]:.4g}"
+    if isinstance(value, bool) or not _is_number(value):
+        return str(value) if len(str(value)) <= 100 else str(value)[:97] + "..."
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,57 @@
+"""What all kinds of targets share: they say which runs an answer must pass, and how each run is judged."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from zerolab.exercises.harness.verdict import Verdict
+
+if TYPE_CHECKING:
+    from zerolab.exercises.harness.exercise import Exercise
+    from zerolab.recording.recording import Recording
+
+Judgement = tuple[str, str]
+"""A target's name, and in a sentence what is wrong; an empty one if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an answer on all ranks of a cluster.
+
+    Attributes:
+        trial: what every rank calls, as `trial(answer, *arguments)`; it calls the answer.
+        arguments: what `trial` gets beside the answer.
+        judge: reads the judgements off the recording, in the order of the targets. They are taken one by one, up to
+            the first miss: what comes after it would only be a consequence.
+        picture: what `attempt.play()` shows of the recording.
+    """
+
+    trial: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    judge: Callable[["Recording"], Iterator[Judgement]]
+    picture: Callable[["Recording"], Any] = lambda recording: recording.play()
+
+    def verdicts(self, recording: "Recording", world_size: int | None) -> Iterator[Verdict]:
+        """The verdicts on the run, up to the first miss."""
+        for target, why in self.judge(recording):
+            yield Verdict(target, world_size, why)
+            if why:
+                return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What a right answer must reach; the kinds of exercises derive from it.
+
+    Args:
+        world_sizes: how many ranks, in the order in which they are tried; the first miss ends the check.
+        forbids: what the answer may not call, beside the finished engines, as `"module:function"`.
+    """
+
+    on_ranks: ClassVar[bool] = True  # whether the number of ranks means anything to the answer
+    world_sizes: tuple[int, ...] = (2, 3, 1, 4)
+    forbids: tuple[str, ...] = ()
+
+    def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
+        """The runs on so many ranks, drawn from `seed`; each run of an answer may take `seconds`."""
+        raise NotImplementedError

@@ -1,0 +1,83 @@
+"""Exercises whose answer trains: a loop over one flat or over units, or an engine; judged beside DDP."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zerolab.exercises.harness import memory, values
+from zerolab.exercises.harness.ground import STEPS, Noted, Plan, draw
+from zerolab.exercises.harness.reference import run_reference
+from zerolab.exercises.harness.targets import Judgement, Run, Targets
+from zerolab.exercises.harness.trials import SHAPES, Manner, train
+from zerolab.recording.events import RankRecording
+
+if TYPE_CHECKING:
+    from zerolab.exercises.harness.exercise import Exercise
+    from zerolab.recording.recording import Recording
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTargets(Targets):
+    """What a training answer must reach.
+
+    Args:
+        stage: which stage the answer is; its formula stands beside the picture.
+        shape: how the answer is called, and what it trains: a key of `trials.SHAPES`.
+        returns: what the function returns, in words.
+        shards: the categories that are divided by N; the others are whole on every rank. Sets state bytes and peak.
+        collectives: the collectives of one step over one flat, in order. Sets the volume too.
+        value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
+        weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
+        scratch_parts: how many parts of the largest flat may lie about beside the state.
+    """
+
+    stage: str
+    returns: str
+    shards: tuple[str, ...]
+    collectives: tuple[str, ...]
+    shape: str = "flat"
+    value: float = 1e-6
+    weights: float = 1e-6
+    scratch_parts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(f"there is no shape {self.shape!r}: choose one of {', '.join(SHAPES)}")
+
+    def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
+        """Two runs on the same batches: under SGD for the values, under Adam for memory and traffic."""
+        plan = draw(seed, world_size, units=self.shape != "flat")
+
+        def run(optimizer: str, judge: Callable[["Recording"], Iterator[Judgement]]) -> Run:
+            return Run(train, (plan, Manner(self.shape, optimizer, self.stage), self.forbids, seconds), judge)
+
+        yield run("sgd", lambda recording: self._judge_values(exercise, recording, plan))
+        yield run("adam", lambda recording: self._judge_memory(recording, plan))
+
+    def _judge_values(self, exercise: "Exercise", recording: "Recording", plan: Plan) -> Iterator[Judgement]:
+        noted: list[Noted] = recording.results or []
+        reference = run_reference(plan, recording.world_size)
+        copies = self.shape == "engine" or "parameters" in self.shards
+        value, weights = values.judge_training(noted, reference, self.value, self.weights, copies=copies)
+        yield "value", value
+        yield "weights", weights
+        yield "return", values.judge_returned(noted, self.returns, exercise.name)
+
+    def _judge_memory(self, recording: "Recording", plan: Plan) -> Iterator[Judgement]:
+        layouts = plan.layouts(plan.build(), recording.world_size)
+        padded = [layout.padded for layout in layouts]
+        activations = (
+            8 * memory.FP32 * plan.rows * sum(plan.widths)
+        )  # each layer's inputs, outputs, and their gradients
+        budget = memory.Budget(padded, recording.world_size, self.shards, self.scratch_parts, activations)
+
+        def on_ranks(judge: Callable[[RankRecording], str]) -> str:
+            return next(filter(None, map(judge, recording.ranks)), "")
+
+        in_steps = self.shape == "engine"
+        yield "state", on_ranks(lambda rank: memory.judge_state(rank, budget))
+        yield "peak", on_ranks(lambda rank: memory.judge_peak(rank, budget))
+        yield (
+            "collectives",
+            on_ranks(lambda rank: memory.judge_collectives(rank, budget, self.collectives, STEPS, in_steps=in_steps)),
+        )

@@ -1,0 +1,126 @@
+"""How a training answer is called, on every rank: one function for each shape of answer."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerolab.exercises.harness.ground import OPTIMIZERS, STEPS, Ground, Noted, Plan
+from zerolab.exercises.harness.guard import finished_answers_out_of_reach
+from zerolab.exercises.harness.limit import at_most
+from zerolab.exercises.harness.unit import Unit
+
+LossGradient = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a training answer is run.
+
+    Attributes:
+        shape: how it is called; a key of `SHAPES`.
+        optimizer: "sgd", which shows each wrong factor, or "adam", which takes memory.
+        stage: which stage it is to be.
+    """
+
+    shape: str
+    optimizer: str
+    stage: str
+
+
+def train(answer: Callable[..., Any], plan: Plan, manner: Manner, forbids: tuple[str, ...], seconds: float) -> Noted:
+    """Runs the answer on this rank. Raises OutOfTime if it has not ended after so many seconds."""
+    ground = Ground(plan, dist.get_world_size(), dist.get_rank(), manner.stage)
+    with finished_answers_out_of_reach(answer, forbids), ground.watched(), at_most(seconds):
+        returned = SHAPES[manner.shape](answer, ground, manner.optimizer)
+    ground.noted.returned = type(returned).__name__ if returned is not None else "None"
+    return ground.noted
+
+
+def _flat(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+    """`answer(parameters, gradients, optimizer_cls, rank, world_size)`: one flat; each turn brings its gradient."""
+    ground.lay_flats()
+    (unit,) = ground.flats
+    buffer = unit.begin_gradient()
+
+    def gradients() -> Iterator[torch.Tensor]:
+        for step in _turns(ground):
+            compute_gradient(ground, unit, buffer, step)
+            yield buffer
+
+    return answer(unit.parameters, gradients(), ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+
+
+def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+    """`answer(units, backwards, optimizer_cls, rank, world_size)`: flats; each turn is a backward, unit by unit.
+
+    `units` are the units' flats. A backward gives (number, gradient) from the last unit to the first, each gradient as
+    soon as it exists, and keeps none.
+    """
+    ground.lay_flats()
+
+    def backward(step: int) -> Iterator[tuple[int, torch.Tensor]]:
+        inputs, loss_gradient = _batch(ground, step)
+        for unit in ground.flats:
+            inputs = unit.forward(inputs)
+        output_gradient = loss_gradient(inputs)
+        for number in reversed(range(len(ground.flats))):
+            output_gradient, gradient = ground.flats[number].backward(output_gradient)
+            handed = [gradient]
+            del gradient  # only the answer has it from here on
+            yield number, handed.pop()
+
+    backwards = (backward(step) for step in _turns(ground))
+    parameters = [unit.parameters for unit in ground.flats]
+    return answer(parameters, backwards, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+
+
+def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+    """`answer(units, batches, optimizer_cls, rank, world_size)`: the answer runs forward and backward of each unit.
+
+    `units` are `Unit`s. Each turn brings (inputs, loss_gradient): a tensor, and a function that gives the gradient of
+    the last unit's outputs.
+    """
+    ground.lay_flats()
+    batches = (_batch(ground, step) for step in _turns(ground))
+    return answer(list(ground.flats), batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+
+
+def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+    """`answer(model, optimizer_cls, **keywords)` gives an engine with `training_step(inputs, targets, loss_fn)`."""
+    optimizer_cls, keywords = OPTIMIZERS[optimizer]
+    engine = answer(ground.model, optimizer_cls, **keywords)
+    for step in range(STEPS):
+        ground.noted.turns += 1
+        engine.training_step(*ground.plan.batch(step, ground.rank), nn.functional.mse_loss)
+        ground.note_weights()
+    return engine
+
+
+SHAPES = {"flat": _flat, "backward": _backward, "units": _units, "engine": _engine}
+
+
+def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int) -> None:
+    """Fills `buffer` with the gradient of this rank's batch, for a model that is one unit."""
+    unit.begin_gradient(buffer)
+    inputs, targets = ground.plan.batch(step, ground.rank)
+    nn.functional.mse_loss(ground.model(inputs), targets).backward()
+
+
+def _turns(ground: Ground) -> Iterator[int]:
+    for step in range(STEPS):
+        ground.noted.turns += 1
+        yield step
+        ground.note_weights()
+
+
+def _batch(ground: Ground, step: int) -> tuple[torch.Tensor, LossGradient]:
+    inputs, targets = ground.plan.batch(step, ground.rank)
+
+    def loss_gradient(outputs: torch.Tensor) -> torch.Tensor:
+        return (outputs - targets) * (2 / outputs.numel())  # of the mean squared error
+
+    return inputs, loss_gradient

@@ -1,0 +1,114 @@
+"""A unit as an answer gets it: its parameters in one flat, forward and backward, memory to give back and to take."""
+
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from zerolab.engines.flat import Holding
+from zerolab.engines.partition import FlatLayout
+
+
+class UsedAfterRelease(RuntimeError):
+    """A unit was used whose memory had been given back."""
+
+
+class Unit:
+    """One unit of a model on one rank.
+
+    Attributes:
+        parameters: the unit's flat, shape [padded]: all its parameters end to end, of `world_size` equal parts. The
+            module's parameters are views of it.
+    """
+
+    def __init__(self, layout: FlatLayout, module: nn.Module, parameters: list[nn.Parameter]) -> None:
+        self.layout, self._module, self._members = layout, module, parameters
+        self.parameters = torch.zeros(layout.padded)
+        self._gradient: weakref.ref[torch.Tensor] | None = None  # what an answer drops must be free
+        self._inputs: torch.Tensor | None = None
+        self._outputs: torch.Tensor | None = None
+        for slot, parameter in zip(layout.slots, parameters, strict=True):
+            self.parameters[slot.start : slot.stop] = parameter.detach().reshape(-1)
+            parameter.data = self.parameters[slot.start : slot.stop].view(slot.shape)
+
+    def __repr__(self) -> str:
+        return (
+            f"<unit {self.layout.name}: {self.layout.numel:,} parameters, {'' if self.is_whole else 'not '}in memory>"
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the flat's memory is there."""
+        return self.parameters.untyped_storage().size() > 0
+
+    def release(self) -> None:
+        """Gives the flat's memory back. Until `allocate()` nothing may touch `parameters`."""
+        self.parameters.untyped_storage().resize_(0)
+
+    def allocate(self) -> None:
+        """Takes memory for the flat again; what is in it then is nothing in particular."""
+        self.parameters.untyped_storage().resize_(self.parameters.numel() * self.parameters.element_size())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The unit's outputs for `inputs`; it remembers what its backward needs. Raises UsedAfterRelease."""
+        self._must_be_whole("forward")
+        self._inputs = inputs.detach().requires_grad_()
+        self._outputs = self._module(self._inputs)
+        return self._outputs.detach()
+
+    def backward(self, output_gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradients of the unit's inputs, and of its parameters end to end: a new tensor of shape [padded].
+
+        The unit keeps neither. Raises UsedAfterRelease; RuntimeError without a forward before it.
+        """
+        self._must_be_whole("backward")
+        if self._outputs is None or self._inputs is None:
+            raise RuntimeError(f"backward of unit {self.layout.name} without a forward before it")
+        gradient = self.begin_gradient()
+        self._outputs.backward(output_gradient)
+        input_gradient = self._inputs.grad
+        assert input_gradient is not None  # noqa: S101  (for the type checker: `_inputs` asks for one)
+        self._inputs = self._outputs = None
+        self.end_gradient()
+        return input_gradient, gradient
+
+    def begin_gradient(self, gradient: torch.Tensor | None = None) -> torch.Tensor:
+        """Has autograd add the parameters' gradients up in a flat of shape [padded]; None makes a new one."""
+        gradient = torch.zeros_like(self.parameters) if gradient is None else gradient.zero_()
+        self._gradient = weakref.ref(gradient)
+        for slot, parameter in zip(self.layout.slots, self._members, strict=True):
+            parameter.grad = gradient[slot.start : slot.stop].view(slot.shape)
+        return gradient
+
+    def end_gradient(self) -> None:
+        """Leaves the gradient to whoever has it."""
+        for parameter in self._members:
+            parameter.grad = None
+
+    # What a recorder asks for, as it asks an engine's flat.
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """The flat."""
+        return self.parameters
+
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        """The whole gradient that was computed last, while somebody keeps it."""
+        return self._gradient() if self._gradient is not None else None
+
+    def held(self) -> Iterator[Holding]:
+        """What there is of the flat and of its whole gradient."""
+        everything = (0, self.layout.padded)
+        if self.is_whole:
+            yield Holding("parameters", self.layout.name, everything, self.parameters)
+        if self.gradient is not None:
+            yield Holding("gradients", self.layout.name, everything, self.gradient)
+
+    def _must_be_whole(self, what: str) -> None:
+        if not self.is_whole:
+            raise UsedAfterRelease(
+                f"the {what} of unit {self.layout.name} was used after release: its parameters' memory had been given "
+                "back. Gather the unit before each use, and release it after"
+            )
