@@ -1,5 +1,6 @@
-"""One JupyterLab and one browser for all notebooks."""
+"""One JupyterLab, which Notebook 7 shares, for all notebooks."""
 
+import json
 import os
 import shutil
 import socket
@@ -15,18 +16,31 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """The address of a JupyterLab over copies of the notebooks; one server for all of them, ended afterwards."""
-    home = tmp_path_factory.mktemp("lab")
-    work = home / "work"
+@pytest.fixture(scope="session")
+def lab_folder(tmp_path_factory):
+    """What the server shows: copies of the notebooks, and whatever a test puts beside them."""
+    work = tmp_path_factory.mktemp("lab") / "work"
     shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".*"))
+    return work
+
+
+@pytest.fixture(scope="session")
+def lab(lab_folder):
+    """The address of a JupyterLab over copies of the notebooks; one server for all of them, ended afterwards.
+
+    The folder that it serves is `lab_folder`.
+    """
+    home, work = lab_folder.parent, lab_folder
+    asks = home / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    asks.parent.mkdir(parents=True)  # otherwise Lab asks in a corner of the window whether it may fetch news
+    asks.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME")}
     settings = {
         "LabApp.expose_app_in_browser": True,
+        "JupyterNotebookApp.expose_app_in_browser": True,
         "LabApp.news_url": None,
         "LabServerApp.workspaces_dir": home / "workspaces",
         "LabServerApp.user_settings_dir": home / "settings",

@@ -196,11 +196,13 @@ export class Player {
   }
 
   toggleHelp(shown = this.help.hidden) {
+    if (shown) this.toggleFilter(false);
     this.help.hidden = !shown;
     this.helpButton.setAttribute("aria-expanded", String(shown));
   }
 
   toggleFilter(shown = this.filterPanel.element.hidden) {
+    if (shown) this.toggleHelp(false);
     this.filterPanel.element.hidden = !shown;
     this.filterButton.setAttribute("aria-expanded", String(shown));
     if (shown) this.filterPanel.selects.ranks.focus();

@@ -1,0 +1,190 @@
+"""The player's controls in a living notebook: in JupyterLab and in Notebook 7, where a kernel answers."""
+
+import re
+
+import nbformat
+import pytest
+
+from zerolab.lab import record
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+CELLS = (
+    'from zerolab import Recording\nrecording = Recording.load("zero3.json")\nplayer = recording.play()\nplayer',
+    'recording.play(Recording.load("ddp.json"))',
+    "from zerolab import explore\nexplore()",
+    'seen = []\nplayer.observe(lambda change: seen.append(change["new"]["index"]), "current")',
+)
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}  # without it a dialog asks for one
+FRONT_ENDS = {"JupyterLab": "/lab/workspaces/player-{0}/tree/{0}.ipynb", "Notebook 7": "/notebooks/{0}.ipynb"}
+CONNECTED = """() => {
+    const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
+    return kernel?.connectionStatus === "connected" && kernel.status === "idle";
+}"""
+RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells')"
+# What a cell would do, without a cell: runs code on the notebook's kernel and gives what it printed.
+ASK = """async (code) => {
+    const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    let said = "";
+    const future = kernel.requestExecute({ code });
+    future.onIOPub = ({ content }) => { said += content.text ?? content.evalue ?? ""; };
+    await future.done;
+    return said.trim();
+}"""
+CLOSE = """async () => {
+    const panel = window.jupyterapp.shell.currentWidget;
+    await panel.sessionContext.shutdown();
+    await panel.context.save();
+}"""
+CELL_COUNT = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
+
+
+@pytest.fixture(scope="module")
+def stored(lab_folder):
+    """Two recordings and a notebook for each front end, beside the lessons."""
+    for stage in ("zero3", "ddp"):
+        record(stage, 4, "gpt-tiny", 2, device="cpu").save(lab_folder / f"{stage}.json")
+    for name in FRONT_ENDS:
+        cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
+        nbformat.write(notebook, lab_folder / f"{slug(name)}.ipynb")
+
+
+def slug(name):
+    return name.replace(" ", "-").lower()
+
+
+@pytest.fixture(scope="module", params=FRONT_ENDS)
+def tab(request, stored, lab, browser):
+    """The notebook in one front end, all its cells run."""
+    page = browser.new_page(viewport={"width": 1400, "height": 1300})
+    page.complaints = []
+    page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.goto(lab + FRONT_ENDS[request.param].format(slug(request.param)))
+    page.wait_for_function(CONNECTED, timeout=60_000)
+    page.complaints.clear()  # what the front end complains of while it starts is its own
+    page.evaluate(RUN_ALL)
+    player = page.locator(".zl-player").first
+    player.wait_for(timeout=20_000)
+    player.scroll_into_view_if_needed()
+    yield page
+    page.evaluate(CLOSE)
+    page.close()
+
+
+@pytest.fixture
+def player(tab):
+    """The first cell's player, as it opened; afterwards nothing may have complained."""
+    found = tab.locator(".zl-player").first
+    found.scroll_into_view_if_needed()
+    found.evaluate("(root) => { root.zerolabPlayer.setFilter({ ranks: null, category: null, unit: null }); }")
+    found.evaluate("(root) => { root.zerolabPlayer.resetZoom(); root.zerolabPlayer.goto(700); }")
+    found.focus()
+    yield found
+    assert tab.complaints == []
+
+
+def state(player):
+    return player.evaluate("(root) => root.zerolabPlayer.state()")
+
+
+def ask(tab, code):
+    return tab.evaluate(ASK, code)
+
+
+def test_the_kernel_moves_the_player_and_hears_where_it_is(tab, player):
+    assert ask(tab, "player.goto(812)") == ""
+    tab.wait_for_function("() => document.querySelector('.zl-player').zerolabPlayer.index === 812")
+    player.press("ArrowRight")
+    tab.wait_for_timeout(300)  # the browser tells the kernel a few times a second
+    assert ask(tab, "print(player.event, player.current['index'], seen[-1])") == "813 813 813"
+    assert ask(tab, "print(player.state()['caption'])") == state(player)["caption"]
+    assert "this recording has" in ask(tab, "player.goto(10**6)")
+
+
+def test_keys_step_zoom_and_pan_and_the_notebook_does_not_take_them(tab, player):
+    cells = tab.evaluate(CELL_COUNT)
+    first = state(player)
+    player.press("u")
+    assert state(player)["event"]["unit"] != first["event"]["unit"]
+    player.press("ArrowDown")
+    assert state(player)["index"] > first["index"]
+    view = state(player)["view"]
+    player.press("i")
+    zoomed = state(player)["view"]
+    assert zoomed[1] - zoomed[0] == pytest.approx((view[1] - view[0]) / 2)
+    player.press("d")
+    assert state(player)["view"][0] > zoomed[0]
+    player.press("0")
+    player.press("z")
+    assert state(player)["view"][1] - state(player)["view"][0] > view[1] - view[0]
+    player.press("z")
+    player.press("p")
+    assert "is at its peak" in state(player)["caption"]
+    player.press("a")
+    player.press("b")  # the notebook's keys for new cells do nothing here either
+    assert tab.evaluate(CELL_COUNT) == cells
+    theme = state(player)["theme"]
+    player.press("t")
+    assert state(player)["theme"] != theme
+    player.press("t")
+
+
+def test_the_wheel_with_ctrl_zooms_and_a_drag_scrubs(tab, player):
+    box = player.locator(".zl-timeline .zl-layers").bounding_box()
+    before = state(player)["view"]
+    tab.mouse.move(box["x"] + 400, box["y"] + 30)
+    tab.keyboard.down("Control")
+    tab.mouse.wheel(0, -300)
+    tab.keyboard.up("Control")
+    tab.wait_for_timeout(100)
+    after = state(player)["view"]
+    assert after[1] - after[0] < 0.6 * (before[1] - before[0])
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 300, box["y"] + 30, steps=3)
+    tab.mouse.up()
+    assert after[0] <= state(player)["time"] <= after[0] + (after[1] - after[0]) / 2
+
+
+def test_the_filter_leaves_one_rank_and_its_panel_and_the_keys_never_lie_over_each_other(tab, player):
+    player.press("f")
+    player.get_by_label("Rank", exact=True).select_option("2-2")
+    player.get_by_label("Unit", exact=True).select_option("blocks.1")
+    assert player.locator(".zl-only").inner_text() == "only rank 2, blocks.1"
+    player.focus()
+    player.press("ArrowRight")
+    event = state(player)["event"]
+    assert (event["rank"], event["unit"]) == (2, "blocks.1")
+    player.press("?")
+    assert player.locator(".zl-help").is_visible()
+    assert not player.locator(".zl-filter").is_visible()
+    assert one_line_each(player.locator(".zl-help dt")), "a key's name is broken"
+    player.press("Escape")
+    assert not player.locator(".zl-help").is_visible()
+
+
+def one_line_each(terms):
+    return all(
+        terms.evaluate_all("(all) => all.map((one) => one.getClientRects().length === 1 && one.offsetHeight < 24)")
+    )
+
+
+def test_two_recordings_side_by_side_keep_the_same_time(tab, player):
+    pair = tab.locator(".zl-pair").first
+    pair.scroll_into_view_if_needed()
+    assert re.match(r"First difference, on rank \d", pair.locator(".zl-difference").inner_text())
+    pair.get_by_role("button", name="show it").click()
+    both = pair.locator(".zl-player")
+    assert both.count() == 2
+    assert len(set(both.locator("h2").all_inner_texts())) == 2
+    assert {state(both.nth(k))["theme"] for k in (0, 1)} == {state(player)["theme"]}
+
+
+def test_the_theme_follows_the_notebook(tab, player):
+    light = tab.evaluate("document.body.dataset.jpThemeLight")
+    assert state(player)["theme"] == ("light" if light == "true" else "dark")
+    tab.evaluate("(light) => { document.body.dataset.jpThemeLight = light === 'true' ? 'false' : 'true'; }", light)
+    player.evaluate("(root) => { root.zerolabPlayer.setTheme(null); }")
+    assert state(player)["theme"] == ("dark" if light == "true" else "light")
+    tab.evaluate("(light) => { document.body.dataset.jpThemeLight = light; }", light)
