@@ -1,55 +1,125 @@
-"""The doctor looks at the box without touching it, and says what is missing and what it would give."""
+"""The doctor looks at the box, tries four ranks on it, and says what is missing and what to do about it."""
 
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from zerolab import doctor
 
-CARDS = "0, NVIDIA A100, 40960, 40000, Default, Disabled\n1, NVIDIA A100, 40960, 20000, Default, [N/A]\n"
+GB = 10**9
+CARD = {
+    "index": 0,
+    "uuid": "GPU-0",
+    "name": "NVIDIA A100",
+    "memory_total": 40 * GB,
+    "memory_free": 30 * GB,
+    "compute_mode": "Default",
+    "mig": "Disabled",
+}
 
 
-@pytest.fixture
-def driver(tmp_path, monkeypatch):
-    """A box whose `nvidia-smi` lists two cards."""
-    command = tmp_path / "nvidia-smi"
-    command.write_text(f"#!/bin/sh\nprintf '{CARDS}'\n")
-    command.chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+@pytest.fixture(scope="module")
+def report():
+    return doctor.examine()
 
 
-def test_cards_are_listed_with_their_memory_in_bytes(driver):
-    first, second = doctor.gpus()
-    assert (first["name"], first["memory_total"], first["memory_free"]) == ("NVIDIA A100", 40960 * 2**20, 40000 * 2**20)
-    assert second["mig"] == "[N/A]"
+def test_on_a_box_where_the_tests_run_nothing_essential_fails_and_four_ranks_add_up(report):
+    assert report["ok"]
+    checks = {check["name"]: check for check in report["checks"]}
+    assert list(checks)[:3] == ["Python", "torch", "GPUs"]
+    assert {name for name, check in checks.items() if check["essential"]} == {"Python", "torch", "ranks"}
+    assert checks["ranks"]["found"].startswith("4 ranks started and added up 10 in ")
 
 
-@pytest.mark.parametrize(("chosen", "seen"), [("1", [1]), ("", []), ("1,0", [0, 1]), ("GPU-5ee", [0, 1]), ("-1", [])])
-def test_cards_that_were_hidden_are_not_listed(driver, monkeypatch, chosen, seen):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    assert [card["index"] for card in doctor.gpus()] == seen
+def test_the_report_is_json_and_reads_as_one_line_a_check(report):
+    assert json.loads(json.dumps(report)) == report
+    assert report["cores"] >= 1
+    assert 0 < report["memory_available"] <= report["memory_total"]
+    lines = doctor.describe(report).splitlines()
+    assert lines[-1] == "Lessons run here."
+    shown = [line for line in lines[1:-1] if not line.startswith(" ")]
+    assert [line.split()[0] for line in shown] == ["ok" if check["ok"] else "note" for check in report["checks"]]
+    assert all(check["name"] in line for check, line in zip(report["checks"], shown, strict=True))
 
 
-def test_a_card_without_memory_of_its_own_counts_as_none(driver, tmp_path):
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho '0, NVIDIA GB10, [N/A], [N/A], Default, [N/A]'\n")
-    assert [card["memory_free"] for card in doctor.gpus()] == [0]
+def test_what_fails_is_said_with_its_remedy_and_what_lessons_cannot_do_without():
+    broken = doctor.check_python((3, 9))
+    missing = doctor.check_deepspeed(None)
+    shown = doctor.describe({"zerolab": "0", "system": "Linux", "checks": [broken, missing]})
+    assert "FAILS Python         3.9 (" in shown
+    assert "take 3.11 to 3.13: make env PYTHON=python3.12" in shown
+    assert "note  DeepSpeed" in shown
+    assert shown.endswith("No lesson runs before this is repaired: Python")
 
 
-def test_a_box_without_a_driver_has_no_cards(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.gpus() == []
+@pytest.mark.parametrize("check", [doctor.check_python((3, 11)), doctor.check_deepspeed("0.17")])
+def test_what_is_well_has_no_remedy(check):
+    assert check["ok"]
+    assert check["remedy"] == ""
 
 
-def test_seats_are_set_by_the_scarcer_memory(driver):
-    cards = doctor.gpus()
-    gigabyte = 10**9
-    assert doctor.seats([], 20 * gigabyte) == (10, "main")
-    # 60,000 MiB of cards with 500 MiB a rank hold 120 ranks, which are 30 people
-    assert doctor.seats(cards, 1000 * gigabyte, context=lambda _: 500 * 2**20) == (30, "gpu")
-    assert doctor.seats(cards, 20 * gigabyte, context=lambda _: 500 * 2**20) == (10, "main")
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (lambda: doctor.check_torch((None, None)), "make env"),
+        (lambda: doctor.check_torch(("2.9.1+cpu", None)), "older than 2.11"),
+        (lambda: doctor.check_gpus([CARD], ("2.13.0+cpu", None)), "make env TORCH=cuda"),
+        (lambda: doctor.check_gpus([CARD | {"mig": "Enabled"}], ("2.13.0", "13.0")), "GPU 0 is cut into MIG slices"),
+        (
+            lambda: doctor.check_gpus([CARD | {"compute_mode": "Exclusive_Process"}], ("2.13.0", "13.0")),
+            "GPU 0 is in compute mode Exclusive_Process",
+        ),
+        (lambda: doctor.check_links({"NV12": ["0-1"], "SYS": ["0-2", "1-2"]}), "not all GPUs are joined by NVLink"),
+        (lambda: doctor.check_memory(4 * GB, GB), "world_size=2"),
+        (lambda: doctor.check_shared_memory(64 * 10**6, "cuda"), "--shm-size=1g"),
+        (lambda: doctor.check_seats(0, "main memory", 4), "too little main memory"),
+        (lambda: doctor.check_jupyter(None), "pip install"),
+    ],
+)
+def test_each_thing_that_is_not_well_says_what_to_do(check, words):
+    found = check()
+    assert not found["ok"]
+    assert words in found["remedy"]
+
+
+def test_small_shared_memory_is_enough_without_gpus():
+    assert doctor.check_shared_memory(2**26, "cpu")["ok"]
+    assert doctor.check_shared_memory(None, "cpu")["ok"], "macOS has none"
+
+
+def test_ranks_that_do_not_start_are_reported_and_not_raised(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_MAX_RANKS", "1")
+    found = doctor.check_ranks()
+    assert not found["ok"]
+    assert found["found"] == "world_size is 4, and ZEROLAB_MAX_RANKS allows 1 on this machine; ask for fewer ranks"
+
+
+@pytest.mark.parametrize(("most", "status"), [("1", 1), ("4", 0)])
+def test_the_exit_status_says_whether_lessons_run(most, status):
+    command = [sys.executable, "-c", "import sys; from zerolab.cli import main; sys.exit(main())", "doctor", "--json"]
+    environment = os.environ | {"ZEROLAB_MAX_RANKS": most}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stderr
+    assert json.loads(ended.stdout)["ok"] is (status == 0)
+
+
+def test_seats_are_set_by_what_is_scarcest():
+    card = CARD | {"memory_total": 60_000 * 2**20, "memory_free": 60_000 * 2**20}
+
+    def context(_):
+        return 500 * 2**20
+
+    assert doctor.seats([], 20 * GB, 64) == (10, "main memory")
+    assert doctor.seats([], 1000 * GB, 2) == (2, "cores")
+    # 60,000 MiB with 500 MiB a rank hold 120 ranks, which are 30 people
+    assert doctor.seats([card], 1000 * GB, 64, context) == (30, "GPU memory")
+    assert doctor.seats([card], 20 * GB, 64, context) == (10, "main memory")
+    cut = card | {"mig": "Enabled"}
+    assert doctor.seats([cut], 1000 * GB, 64, context) == (64, "cores"), "ranks use the CPU then"
 
 
 def test_chromium_is_the_one_that_was_named_before_any_on_the_path(tmp_path, monkeypatch):
@@ -67,19 +137,3 @@ def test_a_named_chromium_that_is_not_there_is_an_error_and_no_guess(monkeypatch
     monkeypatch.setenv("ZEROLAB_CHROMIUM", "/nowhere/chromium")
     with pytest.raises(FileNotFoundError, match="ZEROLAB_CHROMIUM is '/nowhere/chromium', which is no file"):
         doctor.find_chromium()
-
-
-def test_the_report_is_json_and_reads_as_one_line_a_thing():
-    report = doctor.examine()
-    assert json.loads(json.dumps(report)) == report
-    assert report["cores"] >= 1
-    assert 0 < report["memory_available"] <= report["memory_total"]
-    lines = doctor.describe(report).splitlines()
-    assert [line.split()[0] for line in lines][:3] == ["zerolab", "python", "torch"]
-
-
-def test_what_is_missing_is_said_with_its_remedy():
-    report = doctor.examine() | {"deepspeed": None, "chromium": None, "gpus": []}
-    shown = doctor.describe(report)
-    assert "pip install" in shown
-    assert "every lesson also runs on the CPU" in shown

@@ -16,21 +16,25 @@ from typing import Any
 from zerolab import theory
 
 Arguments = argparse.Namespace
+Command = Callable[[Arguments], int | None]
+"""Gives its exit status, or None for 0."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C."""
+    """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C.
+
+    `doctor` returns 1 if something is missing without which no lesson runs.
+    """
     parsed = _parser().parse_args(arguments)
-    command: Callable[[Arguments], None] = parsed.command
+    command: Command = parsed.command
     try:
-        command(parsed)
+        return command(parsed) or 0
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         print(f"zerolab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("zerolab: stopped", file=sys.stderr)
         return 130
-    return 0
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -60,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, function: Callable[[Arguments], None], text: str) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(command=function)
     return parser
@@ -201,11 +205,12 @@ def _add_doctor(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def _doctor(arguments: Arguments) -> None:
+def _doctor(arguments: Arguments) -> int:
     from zerolab import doctor
 
     report = doctor.examine()
     print(json.dumps(report, indent=1) if arguments.json else doctor.describe(report))
+    return 0 if report["ok"] else 1
 
 
 def _add_progress(commands: Any) -> None:

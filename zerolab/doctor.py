@@ -1,24 +1,33 @@
-"""What this box has that the lessons can use, and what each missing thing would give.
+"""What a workshop's host runs first: what this box has, whether ranks work on it, and what to do where they do not.
 
-`zerolab doctor` prints it; `zerolab doctor --json` writes it for programs. Nothing here starts a rank or touches a
-GPU: asking a driver for its memory must not cost a shared box any of it.
+`zerolab doctor` prints it, one line a check; `zerolab doctor --json` writes it for programs. The exit status is 1 if
+something fails without which no lesson runs. All but the last check leave GPUs alone; that one starts four real ranks.
 """
 
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
-GPU_FIELDS = ("index", "name", "memory.total", "memory.free", "compute_mode", "mig.mode.current")
+from zerolab.runtime import machine
+from zerolab.runtime.devices import unusable
+from zerolab.runtime.machine import Card
+
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LESSON_RANKS = 4
 LESSON_BYTES = 2_000_000_000  # main memory of a kernel with four ranks and one lesson; a test of the runtime holds it
+SHARED_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of /dev/shm: NCCL keeps its buffers there, ranks on the CPU nothing
+SCRATCH_BYTES = 100_000_000
+OLDEST_PYTHON, NEWEST_PYTHON, OLDEST_TORCH = (3, 11), (3, 13), (2, 11)
 CONTEXT_PROBE = """
 import torch
 torch.zeros(1, device="cuda")
@@ -26,26 +35,28 @@ print(torch.cuda.mem_get_info()[0])
 """
 
 
-class Gpu(TypedDict):
-    """One card as its driver describes it; memory in bytes."""
+class Check(TypedDict):
+    """One line: what was looked at, whether it is well, what was found, and what to do (empty if it is well)."""
 
-    index: int
     name: str
-    memory_total: int
-    memory_free: int
-    compute_mode: str
-    mig: str
+    ok: bool
+    essential: bool  # without it no lesson runs
+    found: str
+    remedy: str
 
 
 class Report(TypedDict):
     """What `zerolab doctor --json` writes; memory in bytes, None where a thing is not there."""
 
+    ok: bool  # every essential check is well
+    checks: list[Check]
     zerolab: str
     python: str
     system: str
     torch: str | None
     cuda: str | None
-    gpus: list[Gpu]
+    gpus: list[Card]
+    links: dict[str, list[str]]  # kind of link between GPUs, such as NV18 or SYS, to pairs such as 0-1
     cores: int
     memory_total: int
     memory_available: int
@@ -93,75 +104,12 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def gpus() -> list[Gpu]:
-    """The cards that `nvidia-smi` lists and `CUDA_VISIBLE_DEVICES` leaves visible; empty where there is no driver."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [card for card in map(_gpu, answer.splitlines()) if _visible(card["index"])]
-
-
-def _gpu(line: str) -> Gpu:
-    """One line of the driver's answer; cards that share the main memory name none of their own, and count as 0."""
-    index, name, total, free, mode, mig = (field.strip() for field in line.split(","))
-    mebibyte = 2**20
-    return Gpu(
-        index=int(index),
-        name=name,
-        memory_total=_number(total) * mebibyte,
-        memory_free=_number(free) * mebibyte,
-        compute_mode=mode,
-        mig=mig,
-    )
-
-
-def _number(field: str) -> int:
-    return int(field) if field.isdigit() else 0
-
-
-def _visible(index: int) -> bool:
-    """Whether `CUDA_VISIBLE_DEVICES` leaves a card visible; one that names cards by UUID is left to torch."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None or not all(part.strip().lstrip("-").isdigit() for part in chosen.split(",") if part):
-        return True
-    return str(index) in {part.strip() for part in chosen.split(",")}
-
-
-def memory() -> tuple[int, int]:
-    """Total and available bytes of main memory, within the limit of the container if it has one."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = page * os.sysconf("SC_PHYS_PAGES")
-    available = _available(total)
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.is_file() and limit.read_text().strip().isdigit():
-        allowed = int(limit.read_text())
-        if allowed < total:
-            total, available = allowed, min(available, max(0, allowed - int(used.read_text())))
-    return total, available
-
-
-def _available(total: int) -> int:
-    """Available bytes as Linux counts them; elsewhere the total, for want of the same figure."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return total
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), total)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def context_bytes(card: Gpu) -> int:
+def context_bytes(card: Card) -> int:
     """What one more process costs this card before it holds a tensor of any size, measured by starting one.
 
     Other processes that come or go in these seconds are counted too, so it is never taken as less than 256 MiB.
     """
-    chosen = os.environ | {"CUDA_VISIBLE_DEVICES": str(card["index"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    chosen = os.environ | {"CUDA_VISIBLE_DEVICES": card["uuid"]}
     command = [sys.executable, "-c", CONTEXT_PROBE]
     try:
         answer = subprocess.run(command, env=chosen, capture_output=True, text=True, timeout=60, check=True).stdout  # noqa: S603
@@ -170,60 +118,226 @@ def context_bytes(card: Gpu) -> int:
     return max(2**28, card["memory_free"] - int(answer))
 
 
-def seats(cards: list[Gpu], available: int, context: Callable[[Gpu], int] = context_bytes) -> tuple[int, str]:
-    """How many people can run a four-rank lesson at once, and which memory sets the limit, "gpu" or "main".
+def seats(
+    cards: list[Card], available: int, cores: int, context: Callable[[Card], int] = context_bytes
+) -> tuple[int, str]:
+    """How many people can run a four-rank lesson at once, and what sets the limit.
 
     Args:
         cards: the visible GPUs; without one the ranks run on the CPU.
         available: bytes of main memory that are free.
+        cores: cores of the machine; a person needs one, on which four ranks take turns.
         context: bytes that one rank costs a card before its first tensor.
 
+    Returns:
+        The number of people, and "main memory", "cores" or "GPU memory".
+
     """
-    by_memory = available // LESSON_BYTES
-    by_cards = sum(card["memory_free"] // context(card) for card in cards) // LESSON_RANKS if cards else by_memory
-    return min(by_memory, by_cards), "gpu" if by_cards < by_memory else "main"
+    limits = {"main memory": available // LESSON_BYTES, "cores": cores}
+    usable = [card for card in cards if card["memory_total"] and not unusable(card)]
+    if usable:
+        limits["GPU memory"] = sum(card["memory_free"] // context(card) for card in usable) // LESSON_RANKS
+    scarcest = min(limits, key=lambda name: limits[name])
+    return limits[scarcest], scarcest
 
 
 def examine() -> Report:
-    """Looks at this box. Takes a second or two, most of it torch's import."""
-    import torch
-
-    cards = gpus()
-    total, available = memory()
-    count, place = seats(cards, available)
+    """Looks at this box. Takes some seconds, most of them torch's import and the start of four ranks."""
+    cards, links = machine.cards(), machine.links(machine.ask_driver("topo", "-m"))
+    total, available = machine.memory()
+    cores = machine.cores()
+    count, limited_by = seats(cards, available, cores)
     chromium = find_chromium()
+    versions = _torch_versions()
+    checks = [
+        check_python(sys.version_info[:2]),
+        check_torch(versions),
+        check_gpus(cards, versions),
+        *([check_links(links)] if len(cards) > 1 else []),
+        check_memory(total, available),
+        check_shared_memory(_free("/dev/shm"), "cuda" if cards else "cpu"),  # noqa: S108  (looked at, never written)
+        check_scratch(),
+        check_seats(count, limited_by, cores),
+        check_ranks(),
+        check_jupyter(version_of("jupyterlab")),
+        check_browser(chromium),
+        check_deepspeed(version_of("deepspeed")),
+    ]
     return Report(
+        ok=all(check["ok"] for check in checks if check["essential"]),
+        checks=checks,
         zerolab=version_of("zerolab") or "not installed",
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        torch=torch.__version__,
-        cuda=torch.version.cuda,
+        torch=versions[0],
+        cuda=versions[1],
         gpus=cards,
-        cores=cores(),
+        links=links,
+        cores=cores,
         memory_total=total,
         memory_available=available,
         chromium=str(chromium) if chromium else None,
         deepspeed=version_of("deepspeed"),
         seats=count,
-        limited_by=place,
+        limited_by=limited_by,
     )
 
 
 def describe(report: Report) -> str:
-    """The report for a person: one line a thing, with the remedy for what is missing."""
-    gigabyte = 1e9
-    cuda = f"CUDA {report['cuda']}" if report["cuda"] else "CPU build"
-    cards = [f"{card['name']}, {card['memory_free'] / gigabyte:.1f} GB free" for card in report["gpus"]]
-    lines = {
-        "zerolab": report["zerolab"],
-        "python": f"{report['python']} ({sys.executable})",
-        "torch": f"{report['torch']} ({cuda})",
-        "system": report["system"],
-        "gpus": "; ".join(cards) or "none; every lesson also runs on the CPU",
-        "cores": str(report["cores"]),
-        "memory": f"{report['memory_available'] / gigabyte:.1f} GB free of {report['memory_total'] / gigabyte:.1f} GB",
-        "chromium": report["chromium"] or "none; only the browser tests and make notebooks need one",
-        "deepspeed": report["deepspeed"] or 'none; pip install -c constraints.txt "deepspeed" for lesson 08',
-        "seats": f"{report['seats']} people with {LESSON_RANKS} ranks each, by its {report['limited_by']} memory",
-    }
-    return "\n".join(f"{name:<10} {value}" for name, value in lines.items())
+    """The report for a person: one line a check, with the remedy under what is not well."""
+    lines = [f"zerolab {report['zerolab']} on {report['system']}"]
+    for check in report["checks"]:
+        word = "ok" if check["ok"] else "FAILS" if check["essential"] else "note"
+        lines.append(f"{word:<6}{check['name']:<15}{check['found']}")
+        if check["remedy"]:
+            lines.append(" " * 21 + check["remedy"])
+    essential = [check["name"] for check in report["checks"] if check["essential"] and not check["ok"]]
+    lines.append(
+        f"No lesson runs before this is repaired: {', '.join(essential)}" if essential else "Lessons run here."
+    )
+    return "\n".join(lines)
+
+
+# --- the checks ---------------------------------------------------------------------------------------------------
+
+
+def _check(name: str, ok: bool, found: str, remedy: str, *, essential: bool = False) -> Check:
+    return Check(name=name, ok=ok, essential=essential, found=found, remedy="" if ok else remedy)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    """Whether zerolab knows this Python."""
+    known = OLDEST_PYTHON <= version <= NEWEST_PYTHON
+    found = f"{'.'.join(map(str, version))} ({sys.executable})"
+    return _check("Python", known, found, "take 3.11 to 3.13: make env PYTHON=python3.12", essential=True)
+
+
+def _torch_versions() -> tuple[str | None, str | None]:
+    """The versions of torch and of its CUDA; None for what is not there or cannot be imported."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except (ImportError, OSError):  # OSError: one of its libraries does not load
+        return None, None
+    usable = dist.is_available() and dist.is_gloo_available()
+    return (torch.__version__ if usable else None), torch.version.cuda
+
+
+def check_torch(versions: tuple[str | None, str | None]) -> Check:
+    """Whether torch is there, new enough, and built with distributed and gloo."""
+    version, cuda = versions
+    remedy = "install it: make env, or pip install -c constraints.txt torch"
+    if version is None:
+        return _check("torch", False, "none that can be imported with gloo", remedy, essential=True)
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    found = f"{version} ({f'CUDA {cuda}' if cuda else 'CPU build'})"
+    return _check("torch", numbers >= OLDEST_TORCH, found, f"older than 2.11; {remedy}", essential=True)
+
+
+def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Check:
+    """Whether ranks can use the GPUs; a box without any is as good for every lesson."""
+    if not cards:
+        return _check("GPUs", True, "none; every lesson runs on the CPU", "")
+    found = "; ".join(f"{card['name']}, {card['memory_free'] / 1e9:.1f} GB free" for card in cards)
+    if versions[1] is None:
+        return _check("GPUs", False, found, "torch is a CPU build and cannot use them: make env TORCH=cuda")
+    refused = [f"GPU {number} {unusable(card)}" for number, card in enumerate(cards) if unusable(card)]
+    return _check("GPUs", not refused, found, "; ".join(refused))
+
+
+def check_links(links: dict[str, list[str]]) -> Check:
+    """How GPUs reach each other: nothing to repair, but it explains the speed."""
+    found = (
+        ", ".join(f"{kind}: {len(pairs)} pairs" for kind, pairs in sorted(links.items())) or "not told by the driver"
+    )
+    fast = bool(links) and all(kind.startswith("NV") for kind in links)
+    return _check(
+        "links",
+        fast,
+        found or "not told by the driver",
+        "not all GPUs are joined by NVLink: expect collectives to take longer",
+    )
+
+
+def check_memory(total: int, available: int) -> Check:
+    """Whether one person's lesson fits: a kernel and four ranks."""
+    rank = LESSON_BYTES / LESSON_RANKS
+    found = f"{available / 1e9:.1f} GB free of {total / 1e9:.1f} GB; a lesson takes {rank / 1e9:.1f} GB a rank"
+    return _check("memory", available >= LESSON_BYTES, found, "close other programs, or use Cluster(world_size=2)")
+
+
+def _free(folder: str) -> int | None:
+    """Free bytes in a folder's file system; None where there is no such folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def check_shared_memory(free: int | None, device: str) -> Check:
+    """Whether /dev/shm holds what NCCL keeps there."""
+    if free is None:
+        return _check("shared memory", True, "no /dev/shm on this system, and none is needed", "")
+    found = f"{free / 1e6:,.0f} MB free in /dev/shm"
+    return _check("shared memory", free >= SHARED_BYTES[device], found, "start the container with --shm-size=1g")
+
+
+def check_scratch() -> Check:
+    """Whether there is a folder for temporary files, with room; ranks need none, JupyterLab does."""
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:
+        return _check("temp folder", False, "no folder can be written to", "make room in /tmp, or set TMPDIR")
+    free = _free(folder) or 0
+    found = f"{free / 1e9:.1f} GB free in {folder}"
+    return _check("temp folder", free >= SCRATCH_BYTES, found, "make room there, or set TMPDIR")
+
+
+def check_seats(count: int, limited_by: str, cores: int) -> Check:
+    """How many people at once."""
+    people = "1 person" if count == 1 else f"{count} people"
+    found = f"{people} at once with {LESSON_RANKS} ranks each, by {limited_by} ({cores} cores)"
+    return _check("seats", count > 0, found, f"there is too little {limited_by} for one")
+
+
+def check_ranks() -> Check:
+    """Whether four real ranks start here and add up a tensor, as every lesson does."""
+    started = time.monotonic()
+    try:
+        from zerolab.runtime.cluster import Cluster
+
+        with Cluster(LESSON_RANKS, device="cpu") as cluster:
+            sums = cluster.run(_add_up)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the host must read it here and not in a traceback)
+        found = str(error).split("\n", 1)[0]
+        remedy = "ranks meet over the loopback interface: look at `ip link show lo`, at ulimits and at free memory"
+        return _check("ranks", False, found, remedy, essential=True)
+    right = sums == [sum(range(1, LESSON_RANKS + 1))] * LESSON_RANKS
+    found = f"{LESSON_RANKS} ranks started and added up {sums[0]:g} in {time.monotonic() - started:.1f} s"
+    return _check("ranks", right, found, f"they should have {LESSON_RANKS} times 10: report this", essential=True)
+
+
+def _add_up() -> float:
+    """On a rank: an all_reduce of 1, 2, 3, 4."""
+    import torch
+    import torch.distributed as dist
+
+    mine = torch.tensor(float(dist.get_rank() + 1))
+    dist.all_reduce(mine)
+    return mine.item()
+
+
+def check_jupyter(version: str | None) -> Check:
+    """Whether notebooks open here; a GPU server may do without."""
+    return _check("JupyterLab", version is not None, version or "none", 'pip install -c constraints.txt -e ".[lab]"')
+
+
+def check_browser(chromium: Path | None) -> Check:
+    """What the host tries in the browser that people will use; only the tests need one on this box."""
+    found = f"{chromium or 'none here, and none is needed'}; in yours, open the first lesson and press Play"
+    return _check("browser", True, f"{found}: no picture means blocked scripts", "")
+
+
+def check_deepspeed(version: str | None) -> Check:
+    """Whether lesson 08 runs DeepSpeed itself."""
+    return _check("DeepSpeed", version is not None, version or "none", 'for lesson 08: pip install "deepspeed"')
