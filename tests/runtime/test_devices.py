@@ -1,0 +1,181 @@
+"""Which GPUs ranks take, and how many ranks there may be. Without a GPU here, drivers answer from recordings."""
+
+import os
+import re
+
+import drivers
+import pytest
+import torch
+
+from zerolab import Cluster
+from zerolab.runtime import devices, machine
+
+GB = 10**9
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """`driver(cards, topology="")` makes this the box whose driver lists them; returns what zerolab reads."""
+
+    def install(cards, topology=""):
+        drivers.install(tmp_path, monkeypatch, cards, topology)
+        return machine.cards()
+
+    return install
+
+
+def free(cards, world_size=None):
+    return devices.free_gpus(list(range(len(cards))), dict(enumerate(cards)), world_size)
+
+
+def test_cards_are_read_with_their_memory_in_bytes_and_their_modes(driver):
+    first, second = driver([*drivers.several(drivers.H200, 1, free=143158), drivers.L40S.format(index=1)])
+    assert first == {
+        "index": 0,
+        "uuid": "GPU-0aaaaaaa-0000-0000",
+        "name": "NVIDIA H200",
+        "memory_total": 143771 * 2**20,
+        "memory_free": 143158 * 2**20,
+        "compute_mode": "Default",
+        "mig": "Disabled",
+    }
+    assert (second["name"], second["mig"]) == ("NVIDIA L40S", "[N/A]")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seen"),
+    [
+        ("1", [1]),
+        ("", []),
+        ("2,0", [2, 0]),
+        ("GPU-1aaa", [1]),
+        ("0,7,1", [0]),
+        ("-1", []),
+        ("GPU-9", []),
+    ],
+)
+def test_visible_devices_are_respected_in_their_order_and_left_alone(driver, monkeypatch, chosen, seen):
+    driver(drivers.several(drivers.H200, 3, free=143158))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert [card["index"] for card in machine.cards()] == seen
+    with Cluster(1, device="cpu") as cluster:
+        assert cluster.run(os.environ.get, "CUDA_VISIBLE_DEVICES") == [chosen]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == chosen
+
+
+def test_without_a_driver_or_with_one_that_fails_there_are_no_cards(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.cards() == []
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9")
+    (tmp_path / "nvidia-smi").chmod(0o700)
+    assert machine.cards() == []
+
+
+def test_links_between_cards_are_read_from_the_drivers_matrix(driver):
+    assert machine.links(drivers.DGX_A100) == {"NV12": ["0-1", "0-2", "1-2"]}
+    assert machine.links(drivers.TWO_GEFORCES) == {"PHB": ["0-1"]}
+    assert machine.links("") == {}
+
+
+def test_a_gpu_is_taken_on_its_own_accord_only_with_more_than_two_gigabytes_free_for_each_of_its_ranks(driver):
+    roomy = driver(drivers.several(drivers.RTX, 2, free=7571, mode="Default"))
+    assert free(roomy) == ((0, 1), ())
+    assert free(roomy, world_size=6) == ((0, 1), ()), "three ranks need 6 GB of 7.9"
+    gpus, notes = free(roomy, world_size=8)
+    assert gpus == ()
+    assert notes == (
+        "GPU 0, NVIDIA GeForce RTX 2080 SUPER, has 7.9 GB free of the 8 GB that its ranks need: not used",
+        "GPU 1, NVIDIA GeForce RTX 2080 SUPER, has 7.9 GB free of the 16 GB that its ranks need: not used",
+        "so the ranks compute on the CPU; device='cuda' insists",
+    )
+
+
+def test_a_card_that_somebody_else_fills_is_left_out_and_the_others_are_used(driver):
+    cards = driver([*drivers.several(drivers.H200, 3, free=143158)[:2], drivers.H200.format(index=2, free=1800)])
+    gpus, notes = free(cards)
+    assert gpus == (0, 1)
+    assert notes == ("GPU 2, NVIDIA H200, has 1.9 GB free of the 2 GB that its ranks need: not used",)
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        (drivers.H200_MIG, r"GPU 1, NVIDIA H200, is cut into MIG slices, .*nvidia-smi -mig 0"),
+        (
+            drivers.RTX.format(index="{index}", free=7571, mode="Exclusive_Process"),
+            r"GPU 1, NVIDIA GeForce RTX 2080 SUPER, is in compute mode Exclusive_Process, .*nvidia-smi -c DEFAULT",
+        ),
+        (
+            drivers.RTX.format(index="{index}", free=7571, mode="Prohibited"),
+            r"GPU 1, NVIDIA GeForce RTX 2080 SUPER, is in compute mode Prohibited, .*nvidia-smi -c DEFAULT",
+        ),
+    ],
+)
+def test_mig_and_exclusive_compute_modes_are_refused_by_name_and_left_out_by_auto(driver, card, sentence):
+    cards = driver([drivers.H100.format(index=0), card.format(index=1)])
+    with pytest.raises(ValueError, match=f"^{sentence}.*; use device='cpu', or other GPUs$"):
+        devices.check_usable(dict(enumerate(cards)))
+    gpus, notes = free(cards)
+    assert gpus == (0,)
+    assert re.match(sentence, notes[0])
+
+
+def test_a_slice_that_is_named_by_its_uuid_is_refused_with_its_card(driver, monkeypatch):
+    driver([drivers.H200_MIG.format(index=0)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7c1d9d6e-0000-0000-0000-000000000000")
+    with pytest.raises(ValueError, match="NVIDIA H200, is cut into MIG slices"):
+        devices.check_usable(dict(enumerate(machine.cards())))
+
+
+def test_a_card_that_shares_the_main_memory_has_what_is_free_there(driver, monkeypatch):
+    cards = driver([drivers.GB10.format(index=0)])
+    monkeypatch.setattr(devices, "memory", lambda: (128 * GB, 100 * GB))
+    assert free(cards, world_size=4) == ((0,), ())
+    monkeypatch.setattr(devices, "memory", lambda: (128 * GB, 7 * GB))
+    assert free(cards, world_size=4)[0] == ()
+
+
+@pytest.mark.parametrize(("value", "named"), [("", None), ("0", (0,)), ("2, 0,2", (2, 0)), ("cpu", ())])
+def test_zerolab_devices_names_gpus_or_the_cpu(value, named):
+    assert devices.named_devices({"ZEROLAB_DEVICES": value}) == named
+
+
+def test_zerolab_devices_that_name_nothing_are_refused(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_DEVICES", "gpu0")
+    with pytest.raises(ValueError, match="ZEROLAB_DEVICES is 'gpu0'; give numbers of visible GPUs such as 0,1, or cpu"):
+        Cluster(1)
+    monkeypatch.setenv("ZEROLAB_DEVICES", "cpu")
+    with Cluster(1) as cluster:
+        assert cluster.device == "cpu"
+
+
+def test_max_ranks_limits_what_is_asked_for_and_what_is_the_default(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_MAX_RANKS", "2")
+    sentence = "world_size is 3, and ZEROLAB_MAX_RANKS allows 2 on this machine; ask for fewer ranks"
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        Cluster(3, device="cpu")
+    with Cluster(device="cpu") as cluster:
+        assert cluster.world_size == 2
+    monkeypatch.setenv("ZEROLAB_MAX_RANKS", "many")
+    with pytest.raises(ValueError, match="ZEROLAB_MAX_RANKS is 'many'; give a number of ranks, such as 8"):
+        Cluster(1, device="cpu")
+
+
+def test_a_world_that_memory_does_not_hold_is_refused_with_both_numbers():
+    available = machine.memory()[1] / GB
+    with pytest.raises(ValueError, match=r"so many ranks need 4000\.3 GB of main memory") as caught:
+        Cluster(100_000, device="cpu")
+    told = float(re.search(r"and ([\d.]+) GB are free", str(caught.value))[1])
+    assert told == pytest.approx(available, abs=0.5)
+    fit = int(re.search(r"at most (\d+) fit$", str(caught.value))[1])
+    assert devices.BASE_BYTES + fit * devices.RANK_BYTES <= told * GB * 1.01
+    with pytest.raises(ValueError, match=r"0\.2 GB are free; free some, or use a larger machine"):
+        devices.check_memory(1, GB // 5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+def test_on_a_gpu_ranks_compute_where_zerolab_devices_says(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_DEVICES", "0")
+    with Cluster(2, device="cuda") as cluster:
+        assert cluster.run(torch.cuda.current_device) == [0, 0]
