@@ -1,12 +1,17 @@
 """The plotly figures say what theory and measurement say, the same each time, in the player's colours."""
 
+import base64
+import io
+import json
 import re
 from pathlib import Path
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 import zerolab.player
-from zerolab import figures, theory
+from zerolab import chart, figures, theory, what_fits
+from zerolab.planner import PARTS
 
 ROWS = [
     {
@@ -24,6 +29,7 @@ def every_figure():
         figures.stages(ROWS),
         figures.memory_against_ranks(7e9),
         figures.traffic_against_bandwidth(7e9, 8, 1.0),
+        figures.plan(theory.plan("7b", 8)),
     ]
 
 
@@ -57,8 +63,105 @@ def test_a_figure_is_the_same_text_every_time():
 def test_figures_and_player_share_their_colours():
     palette = (Path(zerolab.player.__file__).parent / "palette.js").read_text()
     light = re.search(r"CATEGORY_COLOURS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
-    for category in ("parameters", "gradients", "optimizer_state", "communication"):
-        assert f'{category}: "{figures.COLOURS[category]}"' in light
+    for category in ("parameters", "gradients", "optimizer_state", "communication", "activations"):
+        assert f'{category}: "{chart.COLOURS[category]}"' in light
+    inks = re.search(r"INKS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
+    assert f'forward: "{chart.COLOURS["computing"]}"' in inks
+    assert f'formula: "{chart.COLOURS["formula"]}"' in inks
+
+
+def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():
+    plan = theory.plan("7b", 8, 80e9)
+    figure = figures.plan(plan)
+    bars = {trace.name: dict(zip(trace.x, trace.y, strict=True)) for trace in figure.data}
+    for row in plan:
+        held = sum(bars[part][row["stage"]] for part in map(chart.words, PARTS))
+        assert held == pytest.approx(row["needs GB"])
+        assert bars["sending"][row["stage"]] == row["communication_seconds"]
+    assert [shape.y0 for shape in figure.layout.shapes] == [80]
+    assert tuple(figure.layout.yaxis.range) == (0, 160)
+    assert [note.text.split("<br>")[1] for note in figure.layout.annotations] == ["too much", "fits", "fits", "fits"]
+
+
+def test_a_figures_text_is_its_caption():
+    assert repr(figures.plan(theory.plan("7b", 8))).startswith("figure: 7b on 8 h100, bf16, 80 GB each. Fits: zero1, ")
+    assert repr(figures.memory_against_ranks(7e9)).endswith(
+        "GB at N = 1,024: ddp 112, zero1 56.1, zero2 28.1, zero3 0.109."
+    )
+
+
+def shown(figure):
+    """What a notebook would show of a figure, by kind."""
+    return DisplayFormatter().format(figure)[0]
+
+
+def test_a_figure_needs_no_network_to_be_shown(monkeypatch):
+    monkeypatch.delenv("ZEROLAB_STATIC", raising=False)
+    for figure in every_figure():
+        assert set(shown(figure)) == {"text/plain", chart.PLOTLY}
+        assert "cdn" not in json.dumps(shown(figure)[chart.PLOTLY], default=str)
+
+
+def test_where_outputs_are_compared_a_figure_is_its_caption_alone(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    for figure in every_figure():
+        assert shown(figure) == {"text/plain": repr(figure)}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_stored_figure_is_a_small_picture_of_it(monkeypatch, chromium):
+    from PIL import Image
+
+    monkeypatch.setenv("ZEROLAB_STILLS", "1")
+    for figure in every_figure()[2:]:  # the one with a slider, and the one of two parts
+        png = shown(figure)["image/png"]
+        raw = base64.b64decode(png) if isinstance(png, str) else png
+        assert len(raw) <= 60_000
+        picture = Image.open(io.BytesIO(raw))
+        assert picture.size == (chart.WIDTH, chart.HEIGHT)
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(100_000)}
+        assert len(colours) > 20, "nothing was drawn"
+
+
+# --- the planner's panel ---------------------------------------------------------------------------------------------
+
+
+def test_the_panel_shows_what_fits_and_how_to_set_it():
+    panel = what_fits("7b", 8)
+    assert panel.answer.value == theory.plan("7b", 8, 80e9).answer
+    assert repr(panel) == f"planner: 7b on 8 h100, bf16, 80 GB each. {panel.answer.value}"
+    assert panel.fsdp2.value == "FSDP2 has no zero1."
+    assert json.loads(panel.deepspeed.value)["zero_optimization"]["stage"] == 1
+
+
+def test_a_moved_slider_moves_bars_line_answer_and_settings():
+    panel = what_fits("7b", 8)
+    panel.memory.value = 24
+    assert panel.figure.layout.shapes[0].y0 == 24
+    assert panel.found.fitting == []
+    assert "No: even zero3 needs" in panel.answer.value
+    assert "nothing to set" in panel.deepspeed.value
+    panel.gpus.value = 64
+    assert panel.found.fitting == ["zero3"]
+    assert "reshard_after_forward" in panel.fsdp2.value
+    state = sum(trace.y[3] for trace in panel.figure.data[:3])
+    assert state == pytest.approx(panel.found[3]["state GB"])
+
+
+def test_a_faster_network_shortens_the_sending_alone():
+    panel = what_fits("gpt2-xl", 8)
+    before = [panel.figure.data[index].y for index in (-2, -1)]
+    panel.bandwidth.value = 900
+    computing, sending = (panel.figure.data[index].y for index in (-2, -1))
+    assert computing == before[0]
+    assert sending == pytest.approx([seconds / 2 for seconds in before[1]])
+
+
+def test_where_outputs_are_compared_the_panel_is_its_sentence(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    panel = what_fits("7b", 8)
+    assert shown(panel) == {"text/plain": repr(panel)}
 
 
 def test_wrong_use_is_told_in_words():

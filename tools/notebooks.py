@@ -102,7 +102,7 @@ def exercise_cells(exercise_id: str) -> list[NotebookNode]:
 
 def execute(book: NotebookNode, folder: Path) -> None:
     """Runs all cells in a clean kernel, and saves into `folder` the recording of each player that was shown."""
-    static = {**os.environ, "ZEROLAB_STATIC": "1"}
+    static = {**os.environ, "ZEROLAB_STATIC": "1", "ZEROLAB_STILLS": "1"}  # figures take their own picture
     with tempfile.TemporaryDirectory(prefix="zerolab-notebooks-") as home:
         resources = {"metadata": {"path": home}}
         client = NotebookClient(book, timeout=CELL_SECONDS, kernel_name="python3", resources=resources)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zerolab.expecting import expect_error
     from zerolab.lab import compare
     from zerolab.panel import explore
+    from zerolab.plan_panel import what_fits
     from zerolab.predictions import reveal
     from zerolab.recording.recording import Recording
     from zerolab.runtime.cluster import Cluster
@@ -39,6 +40,7 @@ _HOMES = {
     "reveal": "zerolab.predictions",
     "simulate": "zerolab.simulation.run",
     "solution": "zerolab.exercises",
+    "what_fits": "zerolab.plan_panel",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "simulate",
     "solution",
     "theory",
+    "what_fits",
 ]
 __version__ = "0.1.0"
 

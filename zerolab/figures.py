@@ -9,29 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from zerolab import theory
+from zerolab.chart import COLOURS, FONT, Chart, finished, html, line, marker, words
+from zerolab.planner import PARTS, Plan
 
-COLOURS = {
-    "parameters": "#6d4f3b",
-    "gradients": "#b7957a",
-    "optimizer_state": "#dfcebb",
-    "communication": "#7f6a9e",
-    "computing": "#aeb4bd",
-}
-"""The colours of the player's light theme (player/palette.js), one a category; a test compares the two."""
+__all__ = ["html", "memory_against_ranks", "plan", "stages", "traffic_against_bandwidth"]
 
-STAGE_COLOURS = {"ddp": "#5b6270", "zero1": "#0072b2", "zero2": "#e69f00", "zero3": "#009e73"}
-"""A stage's line; each also has a dash and a mark of its own, so that none is told by colour alone."""
-
-DASHES = {"ddp": "solid", "zero1": "dash", "zero2": "dashdot", "zero3": "dot"}
-MARKS = {"ddp": "circle", "zero1": "square", "zero2": "diamond", "zero3": "cross"}
-PATTERNS = {"parameters": "", "gradients": "/", "optimizer_state": ".", "communication": "\\", "computing": ""}
-FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": "#1d2430"}
 BANDWIDTHS = (0.1e9, 0.3e9, 1e9, 3e9, 10e9, 30e9, 100e9, 300e9)  # bytes a second, from office network to NVLink
+PART_COLOURS = {part: "communication" if part == "unit_buffers" else part for part in PARTS}
 
 
-def stages(rows: Iterable[Mapping[str, Any]]) -> go.Figure:
+def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     """Bytes of state a rank, stage by stage: what was measured, and beside it, paler, the formula.
 
     Args:
@@ -44,24 +34,24 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> go.Figure:
     for said, opacity, offset in (("measured", 1.0, 0), ("formula", 0.5, 1)):
         for category in theory.STATE_CATEGORIES:
             figure.add_bar(
-                name=f"{_words(category)}, {said}",
+                name=f"{words(category)}, {said}",
                 x=[row["stage"] for row in every],
                 y=[row["state" if said == "measured" else "formula"][category] for row in every],
                 offsetgroup=str(offset),
                 opacity=opacity,
-                marker=_marker(category),
+                marker=marker(category),
                 hovertemplate="%{x}: %{y:,} bytes",
             )
     ranks = every[0]["world_size"]
     figure.update_layout(barmode="stack", yaxis_title="bytes a rank at the update")
-    return _finished(
-        figure, "stages", f"State a rank on {ranks} rank{'s' * (ranks > 1)}: measured, and beside it the formula"
-    )
+    held = ", ".join(f"{row['stage']} {sum(row['state'].values()):,}" for row in every)
+    title = f"State a rank on {ranks} rank{'s' * (ranks > 1)}: measured, and beside it the formula"
+    return finished(figure, "stages", title, f"Bytes measured: {held}.")
 
 
 def memory_against_ranks(
     num_params: float, precision: str = "fp32", sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-) -> go.Figure:
+) -> Chart:
     """Bytes of state a rank by the formula against the number of ranks, a line a stage; both axes are logarithmic.
 
     `num_params` counts elements. Source: `theory.state_bytes`, which raises ValueError for what cannot be.
@@ -70,18 +60,18 @@ def memory_against_ranks(
     for stage in theory.STAGES:
         total = [sum(theory.state_bytes(stage, num_params, size, precision).values()) for size in sizes]
         figure.add_scatter(
-            name=stage, x=list(sizes), y=[value / 1e9 for value in total], mode="lines+markers", **_line(stage)
+            name=stage, x=list(sizes), y=[value / 1e9 for value in total], mode="lines+markers", **line(stage)
         )
     figure.update_xaxes(type="log", title="ranks", tickvals=list(sizes))
-    figure.update_yaxes(type="log", title="GB a rank")
-    return _finished(
-        figure, "memory", f"State of {num_params:,.0f} parameters in {precision} against the number of ranks"
-    )
+    figure.update_yaxes(type="log", title="GB a rank at the update", dtick=1)
+    ends = ", ".join(f"{trace.name} {trace.y[-1]:.3g}" for trace in figure.data)
+    title = f"State of {num_params:,.0f} parameters in {precision} against the number of ranks"
+    return finished(figure, "memory", title, f"GB at N = {sizes[-1]:,}: {ends}.")
 
 
 def traffic_against_bandwidth(
     num_params: float, world_size: int, compute_seconds: float, precision: str = "fp32"
-) -> go.Figure:
+) -> Chart:
     """What a step takes at the bandwidth that a slider chooses: computing, and on top of it sending, nothing hidden.
 
     Args:
@@ -101,13 +91,13 @@ def traffic_against_bandwidth(
     seconds = [[size / bandwidth for size in sent.values()] for bandwidth in BANDWIDTHS]
     text = [f"sends {size / 1e9:.2f} GB" for size in sent.values()]
     computing = [compute_seconds] * len(sent)
-    figure.add_bar(name="computing", x=list(sent), y=computing, marker=_marker("computing"))
+    figure.add_bar(name="computing", x=list(sent), y=computing, marker=marker("computing"))
     figure.add_bar(
         name="communication",
         x=list(sent),
         y=seconds[start],
         text=text,
-        marker=_marker("communication"),
+        marker=marker("communication"),
         textposition="outside",
     )
     steps = [
@@ -123,40 +113,40 @@ def traffic_against_bandwidth(
     figure.update_layout(barmode="stack", sliders=[slider])
     # At the slowest network the bars end beyond the axis: a scale for all would leave nothing to see at the others.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
-    return _finished(
-        figure, "traffic", f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
+    waits = ", ".join(f"{stage} {value:.3g}" for stage, value in zip(sent, seconds[start], strict=True))
+    title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
+    return finished(
+        figure, "traffic", title, f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
     )
 
 
-def html(figure: go.Figure) -> str:
-    """A figure as HTML for a page that already has plotly.js; the same text every time, because its ids are fixed."""
-    name = (figure.layout.meta or {}).get("name", "figure")
-    return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"zerolab-{name}"))
+def plan(found: Plan) -> Chart:
+    """What `theory.plan` found: bytes a GPU stage by stage with the line of its memory, and where the time goes.
 
-
-def _finished(figure: go.Figure, name: str, title: str) -> go.Figure:
-    """The figure in the player's type, on white, every trace with an id that is the same each time."""
-    for number, trace in enumerate(figure.data):
-        trace.uid = f"zerolab-{name}-{number}"
-    figure.update_layout(template="plotly_white", font=FONT, title={"text": title, "font": {"size": 15}}, height=420)
-    figure.update_layout(margin={"l": 70, "r": 20, "t": 50, "b": 50}, meta={"name": name}, uirevision=name)
-    return figure
-
-
-def _marker(category: str) -> dict[str, Any]:
-    """A category's colour and pattern."""
-    pattern = {"shape": PATTERNS[category], "fgcolor": "#1d2430", "fgopacity": 0.3, "size": 6, "solidity": 0.2}
-    return {"color": COLOURS[category], "pattern": pattern, "line": {"color": "#ffffff", "width": 1}}
-
-
-def _line(stage: str) -> dict[str, Any]:
-    """A stage's colour, dash and mark."""
-    colour = STAGE_COLOURS[stage]
-    return {
-        "line": {"color": colour, "dash": DASHES[stage]},
-        "marker": {"color": colour, "symbol": MARKS[stage], "size": 8},
-    }
-
-
-def _words(category: str) -> str:
-    return category.replace("_", " ")
+    The memory's line stands in the middle of a fixed axis; a bar that ends beyond it says its number. GB is 1e9 bytes.
+    """
+    figure = make_subplots(1, 2, column_widths=[0.62, 0.38], horizontal_spacing=0.1)
+    names, memory = list(found.parts), found.memory / 1e9
+    for part, colour in PART_COLOURS.items():
+        held = [sizes[part] / 1e9 for sizes in found.parts.values()]
+        figure.add_bar(
+            name=words(part), x=names, y=held, marker=marker(colour), hovertemplate="%{x}: %{y:.1f} GB", row=1, col=1
+        )
+    for name, column, colour in (
+        ("computing", "compute_seconds", "computing"),
+        ("sending", "communication_seconds", "communication"),
+    ):
+        seconds = [row[column] for row in found]
+        bar = {"marker": marker(colour), "hovertemplate": "%{x}: %{y:.3g} s"}
+        figure.add_bar(name=name, x=names, y=seconds, row=1, col=2, **bar)
+    figure.add_hline(memory, line={"color": COLOURS["formula"], "dash": "dash"}, row=1, col=1)
+    for row in found:
+        needs = float(row["needs GB"] or 0)
+        text = f"{needs:,.1f} GB<br>{'fits' if row['fits'] else 'too much'}"
+        place = {"x": row["stage"], "y": 2 * memory, "yanchor": "bottom"}  # in a line above the bars, over no pattern
+        figure.add_annotation(text=text, showarrow=False, font={**FONT, "size": 11}, row=1, col=1, **place)
+    figure.update_yaxes(title=f"GB a GPU (dashed: its {memory:g} GB)", range=[0, 2 * memory], row=1, col=1)
+    figure.update_yaxes(title="seconds a step, nothing hidden", row=1, col=2)
+    below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}
+    figure.update_layout(barmode="stack", legend=below)
+    return finished(figure, "plan", str(found.title), found.answer, above=90)

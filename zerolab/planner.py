@@ -29,12 +29,21 @@ PARTS = ("parameters", "gradients", "optimizer_state", "unit_buffers", "activati
 class Plan(Table):
     """What `plan` found: a table with one row a stage, and what follows from it.
 
-    `title` says what was asked. `fitting` lists the stages that fit, the one that sends least first.
+    `title` says what was asked, `memory` is that of a GPU in bytes, and `parts` has the bytes of each stage by `PARTS`.
     """
 
-    def __init__(self, rows: Sequence[dict[str, Value]], title: str, precision: str, batch: int, memory: float) -> None:
+    def __init__(
+        self,
+        rows: Sequence[dict[str, Value]],
+        title: str,
+        *,
+        precision: str,
+        batch: int,
+        memory: float,
+        parts: dict[str, dict[str, float]],
+    ) -> None:
         super().__init__(rows, title, times=True)
-        self.precision, self.batch, self.memory = precision, batch, memory
+        self.precision, self.batch, self.memory, self.parts = precision, batch, memory, parts
 
     @property
     def fitting(self) -> list[str]:
@@ -105,9 +114,9 @@ def plan(
     for name, value in (("memory", memory), ("bandwidth", bandwidth), ("batch", batch)):
         if not value > 0:
             raise ValueError(f"the {name} is {value!r}: it must be above 0 (bytes, bytes a second, rows)")
+    every = {stage: bytes_by_part(stage, shape, gpus, precision, batch) for stage in theory.STAGES}
     rows: list[dict[str, Value]] = []
-    for stage in theory.STAGES:
-        parts = bytes_by_part(stage, shape, gpus, precision, batch)
+    for stage, parts in every.items():
         need = sum(parts.values())
         compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * UTILISATION)
         fits = need <= memory
@@ -124,7 +133,8 @@ def plan(
                 "communication_seconds": theory.traffic_bytes(stage, shape.num_params, gpus, precision) / bandwidth,
             }
         )
-    return Plan(rows, f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each", precision, batch, memory)
+    title = f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each"
+    return Plan(rows, title, precision=precision, batch=batch, memory=memory, parts=every)
 
 
 def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision: str, batch: int) -> dict[str, float]:

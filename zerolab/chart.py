@@ -1,0 +1,135 @@
+"""What all plotly figures share: the player's type and colours, fixed ids, and how a notebook shows and stores them."""
+
+import io
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import plotly.graph_objects as go
+
+COLOURS = {
+    "parameters": "#6d4f3b",
+    "gradients": "#b7957a",
+    "optimizer_state": "#dfcebb",
+    "communication": "#7f6a9e",
+    "activations": "#b5c4b1",
+    "computing": "#aeb4bd",
+    "formula": "#c2185b",
+}
+"""The colours of the player's light theme (player/palette.js), one a meaning; a test compares the two."""
+
+STAGE_COLOURS = {"ddp": "#5b6270", "zero1": "#0072b2", "zero2": "#e69f00", "zero3": "#009e73"}
+"""A stage's line; each also has a dash and a mark of its own, so that none is told by colour alone."""
+
+DASHES = {"ddp": "solid", "zero1": "dash", "zero2": "dashdot", "zero3": "dot"}
+MARKS = {"ddp": "circle", "zero1": "square", "zero2": "diamond", "zero3": "cross"}
+PATTERNS = {"gradients": "/", "optimizer_state": ".", "communication": "\\"}  # the others are plain, as in the player
+FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": "#1d2430"}
+WIDTH, HEIGHT = 960, 420  # pixels; stills have the player's width
+PLOTLY = "application/vnd.plotly.v1+json"  # JupyterLab, Notebook 7 and VS Code draw it themselves
+
+
+class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
+    """A plotly figure whose text is its caption, the same on every machine.
+
+    In a front end it is drawn from its data, without a network. With ZEROLAB_STATIC=1, as tests and stored notebooks
+    run, it shows the caption alone, and with ZEROLAB_STILLS=1 on top a PNG of itself taken in a real browser.
+    """
+
+    # plotly's own ways to show a figure load a script from the network and give it a random id.
+    _ipython_display_ = None
+    _repr_html_ = None
+
+    def __repr__(self) -> str:
+        meta = self.layout.meta or {}
+        return f"figure: {meta.get('caption') or self.layout.title.text}"
+
+    def _repr_mimebundle_(self, *_: object, **__: object) -> dict[str, Any]:
+        shown: dict[str, Any] = {"text/plain": repr(self)}
+        if os.environ.get("ZEROLAB_STILLS") == "1":
+            shown["image/png"] = still(self)
+        elif os.environ.get("ZEROLAB_STATIC") != "1":
+            shown[PLOTLY] = self.to_plotly_json()
+        return shown
+
+
+def finished(figure: go.Figure, name: str, title: str, caption: str = "", *, above: int = 50) -> Chart:
+    """The figure in the player's type, on white, every trace with an id that is the same each time.
+
+    `name` is the id of the element that holds it, without its `zerolab-`; `caption` what its text says beyond
+    `title`; `above` the pixels over the plot.
+    """
+    for number, trace in enumerate(figure.data):
+        trace.uid = f"zerolab-{name}-{number}"
+    figure.update_layout(template="plotly_white", font=FONT, title={"text": title, "font": {"size": 15}}, height=HEIGHT)
+    caption = f"{title}. {caption}" if caption else title
+    figure.update_layout(
+        margin={"l": 70, "r": 20, "t": above, "b": 50}, meta={"name": name, "caption": caption}, uirevision=name
+    )
+    return Chart(figure)
+
+
+def marker(category: str) -> dict[str, Any]:
+    """A category's colour and pattern."""
+    shape = PATTERNS.get(category, "")
+    pattern = {"shape": shape, "fgcolor": "#1d2430", "fgopacity": 0.3, "size": 6, "solidity": 0.2}
+    return {"color": COLOURS[category], "pattern": pattern, "line": {"color": "#ffffff", "width": 1}}
+
+
+def line(stage: str) -> dict[str, Any]:
+    """A stage's colour, dash and mark."""
+    colour = STAGE_COLOURS[stage]
+    return {
+        "line": {"color": colour, "dash": DASHES[stage]},
+        "marker": {"color": colour, "symbol": MARKS[stage], "size": 8},
+    }
+
+
+def words(category: str) -> str:
+    """A category as prose says it."""
+    return category.replace("_", " ")
+
+
+def html(figure: go.Figure) -> str:
+    """A figure as HTML for a page that already has plotly.js; the same text every time, because its ids are fixed."""
+    name = (figure.layout.meta or {}).get("name", "figure")
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"zerolab-{name}"))
+
+
+def page(figure: go.Figure) -> str:
+    """A figure as a page of its own that needs nothing else, no network."""
+    from plotly.offline import get_plotlyjs
+
+    head = f"<!doctype html><meta charset='utf-8'><style>body {{ margin: 0 }}</style><script>{get_plotlyjs()}</script>"
+    return f"{head}{html(figure)}"
+
+
+def still(figure: go.Figure) -> bytes:
+    """A PNG of a figure in few colours, 960 pixels wide, taken in a real browser.
+
+    Raises ImportError without playwright or Pillow, and RuntimeError without a Chromium.
+    """
+    # A kernel's main thread runs an event loop, and there playwright refuses to work.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_photograph, page(figure)).result()
+
+
+def _photograph(text: str) -> bytes:
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from PIL import Image
+
+    from zerolab.player import browser
+
+    with TemporaryDirectory() as folder, browser.chromium() as started:
+        file = Path(folder, "figure.html")
+        file.write_text(text, encoding="utf-8")
+        tab = started.new_page(viewport={"width": WIDTH, "height": HEIGHT + 60})
+        tab.goto(file.as_uri())
+        tab.locator(".main-svg").first.wait_for()
+        shot = tab.locator(".plotly-graph-div").screenshot(animations="disabled")
+    out = io.BytesIO()
+    image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image.save(out, "PNG", optimize=True)
+    return out.getvalue()

@@ -1,0 +1,92 @@
+"""what_fits(): a panel in a notebook that asks the planner: sliders, a bar for each stage, the line of the memory."""
+
+import os
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from zerolab import catalog, figures
+from zerolab.planner import Plan, as_json, plan
+
+GPUS = tuple(2**power for power in range(11))
+GIGABYTES = (8, 16, 24, 32, 40, 48, 80, 96, 141, 180, 192)
+BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
+
+
+class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
+    """Model, GPUs, memory, bandwidth, precision and batch by widget; what fits, what is missing, and the settings.
+
+    `found` is the `Plan` that is shown.
+    """
+
+    found: Plan
+
+    def __init__(self, model: str = "7b", gpus: int = 8, batch: int = 1) -> None:
+        self.model = widgets.Dropdown(options=tuple(catalog.ARCHITECTURES), value=model, description="model")
+        self.gpus = widgets.SelectionSlider(options=GPUS, value=gpus, description="GPUs")
+        self.memory = widgets.SelectionSlider(options=GIGABYTES, value=80, description="GB each")
+        self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
+        self.precision = widgets.ToggleButtons(options=("bf16", "fp32"), description="precision")
+        self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
+        self.answer = widgets.Label()
+        self.fsdp2, self.deepspeed = (widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "12")
+        self._find()
+        self.figure = go.FigureWidget(figures.plan(self.found))
+        self._tell()
+        asked = (self.model, self.gpus, self.memory, self.bandwidth, self.precision, self.batch)
+        for widget in asked:
+            widget.observe(self._on_change, "value")
+        rows = [widgets.HBox(asked[start : start + 2]) for start in (0, 2, 4)]
+        settings = widgets.Accordion([self.fsdp2, self.deepspeed], titles=("with FSDP2", "with DeepSpeed"))
+        super().__init__([*rows, self.answer, self.figure, settings])
+
+    def _on_change(self, _: Any) -> None:
+        self._find()
+        self._draw()
+        self._tell()
+
+    def _find(self) -> None:
+        self.found = plan(
+            self.model.value,
+            self.gpus.value,
+            self.memory.value * 1e9,
+            self.bandwidth.value * 1e9,
+            self.precision.value,
+            batch=self.batch.value,
+        )
+
+    def _draw(self) -> None:
+        """Changes the bars where they stand, in one message, so that nothing flickers."""
+        new = figures.plan(self.found)
+        with self.figure.batch_update():
+            for mine, its in zip(self.figure.data, new.data, strict=True):
+                mine.y = its.y
+            self.figure.layout.update(new.layout)
+
+    def _tell(self) -> None:
+        """The answer in words, and the settings of the first stage that fits."""
+        self.answer.value = self.found.answer
+        if not self.found.fitting:
+            self.fsdp2.value = self.deepspeed.value = "Nothing fits, so there is nothing to set."
+            return
+        settings = self.found.settings()
+        self.fsdp2.value = settings["fsdp2"] or f"FSDP2 has no {self.found.fitting[0]}."
+        self.deepspeed.value = as_json(settings["deepspeed"])
+
+    def __repr__(self) -> str:
+        """The same text every time."""
+        return f"planner: {self.found.title}. {self.found.answer}"
+
+    def _repr_mimebundle_(self, **keywords: Any) -> Any:
+        """The widget beside its text; where nothing answers (ZEROLAB_STATIC=1), the figure in its place."""
+        if os.environ.get("ZEROLAB_STATIC") == "1":
+            return figures.plan(self.found)._repr_mimebundle_() | {"text/plain": repr(self)}
+        shown = super()._repr_mimebundle_(**keywords)
+        data, metadata = shown if isinstance(shown, tuple) else (shown, {})
+        return {**(data or {}), "text/plain": repr(self)}, metadata
+
+
+def what_fits(model: str = "7b", gpus: int = 8, batch: int = 1) -> Planner:
+    """The panel, for the last line of a cell; needs `pip install zerolab[lab]`."""
+    return Planner(model, gpus, batch)
