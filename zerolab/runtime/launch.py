@@ -32,7 +32,7 @@ class ForkLauncher:
         self._started: dict[int, int] = {}  # process numbers by request: an interrupted caller never takes its own
         self._ended: dict[int, Ending] = {}
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the server; it has no name
+        self._log = nameless_file(0)
         bound = threading.current_thread() is threading.main_thread()
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import server; "
@@ -115,6 +115,19 @@ class ForkLauncher:
     def _last_words(self) -> str:
         self._log.seek(0)
         return self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
+
+
+def nameless_file(size: int) -> IO[bytes]:
+    """A file that processes inherit; on Linux it is memory with no name in any folder.
+
+    So nothing can be left behind, nobody else can open it, and a full disk does not matter.
+    """
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")
+    else:
+        file = tempfile.NamedTemporaryFile(prefix="zerolab-")  # noqa: SIM115  # 0600, removed when it is closed
+    file.truncate(size)
+    return file
 
 
 class SpawnLauncher:

@@ -16,7 +16,6 @@ import selectors
 import signal
 import socket
 import sys
-import tempfile
 import time
 
 from zerolab.runtime.handover import Fds
@@ -49,9 +48,9 @@ def preload() -> None:
     The garbage collector would look through half a million objects again and again: a tenth of the time.
     """
     gc.disable()
-    # torch._dynamo makes its cache folder when it is imported; told to use one that exists, it leaves nothing in /tmp.
-    # The ranks do not see this: they take over the kernel's environment.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    # torch._dynamo makes its cache folder when it is imported; told to use one that exists, it leaves nothing in /tmp,
+    # and a full /tmp does not matter. The ranks do not see this: they take over the kernel's environment.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", sys.prefix)
     for name in PRELOAD:
         importlib.import_module(name)
     # Else the first recording on fresh ranks would show the text as memory of theirs, and no later one would.
