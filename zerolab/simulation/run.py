@@ -142,7 +142,7 @@ def _prepare(
 
 def _shapes_of(values: Any) -> Any:
     """The same nest of values, its tensors as shapes."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(META), values)
+    return tree_map_only(torch.Tensor, lambda t: t.detach().to(META).requires_grad_(t.requires_grad), values)
 
 
 def _without_memory(module: nn.Module) -> nn.Module:

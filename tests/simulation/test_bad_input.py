@@ -1,0 +1,141 @@
+"""What cannot be simulated is said in one sentence, by `simulate` and by the command line."""
+
+import pytest
+import torch
+from torch import nn
+
+from zerolab import models, simulate
+from zerolab.cli import main
+from zerolab.models import Recipe
+
+BATCH = [(torch.ones(2, 4), torch.ones(2, 4))]
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+
+class Masks(Branches):
+    """How many rows are left depends on their values."""
+
+    def forward(self, x):
+        return self.layer(x[x[:, 0] > 0])
+
+
+class Peeks(nn.Module):
+    """Reads a weight of a unit that has been released."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x):
+        kept = []
+        handle = self.blocks[0].register_forward_hook(
+            lambda module, *_: kept.append(module.weight.detach()), prepend=True
+        )
+        out = self.blocks(x)
+        handle.remove()
+        return out + kept[0].sum()
+
+
+def of_real_values():
+    with torch.utils._python_dispatch._disable_current_modes():
+        return nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"world_size": 0}, ValueError, "world size is 0"),
+        ({"world_size": 2.5}, ValueError, r"world size is 2\.5"),
+        ({"model": "llama7b"}, ValueError, "nearest: llama-7b"),
+        ({"model": nn.Linear(4, 4)}, TypeError, "model is a Linear: pass a model's name, or a function"),
+        ({"gpu": "h1000"}, ValueError, "nearest: h100"),
+        ({"network": "infiniband"}, ValueError, "nearest: infiniband-"),
+        (
+            {"bandwidth": 0.0},
+            ValueError,
+            r"infiniband-ndr is 0\.0 bytes a second: it must be above 0 \(50 GB/s is 50e9",
+        ),
+        ({"utilisation": 0.0}, ValueError, "utilisation"),
+        ({"gpus_per_node": 0}, ValueError, "GPUs in a node"),
+        ({"length": 10**6}, ValueError, "1 to 2048 tokens"),
+        ({"length": 0}, ValueError, "1 rows of 0 tokens"),
+        ({"precision": "fp8"}, ValueError, "unknown precision 'fp8'"),
+        ({"stages": []}, ValueError, "no stages were named"),
+        ({"stages": "fsdp2"}, ValueError, "use compare"),
+        ({"stages": "zero4"}, ValueError, "zero4"),
+        ({"model": Branches}, ValueError, "pass batches"),
+        ({"model": of_real_values, "batches": BATCH}, ValueError, "'weight' has values already"),
+        ({"model": Branches, "batches": BATCH, "stages": "ddp"}, RuntimeError, "needs values"),
+        ({"model": Masks, "batches": BATCH, "stages": "ddp"}, RuntimeError, "aten.index.Tensor needs values"),
+        (
+            {"model": Peeks, "batches": BATCH, "stages": "zero3", "world_size": 2},
+            RuntimeError,
+            "of unit 'blocks.0' that was released: on real ranks this is a crash",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_a_sentence(arguments, error, says):
+    with pytest.raises(error, match=says):
+        simulate(**arguments)
+    assert not torch.distributed.is_initialized()
+    assert torch.ones(1).item() == 1.0, "tensors have memory again"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--world-size", "0"], "world size is 0"),
+        (["--world-size", "-8"], "world size is -8"),
+        (["--model", "llama7b"], "no model 'llama7b'; the nearest: llama-7b"),
+        (["--model", "gpt-2"], "nearest: gpt2"),
+        (["--gpu", "h1000"], "nearest: h100"),
+        (["--bandwidth", "0"], "0.0 bytes a second: it must be above 0 (50 GB/s is 50e9, 50 GiB/s is 50 * 2**30)"),
+        (["--bandwidth", "-2"], "-2000000000.0 bytes a second"),
+        (["--stages", "deepspeed-3"], "use compare"),
+        (["--json", "nowhere/out.json"], "the folder nowhere does not exist"),
+        (["--model", "branches"], "needs values, and a simulated rank has none: take the branch on shapes"),
+        (["--model", "peeks", "--stages", "zero3"], "reads memory of unit 'blocks.0' that was released"),
+    ],
+)
+def test_the_command_line_says_the_same_on_one_line(arguments, says, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for name, module in (("branches", Branches), ("peeks", Peeks)):
+        monkeypatch.setitem(models.RECIPES, name, Recipe(module, rows=2, inputs=4, outputs=4))
+    assert main(["simulate", *arguments]) == 2
+    said = capfd.readouterr().err
+    assert says in said
+    assert said.startswith("zerolab: ")
+    assert len(said.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_may_not_simulate():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(RuntimeError, match="from the notebook, not on its ranks"):
+            simulate(model="gpt-tiny")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_terminal_is_told_which_stage_runs_and_a_pipe_is_not(monkeypatch, capfd):
+    arguments = ["--model", "mlp-odd", "--world-size", "1"]
+    for command in (["simulate", "--stages", "ddp,zero3"], ["compare", "--stages", "ddp,zero3", "--steps", "2"]):
+        assert main([*command, *arguments]) == 0
+        assert capfd.readouterr().err == ""
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stderr.isatty", lambda: True)
+            assert main([*command, *arguments]) == 0
+        told = capfd.readouterr().err.splitlines()
+        assert [line.partition(":")[0] for line in told] == ["ddp", "zero3"]
+        assert told[1].endswith("(2 of 2)")
