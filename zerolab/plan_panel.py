@@ -36,6 +36,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self._tell()
         asked = (self.model, self.gpus, self.memory, self.bandwidth, self.precision, self.batch)
         for widget in asked:
+            widget.style.description_width = "90px"
             widget.observe(self._on_change, "value")
         rows = [widgets.HBox(asked[start : start + 2]) for start in (0, 2, 4)]
         settings = widgets.Accordion([self.fsdp2, self.deepspeed], titles=("with FSDP2", "with DeepSpeed"))
