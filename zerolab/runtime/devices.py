@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from zerolab.runtime.machine import Card, cards, memory
 
-RANK_BYTES = 40_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test holds it
+RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test holds it
 BASE_BYTES = 350_000_000  # the fork server with torch in it; the kernel is there already
 CARD_BYTES_A_RANK = 2_000_000_000  # what must be free on a card for each rank on it before "auto" takes it
 DEFAULT_RANKS = 4

@@ -13,6 +13,7 @@ from typing import TypedDict
 CARD_FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "compute_mode", "mig.mode.current")
 MEBIBYTE = 2**20
 CGROUP = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")  # which control groups this process is in
 _LIMIT_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))  # v2, v1
 
 
@@ -127,7 +128,7 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 def _groups() -> Iterator[Path]:
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = MEMBERSHIP.read_text().splitlines()
     except OSError:
         return
     for line in lines:

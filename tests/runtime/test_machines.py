@@ -1,0 +1,236 @@
+"""Small, full and shared machines: two gigabytes and one core, no room in /tmp, sixteen ranks, ranks that idle."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab import Cluster, Zero3, doctor, models
+from zerolab.runtime import devices, idle, machine
+
+ROOT = Path(__file__).resolve().parents[2]
+GB = 10**9
+
+
+def train(name="gpt-tiny", steps=2):
+    engine = Zero3(models.build(name), torch.optim.AdamW)
+    batches = models.batches(name, dist.get_world_size(), dist.get_rank(), steps)
+    losses = [engine.training_step(*batch, models.loss).item() for batch in batches]
+    return losses, torch.cat([value.flatten() for value in engine.state_dict().values()])
+
+
+def smaps(pid):
+    """What `/proc` says of a process's memory, in bytes by name."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name.rstrip(":"): int(value) * 1024 for name, value, *_ in map(str.split, lines)}
+
+
+class Memory(threading.Thread):
+    """Samples the memory of a family of processes until it is stopped; `most` is the highest sum seen.
+
+    Each page of a program's own counts in the shares in which the family has it mapped. A library's pages may be shared
+    with strangers, this test for one, so of those the largest mapping of any member counts in full.
+    """
+
+    def __init__(self, family):
+        super().__init__(daemon=True)
+        self.family, self.most, self.done = family, 0, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.done.wait(0.2):
+            sums = []
+            for pid in self.family():
+                try:
+                    sums.append(smaps(pid))
+                except (OSError, ProcessLookupError):
+                    continue  # it has just ended
+            if sums:
+                own = sum(each["Pss_Anon"] + each["Pss_Shmem"] for each in sums)
+                files = max(each["Rss"] - each["Anonymous"] for each in sums)
+                self.most = max(self.most, own + files, sum(each["Pss"] for each in sums))
+
+    def stop(self):
+        self.done.set()
+        self.join()
+        return self.most
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from Linux's /proc")
+def test_a_kernel_with_four_ranks_and_a_lesson_fits_in_two_gigabytes_and_on_one_core(start_kernel):
+    kernel = start_kernel()
+    process = psutil.Process(kernel.pid)
+    process.cpu_affinity(process.cpu_affinity()[:1])
+    memory = Memory(lambda: [kernel.pid, *(member.pid for member in kernel.family())])
+    kernel.run(f"import os; os.chdir({str(ROOT / 'notebooks')!r})")
+    lesson = json.loads((ROOT / "notebooks" / "04-zero1.ipynb").read_text())
+    for cell in lesson["cells"]:
+        if cell["cell_type"] == "code" and "same on your GPUs" not in str(cell):
+            _, error = kernel.run("".join(cell["source"]), timeout=120)
+            assert error is None, error
+    assert kernel.run("os.sched_getaffinity(0)")[0].count(",") == 0, "one core"
+    most = memory.stop()
+    print(f"the most that kernel, fork server and ranks held: {most / 1e9:.2f} GB")
+    assert 0.3 * GB < most <= doctor.LESSON_BYTES
+
+
+def test_a_rank_takes_no_more_of_its_own_than_the_limit_of_the_world_size_counts_with(cluster):
+    pids = cluster.run(os.getpid)
+    cluster.run(train)
+    for pid in pids:
+        figures = smaps(pid)
+        assert figures["Private_Dirty"] + figures["Private_Clean"] <= devices.RANK_BYTES
+
+
+FULL = """
+set -e
+mount -t tmpfs -o size=64m none /dev/shm
+for folder in /var/tmp /tmp; do
+    mount -t tmpfs -o size=100k none $folder
+    mkdir $folder/work
+    head -c 1M /dev/zero > $folder/filler 2>/dev/null || true
+done
+cd /tmp/work
+exec "$@"
+"""
+LESSON = """
+import sys, tempfile, torch, torch.distributed as dist
+from zerolab import Cluster, Zero3, models
+try:
+    print("there is room in", tempfile.gettempdir())
+except FileNotFoundError:
+    pass
+
+def train():
+    engine = Zero3(models.build("gpt-tiny"), torch.optim.AdamW)
+    for batch in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), 2):
+        engine.training_step(*batch, models.loss)
+    return torch.ones(25_000_000)  # more than /dev/shm holds
+
+with Cluster(4, device="cpu") as cluster:
+    recording = cluster.record(train)
+    print(len(recording.ranks), [result.sum().item() for result in recording.results])
+"""
+
+
+@pytest.mark.slow
+def test_no_room_for_temporary_files_and_a_small_shared_memory_do_not_matter(require):
+    probe = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], check=False)
+    require(probe.returncode == 0, "the right to mount in a namespace of one's own", "run as root on Linux")
+    command = ["unshare", "--mount", "bash", "-c", FULL, "bash", sys.executable, "-c", LESSON]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "4 [25000000.0, 25000000.0, 25000000.0, 25000000.0]\n"
+
+
+@pytest.mark.slow
+def test_sixteen_ranks_on_two_cores_train_and_agree():
+    everything = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(everything)[:2])  # ranks are forked by a server that inherits it
+    script = textwrap.dedent(
+        """
+        import torch
+        from test_machines import train
+        from zerolab import Cluster
+
+        with Cluster(16, device="cpu") as cluster:
+            answers = cluster.run(train)
+        assert all(torch.equal(answers[0][1], weights) for _, weights in answers)
+        assert len({losses[0] for losses, _ in answers}) == 16, "everyone has rows of its own"
+        print("agreed")
+        """
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
+    finally:
+        os.sched_setaffinity(0, everything)
+    assert ended.stdout == "agreed\n", ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "group"),
+    [
+        ({"memory.max": "3000000000", "memory.current": "1200000000", "memory.stat": "inactive_file 200000000"}, "0::"),
+        (
+            {
+                "memory.limit_in_bytes": "3000000000",
+                "memory.usage_in_bytes": "1200000000",
+                "memory.stat": "inactive_file 1\ntotal_inactive_file 200000000",
+            },
+            "4:memory:",
+        ),
+    ],
+)
+def test_the_limit_of_a_container_is_the_memory_there_is(tmp_path, monkeypatch, files, group):
+    # What Linux writes, read by the real function; to make a real control group takes rights that a container lacks.
+    home = tmp_path if group == "0::" else tmp_path / "memory"
+    inner = home / "lab" / "person"
+    inner.mkdir(parents=True)
+    for name, text in files.items():
+        (home / "lab" / name).write_text(text + "\n")
+        (inner / name).write_text(text.replace("3000000000", "max" if group == "0::" else str(2**63 - 4096)) + "\n")
+    listed = tmp_path / "cgroup"
+    listed.write_text(f"1:cpu:/\n{group}/lab/person\n")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "MEMBERSHIP", listed)
+    assert machine.memory() == (3_000_000_000, 2_000_000_000), "what can be reclaimed counts as free"
+
+
+def test_ranks_that_idle_end_with_a_note_and_the_next_call_starts_fresh_ones(monkeypatch, capfd):
+    monkeypatch.setenv("ZEROLAB_IDLE_MINUTES", "0.02")
+    with Cluster(2, device="cpu") as cluster:
+        before = cluster.run(os.getpid)
+        assert cluster.run(lambda: time.sleep(2)) == [None, None], "whoever computes for longer does not idle"
+        assert cluster.run(os.getpid) == before
+        patience = time.monotonic() + 20
+        while any(map(psutil.pid_exists, before)) and time.monotonic() < patience:
+            time.sleep(0.05)
+        assert not any(map(psutil.pid_exists, before))
+        assert cluster.run(dist.get_rank) == [0, 1]
+        printed = capfd.readouterr().out
+    assert "2 idle ranks ended after 0.02 minutes; the next call starts fresh ones" in printed
+    assert "fresh ranks" in printed
+
+
+def watchers():
+    return [thread for thread in threading.enumerate() if thread.name == "zerolab-idle"]
+
+
+def test_a_cluster_that_is_closed_or_forgotten_is_watched_no_longer():
+    there = len(watchers())
+    with Cluster(1, device="cpu"):
+        assert len(watchers()) == there + 1
+    forgotten = Cluster(1, device="cpu")
+    forgotten.run(dist.get_rank)
+    del forgotten
+    gc.collect()
+    patience = time.monotonic() + 5
+    while len(watchers()) > there and time.monotonic() < patience:
+        time.sleep(0.02)
+    assert len(watchers()) == there
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("", 1200), ("0", 0), ("1.5", 90)])
+def test_idle_minutes_are_twenty_or_what_is_set(value, seconds):
+    assert idle.limit({"ZEROLAB_IDLE_MINUTES": value}) == seconds
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf"])
+def test_idle_minutes_that_make_no_sense_are_refused(value):
+    with pytest.raises(ValueError, match=f"ZEROLAB_IDLE_MINUTES is '{value}'; give minutes such as 20, or 0"):
+        idle.limit({"ZEROLAB_IDLE_MINUTES": value})
