@@ -1,8 +1,9 @@
 """The peak of a step in closed form: the highest of all moments, each a sum of named terms. No torch.
 
-A peak is no sum of maxima: what is largest is not large at the same time. So the step is walked through, mark by mark,
-with what a plain training of the same model showed between the marks (`zerolab.series.measure`: activations, never a
-residual) and with the rules of the stage for everything else, in fp32 with AdamW and direct exchange (gloo):
+A peak is no sum of maxima: what is largest is not large at the same time. So the step is walked through, mark by mark
+(`zerolab.walk`), with what a plain training of the same model showed between the marks (`zerolab.series.measure`:
+activations, never a residual) and with the rules of the stage for everything else, with AdamW and direct exchange
+(gloo) on the CPU:
 
 * a flat's gradients stay where autograd left them until the last has come, and are then laid end to end;
 * one reduction is in flight, with (N-1)/N of its flat to receive into; it makes room at half of the next flat;
@@ -15,205 +16,167 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from zerolab.pieces import Mark, Plan
+from zerolab.walk import Walk
 
 if TYPE_CHECKING:
+    import torch
+
     from zerolab.engines.partition import FlatLayout
 
-WORD = 4  # bytes of an fp32 number
-NUMBER = 12  # `x / 2.0` makes a tensor of the number, and another in the type of x
-COUNTER = 4  # Adam's step, for each flat
+__all__ = ["TERMS", "Mark", "peak", "peaks"]
 
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A moment of a plain step at which a stage may act, and the activations until then.
-
-    `kind` is use, done, back, gave (of the unit `name`), grad (of the parameter `name`) or end; `highest` the most
-    bytes of activations since the mark before, `live` those at the mark, `lingers` what autograd still holds of the
-    gradient that has just come, and `next` the unit that is used after this one.
-    """
-
-    kind: str
-    name: str
-    highest: int
-    live: int
-    lingers: int = 0
-    next: str | None = None
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+PHASES = ("forward", "backward", "reduce", "step", "gather")
+TERMS = (
+    "parameters",
+    "gathered_units",
+    "gradients",
+    "incoming_gradients",
+    "optimizer_state",
+    "activations",
+    "new_mean",
+    "receive_buffers",
+    "update_temporaries",
+    "numbers",
+    "batches",
+)
 
 
 def peak(
-    stage: str, flats: Iterable[FlatLayout], world_size: int, series: Iterable[Mark], batch_bytes: int = 0
+    stage: str,
+    flats: Iterable[FlatLayout],
+    world_size: int,
+    series: Iterable[Mark],
+    batch_bytes: int = 0,
+    **options: Any,
 ) -> dict[str, int]:
     """Bytes at the highest moment of a step (from the second on), by term; their sum is the peak.
 
     Args:
-        stage: ddp, zero1, zero2 or zero3, with the options that they have by default, in fp32.
-        flats: the layouts that `zerolab.engines.partition.partition` makes for the model.
+        stage: ddp, zero1, zero2 or zero3.
+        flats: the layouts that `zerolab.engines.partition.partition` makes for the model, with the units and parameter
+            groups that the engine has.
         world_size: number of ranks N.
-        series: what `zerolab.series.measure` gave for the model and one rank's batch.
+        series: what `zerolab.series.measure` gave for the model and one rank's batch, in the same precision.
         batch_bytes: bytes of batches that lie in memory meanwhile.
+        **options: those of `peaks`.
 
-    Terms: parameters, gathered_units, gradients (laid end to end, or the means), incoming_gradients (as autograd left
-    them), optimizer_state, receive_buffers, update_temporaries, activations, batches.
+    Returns:
+        Terms that are not zero: parameters, gathered_units, gradients (laid end to end, the means, and in bf16 their
+        fp32 copies), incoming_gradients (as autograd left them), new_mean (of a later micro-batch), optimizer_state,
+        receive_buffers, update_temporaries, numbers (Python's, made tensors), activations, batches.
+
+    Raises:
+        ValueError: as `peaks`.
+
     Source: ZeRO, arXiv 1910.02054, sections 3.2 and 5; the schedule is the engines' own.
     """
-    walk = _Walk(stage, list(flats), world_size, batch_bytes)
+    return peaks(stage, flats, world_size, series, batch_bytes, **options)["whole step"]
+
+
+def peaks(
+    stage: str,
+    flats: Iterable[FlatLayout],
+    world_size: int,
+    series: Iterable[Mark],
+    batch_bytes: int = 0,
+    *,
+    precision: str = "fp32",
+    reduce_dtype: torch.dtype | None = None,
+    overlap: bool = True,
+    offload: bool = False,
+    release_after_forward: bool = True,
+    prefetch: int = 1,
+    micro_batches: int = 1,
+) -> dict[str, dict[str, int]]:
+    """The terms of `peak` for the highest moment of each phase that the stage has, and of the whole step.
+
+    Args:
+        stage: as for `peak`, like the arguments that follow.
+        flats: as for `peak`.
+        world_size: as for `peak`.
+        series: as for `peak`.
+        batch_bytes: as for `peak`.
+        precision: as the engine has it, like the options that follow.
+        reduce_dtype: what gradients are added up in; None for the precision's own.
+        overlap: whether a reduction goes on while autograd works.
+        offload: whether the optimizer updates a copy in main memory, which on the CPU is the same memory, and counts.
+        release_after_forward: whether zero3 releases a unit after its forward.
+        prefetch: how many units zero3 gathers ahead.
+        micro_batches: batches a step, all but the last inside `engine.accumulate()`, each through `training_step`.
+
+    Returns:
+        By phase: "whole step", "forward", "backward", "reduce" and "gather" (while a collective is started or waited
+        for) and "step" (the update), each a dictionary of terms as `peak` gives it.
+
+    Raises:
+        ValueError: an unknown stage or precision, an option that the stage does not have, or a series of another
+            model, precision or partition into units.
+    """
+    layouts, marks = list(flats), list(series)
+    plan = Plan(
+        stage,
+        world_size,
+        bf16=precision == "bf16",
+        reduce_width=None if reduce_dtype is None else reduce_dtype.itemsize,
+        overlap=overlap,
+        offload=offload,
+        release_after_forward=release_after_forward,
+        prefetch=prefetch,
+        micro_batches=micro_batches,
+        batch_bytes=batch_bytes,
+    )
+    _check(plan, precision, layouts, marks)
+    walk = Walk(plan, layouts, marks)
+    walk.step()  # the first step only learns in which order the units come
+    walk.step()
+    phases = {phase: walk.highest[phase] for phase in PHASES if phase in walk.highest}
+    return {phase: _named(moment) for phase, (_, moment) in {"whole step": walk.peak, **phases}.items()}
+
+
+def _named(moment: Counter[str]) -> dict[str, int]:
+    found = moment + Counter(incoming_gradients=moment["arriving_gradients"])
+    return {term: found[term] for term in TERMS if found[term]}
+
+
+def _check(plan: Plan, precision: str, flats: list[FlatLayout], series: list[Mark]) -> None:
+    """Refuses what cannot be predicted, in one sentence each."""
+    if plan.stage not in STAGES:
+        raise ValueError(f"unknown stage {plan.stage!r}: the peak is predicted for {', '.join(STAGES)}")
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision is {precision!r}: choose fp32 or bf16")
+    if plan.stage != "zero3" and not (plan.release_after_forward and plan.prefetch == 1):
+        raise ValueError(f"{plan.stage} has neither release_after_forward nor prefetch: only zero3 releases units")
+    if plan.micro_batches < 1 or plan.prefetch < 0:
+        raise ValueError(
+            f"micro_batches is {plan.micro_batches} and prefetch {plan.prefetch}: take at least 1 and at least 0"
+        )
+    if any(flat.world_size != plan.world_size for flat in flats):
+        raise ValueError(f"the flats are not those of {plan.world_size} ranks: call partition(model, world_size) again")
+    if not series:
+        raise ValueError("the series is empty: take what zerolab.series.measure(model, inputs, targets, loss_fn) gave")
+    _check_series(plan, flats, series)
+
+
+def _check_series(plan: Plan, flats: list[FlatLayout], series: list[Mark]) -> None:
+    units = {flat.unit for flat in flats}
+    slots: dict[str, Any] = {slot.name: (flat, slot) for flat in flats for slot in flat.slots}
     for mark in series:
-        walk.look(mark.highest)
-        walk.activations = mark.live
-        getattr(walk, f"on_{mark.kind}")(mark)
-        walk.look(walk.activations)
-    return dict(walk.terms)
-
-
-class _Walk:
-    """One step of one rank, as numbers."""
-
-    def __init__(self, stage: str, flats: list[FlatLayout], world_size: int, batch_bytes: int) -> None:
-        self.stage, self.world_size = stage, world_size
-        self.trainable = [flat for flat in flats if not flat.frozen]
-        self.flat_of = {slot.name: flat for flat in flats for slot in flat.slots}
-        self.by_unit: dict[str, list[FlatLayout]] = {}
-        for flat in flats:
-            self.by_unit.setdefault(flat.unit, []).append(flat)
-        owned = [self.owned(flat) for flat in self.trainable]
-        self.now = Counter(
-            parameters=WORD * sum(flat.shard_numel if stage == "zero3" else flat.padded for flat in flats),
-            optimizer_state=2 * WORD * sum(owned) + COUNTER * len(owned),
-            batches=batch_bytes,
-        )
-        self.sizes = {slot.name: WORD * (slot.stop - slot.start) for flat in flats for slot in flat.slots}
-        self.awaited = {flat.name: {slot.name for slot in flat.slots} for flat in self.trainable}
-        self.to_reduce = self.trainable[::-1]
-        self.in_flight: FlatLayout | None = None
-        self.whole: set[str] = set()
-        self.arriving: set[str] = set()
-        self.owes: Counter[str] = Counter()
-        self.after_half: dict[str, str | None] = {}
-        self.activations = self.lingers = 0
-        self.terms: Counter[str] = Counter()
-
-    def owned(self, flat: FlatLayout) -> int:
-        """Elements that this rank updates."""
-        return flat.padded if self.stage == "ddp" else flat.shard_numel
-
-    def look(self, activations: int, **passing: int) -> None:
-        """Notes this moment if it is the highest so far."""
-        moment = self.now + Counter(activations=activations, **passing)
-        if moment.total() > self.terms.total():
-            self.terms = moment
-
-    def gather(self, unit: str) -> None:
-        """Makes a unit whole, in zero3."""
-        if self.stage == "zero3" and unit not in self.whole:
-            self.whole.add(unit)
-            self.now["gathered_units"] += WORD * sum(flat.padded for flat in self.by_unit.get(unit, ()))
-            self.look(self.activations)
-
-    def release(self, unit: str) -> None:
-        """Gives its memory back."""
-        if unit in self.whole:
-            self.whole.discard(unit)
-            self.arriving.discard(unit)
-            self.now["gathered_units"] -= WORD * sum(flat.padded for flat in self.by_unit[unit])
-
-    def gather_ahead(self, unit: str | None) -> None:
-        """Starts gathering what comes next."""
-        if unit is not None and self.stage == "zero3" and unit not in self.whole:
-            self.arriving.add(unit)
-            self.gather(unit)
-
-    def on_use(self, mark: Mark) -> None:
-        """A unit's forward begins."""
-        self.gather(mark.name)
-        self.arriving.discard(mark.name)
-        self.gather_ahead(mark.next)
-        self.owes[mark.name] += mark.lingers  # how many of its inputs await a gradient
-
-    def on_done(self, mark: Mark) -> None:
-        """Its forward has ended."""
-        self.release(mark.name)
-
-    def on_back(self, mark: Mark) -> None:
-        """The gradient of its output has come."""
-        if mark.name not in self.whole or mark.name in self.arriving:
-            self.gather(mark.name)
-            self.arriving.discard(mark.name)
-            self.after_half = {mark.name: mark.next}
-
-    def on_grad(self, mark: Mark) -> None:
-        """A parameter's gradient is finished; what `lingers` of it is in `live` and counts once."""
-        flat = self.flat_of[mark.name]
-        self.awaited[flat.name].discard(mark.name)
-        self.now["incoming_gradients"] += self.sizes[mark.name]
-        self.lingers, self.activations = mark.lingers, mark.live - mark.lingers
-        self.look(self.activations)
-        if 2 * sum(self.sizes[name] for name in self.awaited[flat.name]) <= WORD * flat.numel:
-            self.finish()
-            self.gather_ahead(self.after_half.pop(flat.unit, None))
-        reducing = len(self.to_reduce)
-        self.reduce_what_is_ready()
-        if len(self.to_reduce) < reducing:
-            self.now["incoming_gradients"] -= self.lingers
-        self.lingers = 0
-
-    def on_gave(self, mark: Mark) -> None:
-        """The unit has given an input its gradient."""
-        self.owes[mark.name] -= 1
-        self.release_if_done(mark.name)
-        self.reduce_what_is_ready()
-
-    def on_end(self, mark: Mark) -> None:
-        """Backward is over, and everything is updated."""
-        while self.to_reduce:
-            self.start(self.to_reduce.pop(0))
-        self.finish()
-        for unit in list(self.whole):
-            self.release(unit)
-        before = 0
-        for flat in self.trainable:
-            needed = WORD * self.owned(flat)
-            self.look(mark.live, update_temporaries=before + 2 * needed + NUMBER)
-            before = needed
-
-    def release_if_done(self, unit: str) -> None:
-        """Releases a unit that owes nothing any more."""
-        if not self.owes[unit] > 0 and not any(self.awaited.get(flat.name) for flat in self.by_unit[unit]):
-            self.release(unit)
-
-    def reduce_what_is_ready(self) -> None:
-        """Starts the reductions whose turn it is."""
-        while self.to_reduce and not self.awaited[self.to_reduce[0].name]:
-            if self.stage == "zero3" and self.owes[self.to_reduce[0].unit] > 0:
-                return
-            self.start(self.to_reduce.pop(0))
-
-    def start(self, flat: FlatLayout) -> None:
-        """Lays a flat's gradients end to end, and starts to reduce them."""
-        self.finish()
-        self.now["gradients"] += WORD * flat.padded
-        self.look(self.activations)
-        self.now["incoming_gradients"] -= sum(
-            self.sizes[slot.name] for slot in flat.slots if slot.name not in self.awaited[flat.name]
-        )
-        self.now["incoming_gradients"] += self.lingers  # until the hooks are done
-        if self.stage == "zero3":
-            self.release_if_done(flat.unit)
-        self.now["receive_buffers"] += WORD * (flat.padded - flat.shard_numel)
-        self.in_flight = flat
-        self.look(self.activations)
-
-    def finish(self) -> None:
-        """The reduction in flight is over; what the stage keeps stays."""
-        flat, self.in_flight = self.in_flight, None
-        if flat is None:
-            return
-        self.now["receive_buffers"] -= WORD * (flat.padded - flat.shard_numel)
-        if self.stage in ("zero2", "zero3"):
-            self.now["gradients"] += WORD * flat.shard_numel
-            self.look(self.activations + NUMBER)
-            self.now["gradients"] -= WORD * flat.padded
-        else:
-            self.look(self.activations + NUMBER)
+        if mark.kind == "use" and mark.name not in units:
+            raise ValueError(
+                f"the series has the unit {mark.name!r}, the flats have {', '.join(sorted(units))}: give both the same"
+            )
+        if mark.kind != "grad":
+            continue
+        if mark.name not in slots:
+            raise ValueError(f"the series has a gradient of {mark.name!r}, which lies in no flat: give both one model")
+        flat, slot = slots[mark.name]
+        nbytes = slot.shape.numel() * (2 if plan.bf16 else flat.dtype.itemsize)
+        if mark.nbytes != nbytes:
+            raise ValueError(
+                f"the gradient of {mark.name!r} has {mark.nbytes} bytes in the series, and {nbytes} in this precision: "
+                "measure the series with the same model and precision"
+            )

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from zerolab.peak import peak
+from zerolab.peak import peak, peaks
 from zerolab.planner import plan
 
 if TYPE_CHECKING:
     from zerolab.engines.partition import FlatLayout
 
-__all__ = ["peak", "plan", "state_bytes", "terms", "traffic_bytes", "traffic_elements"]
+__all__ = ["peak", "peaks", "plan", "state_bytes", "terms", "traffic_bytes", "traffic_elements"]
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 STATE_CATEGORIES = ("parameters", "gradients", "optimizer_state")

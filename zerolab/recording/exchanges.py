@@ -82,12 +82,15 @@ class Exchanges:
     @contextmanager
     def _within(self, draft: Draft) -> Iterator[None]:
         """What is allocated in here belongs to the communication, what is sent to the collective `draft`."""
-        ledger, before = self._log.ledger, self._log.ledger.category
+        ledger = self._log.ledger
+        category, phase = ledger.category, ledger.phase
         self._inside, ledger.category = draft, COMMUNICATION
+        ledger.enter(draft["phase"])
         try:
             yield
         finally:
-            self._inside, ledger.category = None, before
+            self._inside, ledger.category = None, category
+            ledger.enter(phase)
 
     def _wait_exchange(self, original: Callable[..., Any], exchange: Any) -> None:
         draft = self._exchanges.pop(exchange, None)

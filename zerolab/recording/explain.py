@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from zerolab.recording.events import CATEGORIES, RankRecording
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -24,22 +25,30 @@ PEAK_TERMS = {  # term of the peak -> the ledger's category, and in words
     "incoming_gradients": ("gradients", "as autograd left them"),
     "optimizer_state": ("optimizer_state", "two moments and a counter"),
     "activations": ("activations", "from a plain step"),
+    "new_mean": ("activations", "until it is added to that of earlier micro-batches"),
     "receive_buffers": ("communication", "(N-1)/N of a flat"),
     "update_temporaries": ("other", "2 to 3 of a flat"),
+    "numbers": ("other", "Python's numbers, made tensors"),
     "batches": ("other", "of the caller"),
 }
 
 
-def explain(recording: "Recording", rank: int | None = None, peak: Mapping[str, int] | None = None) -> Table:
+def explain(
+    recording: "Recording", rank: int | None = None, peak: Mapping[str, int] | None = None, phase: str | None = None
+) -> Table:
     """One row a term: its formula, its bytes, what was measured, and the difference, which is to be 0.
+
+    Terms of the peak add up to a category of the ledger; what was measured of it stands with the last of them.
 
     Args:
         recording: of one of the four stages, with two steps of Adam or more.
         rank: whose bytes; None takes the first.
         peak: what `theory.peak` predicts for the run; with it the peak is explained too.
+        phase: the phase of the step for which it was predicted; None for the whole step.
 
     Raises:
-        ValueError: the recording has no such rank, or no state that a closed form speaks of.
+        ValueError: the recording has no such rank, no state that a closed form speaks of, or a peak that `theory.peak`
+            does not predict (another optimizer, a GPU, NCCL, a phase that the run did not have).
     """
     from zerolab import theory
 
@@ -54,34 +63,60 @@ def explain(recording: "Recording", rank: int | None = None, peak: Mapping[str, 
             f"no closed form for stage {stage!r} in {precision}, or fewer than two steps: record two under one of "
             f"{', '.join(theory.STAGES)}"
         )
+    rows = _state_rows(recording, str(stage), precision, state)
+    if peak is not None:
+        rows += _peak_rows(peak, _measured_peak(recording, chosen, phase))
+    return Table(rows, f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
+
+
+def _state_rows(recording: "Recording", stage: str, precision: str, state: Mapping[str, int]) -> list[dict[str, Any]]:
+    from zerolab import theory
+
     world_size = recording.world_size
     flats: list[Any] = [
         SimpleNamespace(numel=u.numel, padded=u.padded, shard_numel=u.padded // world_size, frozen=u.frozen)
         for u in recording.units
     ]
-    formula = theory.state_bytes(str(stage), sum(flat.numel for flat in flats), world_size, precision)
-    terms = theory.terms(str(stage), flats, world_size, precision)
+    formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
+    terms = theory.terms(stage, flats, world_size, precision)
     words = SHARE if precision == "fp32" else SHARE_BF16
     rows: list[dict[str, Any]] = []
     for category, nbytes in formula.items():
-        share = words[category] + (" / N" if category in theory.SHARDED[str(stage)] else "")
+        share = words[category] + (" / N" if category in theory.SHARDED[stage] else "")
         rows.append({"term": category, "formula": share, "bytes": nbytes, "measured": state[category]})
     rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
-    rows.append(_total("state", sum(formula.values()) + sum(terms.values()), sum(state.values())))
-    measured = chosen.meta.get("peak")
-    if peak is not None and isinstance(measured, dict):
-        rows += _peak_rows(peak, measured)
-    return Table(rows, f"{stage} on {world_size} ranks, {precision}: bytes of rank {chosen.rank}")
+    return [*rows, _total("state", sum(formula.values()) + sum(terms.values()), sum(state.values()))]
+
+
+def _measured_peak(recording: "Recording", chosen: RankRecording, phase: str | None) -> Mapping[str, int]:
+    """The bytes by category at a rank's highest moment; refuses a run that `theory.peak` does not speak of."""
+    optimizer, device, backend = (recording.meta.get(key) for key in ("optimizer", "device", "backend"))
+    if optimizer not in ("Adam", "AdamW"):
+        raise ValueError(f"the peak is predicted for Adam and AdamW, and this run updated with {optimizer}")
+    if (device, backend) != ("cpu", "gloo"):
+        raise ValueError(
+            f"the peak is predicted for the CPU and gloo, and this run was on {device} with {backend}: there the "
+            "library keeps buffers of its own"
+        )
+    peaks = chosen.meta.get("peaks")
+    found = {"whole step": chosen.meta.get("peak"), **(peaks if isinstance(peaks, dict) else {})}
+    measured = found.get(phase or "whole step")
+    if measured is None:
+        raise ValueError(f"the recording has no peak of phase {phase!r}: choose one of {', '.join(found)}")
+    return dict(measured)
 
 
 def _peak_rows(peak: Mapping[str, int], measured: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The terms by category, and with the last one of each category what was measured of it."""
     rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    for term, (category, words) in PEAK_TERMS.items():
-        if peak.get(term):
-            row: dict[str, Any] = {"term": f"peak: {term}", "formula": words, "bytes": peak[term]}
-            rows.append(row if category in seen else row | {"measured": measured.get(category, 0)})
-            seen.add(category)
+    for category in CATEGORIES:
+        terms = [term for term, (kind, _) in PEAK_TERMS.items() if kind == category and peak.get(term)]
+        rows += [{"term": f"peak: {term}", "formula": PEAK_TERMS[term][1], "bytes": peak[term]} for term in terms]
+        if not terms and measured.get(category):
+            rows.append({"term": f"peak: {category}", "formula": "none", "bytes": 0})
+        if terms or measured.get(category):
+            found = measured.get(category, 0)
+            rows[-1] |= {"measured": found, "difference": found - sum(peak[term] for term in terms)}
     return [*rows, _total("peak", sum(peak.values()), sum(measured.values()))]
 
 

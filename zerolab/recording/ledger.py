@@ -33,10 +33,20 @@ class Entry(weakref.ref[torch.UntypedStorage]):
     since: int
 
 
+class Moment:
+    """The highest moment of a phase so far: bytes in all and by category, and how many storages had been made."""
+
+    __slots__ = ("birth", "live", "total")
+
+    def __init__(self) -> None:
+        self.total, self.live, self.birth = -1, [0] * len(CATEGORIES), 0
+
+
 class Ledger:
     """Live bytes by category, now (`live`, `total`) and at the highest moment since `start_peak` (`peak`).
 
-    `category` is what new storages count as, and `operation` what makes them; the recorder sets both as it goes.
+    `category` is what new storages count as, and `operation` what makes them; the recorder sets both as it goes, and
+    says by `enter` which phase it is: `phases` has the highest moment of each.
     """
 
     def __init__(self) -> None:
@@ -48,12 +58,23 @@ class Ledger:
         self.freed: deque[Entry] = deque()
         self._on_free = self.freed.append
         self._entries: dict[int, Entry] = {}
-        self._births = 0
+        self.births = 0
         self.start_peak()
 
     def start_peak(self) -> None:
-        """Forgets the highest moment so far: from here on it is searched again."""
-        self._rise(0)
+        """Forgets the highest moments so far: from here on they are searched again, until `enter` under no name."""
+        self.phases: dict[str, Moment] = {}
+        self.peak_total = -1
+        self.enter("")
+
+    def enter(self, phase: str) -> None:
+        """From here on it is another phase, this moment included."""
+        if self.freed:
+            self.settle()
+        self.phase = phase
+        self._here = self.phases.get(phase) or self.phases.setdefault(phase, Moment())
+        if self.total > self._here.total:
+            self._rise(0)
 
     def see(self, tensor: torch.Tensor) -> None:
         """Takes in the storage of `tensor`, if it is new, under the current category."""
@@ -80,10 +101,17 @@ class Ledger:
     def set_apart(self, tensor: torch.Tensor) -> None:
         """From now on the storage of `tensor` counts nowhere."""
         entry = self._entries.get(tensor.untyped_storage()._cdata)
-        if entry is not None and entry.category != APART:
-            self.live[entry.category] -= entry.nbytes
-            self.total -= entry.nbytes
-            entry.category = APART
+        if entry is not None:
+            self._set_apart(entry)
+
+    def set_category_apart(self, category: int) -> int:
+        """From now on what is live of a category counts nowhere; returns its bytes."""
+        self.settle()
+        nbytes = self.live[category]
+        for entry in self._entries.values() if nbytes else ():
+            if entry.category == category:
+                self._set_apart(entry)
+        return nbytes
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
@@ -103,7 +131,7 @@ class Ledger:
 
     def touch(self, operation: object, nbytes: int) -> None:
         """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
-        if self.total + nbytes > self.peak_total:
+        if self.total + nbytes > self._here.total:
             self.operation = operation
             self._rise(nbytes)
 
@@ -126,9 +154,10 @@ class Ledger:
         elif entry.category != category:
             self.live[entry.category] -= entry.nbytes
             self.live[category] += entry.nbytes
-            if entry.since <= self._peak_birth:  # alive at the peak: it counts there as what it turned out to be
-                self.peak[entry.category] -= entry.nbytes
-                self.peak[category] += entry.nbytes
+            for moment in self.phases.values():
+                if entry.since <= moment.birth:  # alive at that moment: it counts there as what it turned out to be
+                    moment.live[entry.category] -= entry.nbytes
+                    moment.live[category] += entry.nbytes
             entry.category = category
 
     def lend(self, tensor: torch.Tensor) -> None:
@@ -141,6 +170,11 @@ class Ledger:
         """The flat that the storage of `tensor` was assigned to."""
         entry = self._entries.get(tensor.untyped_storage()._cdata)
         return entry.unit if entry is not None else None
+
+    def born(self, tensor: torch.Tensor) -> int:
+        """Which one it was of all storages that came (or grew), as `births` counts them; 0 if it was never seen."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        return entry.since if entry is not None else 0
 
     def settle(self) -> None:
         """Takes out the storages that were dropped since the last call."""
@@ -157,6 +191,12 @@ class Ledger:
         self.settle()
         self._entries.clear()
 
+    def _set_apart(self, entry: Entry) -> None:
+        if entry.category != APART:
+            self.live[entry.category] -= entry.nbytes
+            self.total -= entry.nbytes
+            entry.category = APART
+
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
         entry = Entry(storage, self._on_free)
         entry.key, entry.category, entry.unit = storage._cdata, category, unit
@@ -164,15 +204,18 @@ class Ledger:
         self._grow(entry, nbytes)
 
     def _grow(self, entry: Entry, nbytes: int) -> None:
-        self._births += 1
-        entry.nbytes, entry.since = nbytes, self._births
+        self.births += 1
+        entry.nbytes, entry.since = nbytes, self.births
         self.live[entry.category] += nbytes
         self.total += nbytes
-        if self.total > self.peak_total:
+        if self.total > self._here.total:
             self._rise(0)
 
     def _rise(self, passing: int) -> None:
-        """Notes a new highest moment, with `passing` bytes that belong to no storage."""
-        self.peak, self.peak_total = self.live.copy(), self.total + passing
-        self.peak[OTHER] += passing
-        self.peak_time, self.peak_operation, self._peak_birth = monotonic_ns(), self.operation, self._births
+        """Notes a new highest moment of this phase, with `passing` bytes that belong to no storage."""
+        here = self._here
+        here.live, here.total, here.birth = self.live.copy(), self.total + passing, self.births
+        here.live[OTHER] += passing
+        if here.total > self.peak_total:  # the highest of all phases; its list is that phase's, which `assign` corrects
+            self.peak, self.peak_total = here.live, here.total
+            self.peak_time, self.peak_operation, self.peak_birth = monotonic_ns(), self.operation, here.birth

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
-from zerolab.recording.events import CATEGORIES, Event, Phase
+from zerolab.recording.events import CATEGORIES, PHASES, Event, Phase
 from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
 from zerolab.recording.sources import Sources
 from zerolab.recording.wire import bytes_sent
@@ -20,6 +20,7 @@ class StepFigures:
     number: int
     state: list[int] | None = None  # at the optimizer's update
     peak: list[int] = field(default_factory=list)
+    peaks: dict[str, list[int]] = field(default_factory=dict)  # of each phase
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
@@ -98,15 +99,22 @@ class Log:
             return
         self.current = None
         current.peak = self.ledger.peak
+        current.peaks = {phase: self.ledger.phases[phase].live for phase in PHASES if phase in self.ledger.phases}
         current.operations = self.operations - current.operations
         now = bytes_sent()
         if now is not None and current.wire_at_start is not None:
             current.wire_bytes = now - current.wire_at_start
         self.steps.append(current)
 
+    def enter(self, phase: Phase) -> None:
+        """From here on it is another phase of the step."""
+        self.phase = phase
+        self.ledger.enter(phase)
+
     def compute(self, phase: Phase) -> None:
         """From here on the model computes: what is allocated are activations."""
-        self.phase, self.ledger.category = phase, ACTIVATIONS
+        self.enter(phase)
+        self.ledger.category = ACTIVATIONS
 
     def rest(self) -> None:
         """The model computes no more: what is allocated is nothing in particular."""

@@ -12,7 +12,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 
 
 def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, object]:
-    """All of it, as plain values; `state`, `peak` and `peak_total` are those of the last step."""
+    """All of it, as plain values; `state`, `peak`, `peak_total` and `peaks` (by phase) are those of the last step."""
     units = ownership.units.values()
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
     meta: dict[str, object] = {
@@ -34,15 +34,22 @@ def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, objec
 def _figures(steps: list[StepFigures]) -> dict[str, object]:
     last = steps[-1] if steps else None
     # In step 1 Adam has no moments yet, so what is held at its update is not yet the state.
-    state = dict(zip(CATEGORIES, last.state, strict=True)) if last and last.state and last.number > 1 else None
+    state = _by_category(last.state) if last and last.state and last.number > 1 else None
     return {
         "steps": len(steps),
         "state": {category: state[category] for category in STATE} if state else None,
-        "peak": dict(zip(CATEGORIES, last.peak, strict=True)) if last else None,
+        "peak": _by_category(last.peak) if last else None,
         "peak_total": sum(last.peak) if last else None,
+        "peaks": {phase: dict(zip(CATEGORIES, live, strict=True)) for phase, live in last.peaks.items()}
+        if last
+        else {},
         "wire_bytes": [step.wire_bytes for step in steps],
         "operations": [step.operations for step in steps],
     }
+
+
+def _by_category(live: list[int]) -> dict[Category, int]:
+    return dict(zip(CATEGORIES, live, strict=True))
 
 
 def _logical_bytes(log: Log, step: int) -> int:

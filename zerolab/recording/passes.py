@@ -149,7 +149,8 @@ class Passes:
             self._ownership.before_update(optimizer)
             if log.current is None:  # a loop without modules
                 log.begin_step()
-            log.in_backward, log.phase = False, "step"
+            log.in_backward = False
+            log.enter("step")
             log.rest()
             if log.current is not None and log.current.state is None:
                 log.ledger.settle()
@@ -179,6 +180,8 @@ def around_engines(passes: Passes, log: Log, ownership: Ownership) -> dict[str, 
         ownership.add_engine(engine)
 
     def step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:
+        if log.step and not getattr(engine, "_accumulating", False):
+            log.enter("step")  # before the first optimizer's update: gradients may be cast for it
         result = original(engine, *args, **keywords)
         ownership.sync()
         log.end_step()

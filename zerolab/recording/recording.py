@@ -213,14 +213,17 @@ class Recording:
             [*rows.values(), {"op": "total", **total}], f"{self._title()}: step {chosen} of rank {recording.rank}"
         )
 
-    def explain(self, rank: int | None = None, peak: Mapping[str, int] | None = None) -> Table:
-        """One row a term of the closed form: formula, bytes, measured, difference; `peak` from `theory.peak` adds it.
+    def explain(
+        self, rank: int | None = None, peak: Mapping[str, int] | None = None, phase: str | None = None
+    ) -> Table:
+        """One row a term of the closed form: formula, bytes, measured, difference.
 
+        `peak` from `theory.peak` adds its terms, for the `phase` that it was predicted for (None: the whole step).
         Raises ValueError if the rank is not there, or no closed form speaks of the run.
         """
         from zerolab.recording.explain import explain
 
-        return explain(self, rank, peak)
+        return explain(self, rank, peak, phase)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""
