@@ -11,8 +11,8 @@ from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3
 
 _NATIVE = {
-    "torch-ddp": "native.TorchDDP",
-    "torch-zero1": "native.TorchZero1",
+    "torch-ddp": "torch_ddp.TorchDDP",
+    "torch-zero1": "torch_ddp.TorchZero1",
     "fsdp1": "fsdp1.FSDP1",
     "fsdp2": "fsdp2.FSDP2",
     "hsdp": "fsdp2.HSDP",

@@ -118,7 +118,7 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
     text = "\n".join(str(value) for value in values)
-    mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=_device())
+    mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=communication_device())
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     if any(not torch.equal(mine, other) for other in everyone):
@@ -140,11 +140,11 @@ def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
 def gather_texts(mine: str) -> list[str]:
     """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
     text = mine.encode()
-    length = torch.tensor([len(text)], device=_device())
+    length = torch.tensor([len(text)], device=communication_device())
     lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, length)
-    longest = max(int(each) for each in lengths)
-    padded = torch.frombuffer(bytearray(text.ljust(longest, b" ")), dtype=torch.uint8).to(_device())
+    longest = max(1, *(int(each) for each in lengths))  # nothing cannot be sent
+    padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8).to(communication_device())
     everyone = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(everyone, padded)
     return [bytes(each.tolist()[: int(count)]).decode() for each, count in zip(everyone, lengths, strict=True)]
@@ -178,5 +178,6 @@ def rows(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int:
     return next((len(tensor) for tensor in tensors), -1)
 
 
-def _device() -> torch.device:
+def communication_device() -> torch.device:
+    """Where the default group's backend reads what a rank sends: NCCL on the GPU, gloo in main memory."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

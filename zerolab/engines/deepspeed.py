@@ -18,6 +18,7 @@ from torch import nn
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
+from zerolab.engines.native_state import Owned, Piece
 from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import cast_floating
 
@@ -31,6 +32,11 @@ class DeepSpeed0(Native):
 
     stage = "deepspeed-0"
     number: ClassVar[int] = 0
+    instead: ClassVar = {
+        "overlap": 'zero_optimization={"overlap_comm": ...}',
+        "offload": 'zero_optimization={"offload_optimizer": {"device": "cpu"}}',
+        "prefetch": 'zero_optimization={"stage3_prefetch_bucket_size": ...}',
+    }
 
     def __init__(self, *arguments: Any, zero_optimization: dict[str, Any] | None = None, **keywords: Any) -> None:
         self._zero_optimization = zero_optimization or {}
@@ -99,12 +105,13 @@ class _Sharded(DeepSpeed0):
 
     precisions = ("fp32", "bf16")
 
-    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[tuple[str, int, int, int]]]]:
-        """Of each parameter group: the fp32 partition, its gradient in pieces, and (name, place, start, numel).
-
-        Elements from `start` on of the parameter `name` lie from `place` on in this rank's partition.
-        """
+    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
+        """Of each parameter group: the fp32 partition, its gradient in parts, and the pieces of parameters in it."""
         raise NotImplementedError
+
+    def owned(self) -> Iterator[Owned]:
+        """This rank's fp32 partitions."""
+        return (Owned(master, pieces) for master, _, pieces in self._flats())
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
@@ -176,7 +183,7 @@ class _Sharded(DeepSpeed0):
         category: str,
         tensor: torch.Tensor,
         begin: int,
-        pieces: list[tuple[str, int, int, int]],
+        pieces: list[Piece],
         counted: bool = True,
     ) -> Iterator[Holding]:
         """The pieces of parameters that `tensor` has, which begins at place `begin` of the partition."""
@@ -192,7 +199,7 @@ class DeepSpeed1(_Sharded):
 
     stage, number = "deepspeed-1", 1
 
-    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[tuple[str, int, int, int]]]]:
+    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
         zero = self._zero
         for number, master in enumerate(zero.single_partition_of_fp32_groups):
             size, pieces, offset = zero.partition_size[number], [], 0
@@ -200,7 +207,7 @@ class DeepSpeed1(_Sharded):
             for parameter in zero.round_robin_bit16_groups[number]:
                 first, last = max(offset, begin), min(offset + parameter.numel(), begin + size)
                 if last > first:
-                    pieces.append((self._names[id(parameter)], first - begin, first - offset, last - first))
+                    pieces.append(Piece(self._names[id(parameter)], first - begin, first - offset, last - first))
                 offset += parameter.numel()
             yield master, list(zero.averaged_gradients.get(number) or ()), pieces
 
@@ -216,13 +223,13 @@ class DeepSpeed3(_Sharded):
 
     stage, number = "deepspeed-3", 3
 
-    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[tuple[str, int, int, int]]]]:
+    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
         zero = self._zero
         for number, master in enumerate(zero.fp32_partitioned_groups_flat):
             pieces, place = [], 0
             for parameter in zero.fp16_groups[number]:
                 name, start, numel = self._part(parameter)
-                pieces.append((name, place, start, numel))
+                pieces.append(Piece(name, place, start, numel))
                 place += parameter.ds_tensor.ds_numel
             yield master, list(zero.averaged_gradients.get(number) or ()), pieces
 

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
+from zerolab.engines.native_state import Owned, Piece
 
 _WRAPPER = "_fsdp_wrapped_module."
 
@@ -38,6 +39,10 @@ class FSDP1(Native):
 
     stage = "fsdp1"
     precisions = ("fp32", "bf16")
+    instead: ClassVar = {
+        "prefetch": "backward_prefetch=",
+        "release_after_forward": 'sharding_strategy="SHARD_GRAD_OP"',
+    }
 
     def __init__(
         self,
@@ -110,18 +115,39 @@ class FSDP1(Native):
         named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         return {name.replace(_WRAPPER, ""): tensor for name, tensor in named}
 
+    def owned(self) -> Iterator[Owned]:
+        """This rank's part of each flat parameter, or of the parameters in it."""
+        for prefix, flat in self._flat_params():
+            if flat._params is None:
+                yield Owned(flat, [piece for piece in _cover(prefix, flat, self._span(flat)) if piece.numel])
+                continue
+            for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):
+                if parameter.requires_grad:
+                    start, numel = info.intra_param_start_idx or 0, info.numel_in_shard or 0
+                    yield Owned(parameter, [Piece(prefix + fqn, 0, start, numel)])
+
     def holdings(self) -> Iterator[Holding]:
         """This rank's part of each flat parameter, its gradient and state, and what is whole just now."""
+        for prefix, flat in self._flat_params():
+            yield from self._of_flat(prefix, flat)
+
+    def _flat_params(self) -> Iterator[tuple[str, Any]]:
+        """FSDP1's flat parameters, each with what stands before the names of the parameters in it."""
         for name, module in self.model.named_modules():
             if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
                 prefix = f"{name}.".replace(_WRAPPER, "").removeprefix(".").replace("_fsdp_wrapped_module", "")
-                yield from self._of_flat(prefix, module._handle.flat_param)
+                yield prefix, module._handle.flat_param
+
+    def _span(self, flat: Any) -> tuple[int, int]:
+        """The elements of a flat parameter that this rank owns; one rank alone has all, and no padding."""
+        numel = _shard(flat).numel()
+        start = 0 if numel == flat._unpadded_unsharded_size.numel() else self.rank * numel
+        return start, start + numel
 
     def _of_flat(self, prefix: str, flat: Any) -> Iterator[Holding]:
         """The pieces of one flat parameter that are here: `prefix` stands before the names of its parameters."""
-        shard = getattr(flat, "_local_shard", flat.data)  # from the first forward on
-        start = 0 if shard.numel() == flat._unpadded_unsharded_size.numel() else self.rank * shard.numel()
-        here, everywhere = (start, start + shard.numel()), (0, 10**18)
+        shard = _shard(flat)
+        here, everywhere = self._span(flat), (0, 10**18)
         yield from self._pieces("parameters", prefix, flat, shard, here)
         gathered = getattr(flat, "_full_param_padded", None)
         if gathered is not None and gathered.untyped_storage().size():
@@ -148,14 +174,25 @@ class FSDP1(Native):
         self, category: str, prefix: str, flat: Any, tensor: torch.Tensor, span: tuple[int, int]
     ) -> Iterator[Holding]:
         """The parameters of a flat that `tensor` covers, which holds the elements `span` of it."""
-        begin = 0
-        fqns = iter(flat._fqns)
-        for numel, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
-            start, stop = max(begin, span[0]), min(begin + numel, span[1])
-            if not is_padding:
-                name = prefix + next(fqns)
-                yield self._held(category, name, tensor, max(start - begin, 0), max(stop - start, 0))
-            begin += numel
+        for name, _, start, numel in _cover(prefix, flat, span):
+            yield self._held(category, name, tensor, start, numel)
+
+
+def _shard(flat: Any) -> torch.Tensor:
+    """This rank's part of a flat parameter; it has a name of its own from the first forward on."""
+    shard: torch.Tensor = getattr(flat, "_local_shard", flat.data)
+    return shard
+
+
+def _cover(prefix: str, flat: Any, span: tuple[int, int]) -> Iterator[Piece]:
+    """Where the parameters of a flat lie in its elements `span`; those outside with no elements."""
+    begin = 0
+    fqns = iter(flat._fqns)
+    for numel, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
+        start, stop = max(begin, span[0]), min(begin + numel, span[1])
+        if not is_padding:
+            yield Piece(prefix + next(fqns), max(start - span[0], 0), max(start - begin, 0), max(stop - start, 0))
+        begin += numel
 
 
 def _gradients(flat: Any) -> Iterator[torch.Tensor]:

@@ -6,7 +6,7 @@ Nth of a unit. What a rank owns can therefore differ between ranks; `holdings` t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
+from zerolab.engines.native_state import Owned, Piece, local
 
 
 class FSDP2(Native):
@@ -29,6 +30,10 @@ class FSDP2(Native):
 
     stage = "fsdp2"
     precisions = ("fp32", "bf16")
+    instead: ClassVar = {
+        "release_after_forward": "reshard_after_forward=",
+        "reduce_dtype": "mp_policy=MixedPrecisionPolicy(reduce_dtype=...)",
+    }
 
     def __init__(
         self,
@@ -89,11 +94,17 @@ class FSDP2(Native):
             else:
                 mine.copy_(value)
 
+    def owned(self) -> Iterator[Owned]:
+        """This rank's rows of each parameter, perhaps none."""
+        for name, part in self._parts.items():
+            if name in self._trained_shapes:
+                start, numel = _rows(part)
+                yield Owned(part.sharded_param, [Piece(name, 0, start, numel)])
+
     def holdings(self) -> Iterator[Holding]:
         """This rank's rows of parameters, gradients and state, and what is whole just now."""
         for name, part in self._parts.items():
-            rows, numel = part.padded_sharded_param_size.numel(), part.sharded_size.numel()
-            start = part.mesh_info.shard_mesh_rank * rows
+            start, numel = _rows(part)
             yield self._held("parameters", name, part._sharded_param_data, start, numel)
             yield from self._whole(name, part)
             if part.sharded_param.grad is not None:
@@ -138,9 +149,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def local(value: Any) -> Any:
-    """What of a DTensor lies on this rank; anything else as it is."""
-    return value._local_tensor if isinstance(value, DTensor) else value
+def _rows(part: Any) -> tuple[int, int]:
+    """The first element of a parameter that this rank has, and how many it has; the last rank's may be fewer."""
+    return part.mesh_info.shard_mesh_rank * part.padded_sharded_param_size.numel(), part.sharded_size.numel()
 
 
 def _parts(model: nn.Module) -> Iterator[Any]:

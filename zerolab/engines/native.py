@@ -1,24 +1,29 @@
-"""Other systems behind the same step: what they share, torch's DistributedDataParallel and ZeroRedundancyOptimizer.
+"""Other systems behind the same step: what they share.
 
 These engines are not the lesson but what it is measured against: each runs somebody else's code, as its users run it,
-and only says where in it the model's state lies (`holdings`). FSDP is in `fsdp1.py` and `fsdp2.py`, DeepSpeed in
-`deepspeed.py`. Left out of the engines' interface: `optimizer_state_dict`, `save` and `load`; each system has its own.
+and only says where in it the model's state lies (`holdings`, and `owned` for checkpoints in our own format): torch's
+DDP and ZeroRedundancyOptimizer in `torch_ddp.py`, FSDP in `fsdp1.py` and `fsdp2.py`, DeepSpeed in `deepspeed.py`. What
+else a system can do it takes by its own names.
 """
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab.engines.checks import check_optimizer, check_same_on_all_ranks, check_state
+from zerolab.engines import checkpoint, native_state
+from zerolab.engines.checks import check_optimizer, check_options, check_same_layouts, check_state
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
+from zerolab.engines.native_state import Owned, Piece
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
+
+OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")
 
 
 class Unit(NamedTuple):
@@ -47,15 +52,18 @@ class Native:
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords.
         precision: "fp32", or "bf16" where the system keeps fp32 master weights.
+        overlap: True, for every system overlaps what it can; the options of our own engines that a system cannot give
+            are refused, with its own name for the same thing where it has one.
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
 
     Raises:
         TypeError: `model` is no module, `optimizer_cls` no optimizer class, or a keyword is unknown to it.
-        ValueError: nothing to train, a precision that the system lacks, or ranks whose models differ.
+        ValueError: nothing to train, a precision or option that the system lacks, or ranks whose models differ.
     """
 
     stage: ClassVar[str]
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+    instead: ClassVar[Mapping[str, str]] = {}  # the system's own words for options of our engines
     module: nn.Module
 
     def __init__(
@@ -68,13 +76,15 @@ class Native:
         precision: str = "fp32",
         **optimizer_keywords: Any,
     ) -> None:
+        self._refuse_own_options(optimizer_keywords)
         check_optimizer(optimizer_cls, optimizer_keywords)
+        check_options(optimizer_cls, units, param_groups, None)
         self.rank, self.world_size, self.precision = dist.get_rank(), dist.get_world_size(), precision
         self._dtype = compute_dtype(precision)
         if precision not in self.precisions:
             raise ValueError(f"{self.stage} has no {precision} with fp32 masters: choose {', '.join(self.precisions)}")
         layouts = partition(model, self.world_size, units)
-        check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's units")
+        check_same_layouts(layouts)
         if all(layout.frozen for layout in layouts):
             raise ValueError(f"all parameters of {type(model).__name__} are frozen: nothing to train")
         self.flats = [Unit(layout) for layout in layouts]
@@ -83,12 +93,24 @@ class Native:
             slot.name: Place(layout.name, slot.start, slot.shape.numel()) for layout in layouts for slot in layout.slots
         }
         self._shapes = {key: value.shape for key, value in model.state_dict().items()}
+        # Now, while parameters have their own names and shapes: a system may cut them, flatten them, wrap the module.
+        self._trained_shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
+        self._group_of = _claims(model, param_groups)
         self._accumulating = False
         for parameter in model.parameters():
             dist.broadcast(parameter.detach(), src=0)
         self.module = model
         self.model: Any = self._wrap(model)
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
+
+    def _refuse_own_options(self, keywords: dict[str, Any]) -> None:
+        """Raises ValueError for an option of our engines that this system has under another name, or not at all."""
+        if keywords.get("overlap") is True and "overlap" not in self.instead:
+            del keywords["overlap"]
+        for option in OWN_OPTIONS:
+            if option in keywords:
+                remedy = f"use {self.instead[option]}" if option in self.instead else "leave it out"
+                raise ValueError(f"{self.stage} cannot take {option}={keywords[option]!r}: {remedy}")
 
     # What a system decides.
 
@@ -104,14 +126,20 @@ class Native:
         """Within it the system reduces no gradient."""
         raise NotImplementedError
 
+    def owned(self) -> Iterator[Owned]:
+        """What this rank's optimizer updates; by default whole parameters."""
+        for name, parameter in self._trained():
+            yield Owned(parameter, [Piece(name, 0, 0, parameter.numel())])
+
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         return optimizer_cls(self._groups(param_groups), **keywords)
 
     # The step.
 
     def training_step(self, inputs: Any, targets: Any, loss_fn: LossFunction) -> torch.Tensor:
-        """One step on this rank's batch: forward, backward, communicate, update. Returns this rank's loss, detached."""
-        loss = loss_fn(self.model(inputs), targets)
+        """One step on this rank's batch, as `Engine.training_step`: a mapping of inputs becomes keywords."""
+        outputs = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
+        loss = loss_fn(outputs, targets)
         self.backward(loss)
         self.step()
         return loss.detach()
@@ -162,7 +190,50 @@ class Native:
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         self.module.load_state_dict(state)
 
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, whole on every rank, by parameter name, as our own engines give it. Collective."""
+        state = native_state.gather(self.owned(), self._state(), self._trained_shapes)
+        groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
+        return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
+
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `optimizer_state_dict` gave, here or in another engine, on any number of ranks.
+
+        Raises:
+            ValueError: it belongs to other parameters, groups or another kind of optimizer.
+        """
+        self._check_optimizer_state(state)
+        checkpoint.load_groups(self.optimizer, state)
+        native_state.scatter(self.owned(), self._state(), state["state"])
+
+    def save(self, path: str | Path) -> None:
+        """Writes model and optimizer to one file, atomically, as our own engines do. Collective."""
+        checkpoint.write(path, self.state_dict(), self.optimizer_state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.
+
+        Raises:
+            ValueError: the file is missing, damaged, or of another model.
+        """
+        model, optimizer = checkpoint.read(path)
+        self._check_optimizer_state(optimizer)  # before anything is changed
+        self.load_state_dict(model)
+        self.load_optimizer_state_dict(optimizer)
+
     # For the systems' own files.
+
+    def _state(self) -> Any:
+        """The optimizer's entries by what it updates."""
+        return self.optimizer.state
+
+    def _check_optimizer_state(self, state: dict[str, Any]) -> None:
+        checkpoint.check_optimizer_state(state, self._trained_shapes, self._group_names(), self.optimizer)
+
+    def _group_names(self) -> list[list[str]]:
+        """The names of the parameters in each of the optimizer's groups, of which none is empty."""
+        numbers = sorted(set(self._group_of.values()))
+        return [[name for name, group in self._group_of.items() if group == number] for number in numbers]
 
     def _trained(self) -> Iterable[tuple[str, nn.Parameter]]:
         """What the optimizer updates, by name."""
@@ -172,8 +243,7 @@ class Native:
         """The optimizer's groups: the parameters that each claims, and last those that none does."""
         groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
         for name, parameter in self._trained():
-            claims = (number for number, (selects, _) in enumerate(param_groups) if selects(name, parameter))
-            groups[next(claims, -1)]["params"].append(parameter)
+            groups[self._group_of.get(name, -1)]["params"].append(parameter)
         return [group for group in groups if group["params"]]
 
     def _held(self, category: str, name: str, tensor: torch.Tensor, start: int = 0, numel: int = -1) -> Holding:
@@ -190,76 +260,11 @@ class Native:
                 yield self._held("optimizer_state", name, value, start, numel if counted else 0)
 
 
-class TorchDDP(Native):
-    """torch's DistributedDataParallel: everything on every rank, gradients averaged bucket by bucket.
-
-    Args:
-        find_unused_parameters: as in torch; needed where some parameter takes no part in a step.
-        gradient_as_bucket_view: as in torch; off, as there, every gradient exists twice, once in its bucket.
-        bucket_cap_mb: as in torch.
-    """
-
-    stage = "torch-ddp"
-
-    def __init__(
-        self,
-        *arguments: Any,
-        find_unused_parameters: bool = False,
-        gradient_as_bucket_view: bool = False,
-        bucket_cap_mb: float | None = None,
-        **keywords: Any,
-    ) -> None:
-        self._options: dict[str, Any] = {
-            "find_unused_parameters": find_unused_parameters,
-            "gradient_as_bucket_view": gradient_as_bucket_view,
-            "bucket_cap_mb": bucket_cap_mb,
-        }
-        super().__init__(*arguments, **keywords)
-
-    def _wrap(self, model: nn.Module) -> nn.Module:
-        wrapper = nn.parallel.DistributedDataParallel
-        # The engine has sent rank 0's parameters already; buffers stay local, as in FSDP.
-        renamed = "forward_sync_buffers" in inspect.signature(wrapper).parameters  # torch 2.13's name for it
-        local_buffers: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-        return wrapper(model, init_sync=False, **local_buffers, **self._options)
-
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
-
-    def holdings(self) -> Iterator[Holding]:
-        """Parameters and gradients whole, and the state of what this rank updates."""
-        for name, parameter in self.module.named_parameters():
-            yield self._held("parameters", name, parameter)
-            if parameter.grad is not None:
-                yield self._held("gradients", name, parameter.grad)
-            yield from self._held_state(name, self._state().get(parameter, {}), parameter.numel())
-
-    def _state(self) -> Mapping[Any, dict[str, Any]]:
-        return self.optimizer.state  # type: ignore[no-any-return]  # an optimizer of any system
-
-
-class TorchZero1(TorchDDP):
-    """DistributedDataParallel with torch's ZeroRedundancyOptimizer: each rank updates some whole parameters.
-
-    Args:
-        parameters_as_bucket_view: as in torch.
-    """
-
-    stage = "torch-zero1"
-
-    def __init__(self, *arguments: Any, parameters_as_bucket_view: bool = False, **keywords: Any) -> None:
-        self._parameters_as_bucket_view = parameters_as_bucket_view
-        super().__init__(*arguments, **keywords)
-
-    def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        return ZeroRedundancyOptimizer(
-            self._groups(param_groups),
-            optimizer_cls,
-            parameters_as_bucket_view=self._parameters_as_bucket_view,
-            **keywords,
-        )
-
-    def _state(self) -> Mapping[Any, dict[str, Any]]:
-        return self.optimizer.optim.state  # type: ignore[no-any-return]  # the local optimizer, over this rank's part
+def _claims(model: nn.Module, param_groups: ParamGroups) -> dict[str, int]:
+    """The number of the group that claims each trained parameter; what no test claims is in the last group."""
+    trained = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    last = len(param_groups)
+    return {
+        name: next((group for group, (selects, _) in enumerate(param_groups) if selects(name, parameter)), last)
+        for name, parameter in trained
+    }

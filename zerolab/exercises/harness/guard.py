@@ -18,6 +18,7 @@ FORBIDDEN_MODULES = (
     "zerolab.engines.zero2",
     "zerolab.engines.zero3",
     "zerolab.engines.native",
+    "zerolab.engines.torch_ddp",
     "zerolab.engines.fsdp1",
     "zerolab.engines.fsdp2",
     "zerolab.engines.deepspeed",

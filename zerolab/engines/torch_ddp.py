@@ -1,0 +1,90 @@
+"""torch's DistributedDataParallel behind the same step, alone and with its ZeroRedundancyOptimizer."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import nn
+
+from zerolab.engines.flat import Holding
+from zerolab.engines.native import Native
+from zerolab.engines.native_state import Owned
+from zerolab.engines.partition import ParamGroups
+
+
+class TorchDDP(Native):
+    """torch's DistributedDataParallel: everything on every rank, gradients averaged bucket by bucket.
+
+    Args:
+        find_unused_parameters: as in torch; needed where some parameter takes no part in a step.
+        gradient_as_bucket_view: as in torch; off, as there, every gradient exists twice, once in its bucket.
+        bucket_cap_mb: as in torch.
+    """
+
+    stage = "torch-ddp"
+
+    def __init__(
+        self,
+        *arguments: Any,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        bucket_cap_mb: float | None = None,
+        **keywords: Any,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "find_unused_parameters": find_unused_parameters,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "bucket_cap_mb": bucket_cap_mb,
+        }
+        super().__init__(*arguments, **keywords)
+
+    def _wrap(self, model: nn.Module) -> nn.Module:
+        wrapper = nn.parallel.DistributedDataParallel
+        # The engine has sent rank 0's parameters already; buffers stay local, as in FSDP.
+        renamed = "forward_sync_buffers" in inspect.signature(wrapper).parameters  # torch 2.13's name for it
+        local_buffers: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        return wrapper(model, init_sync=False, **local_buffers, **self._options)
+
+    def _no_sync(self) -> AbstractContextManager[Any]:
+        return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
+
+    def holdings(self) -> Iterator[Holding]:
+        """Parameters and gradients whole, and the state of what this rank updates."""
+        for name, parameter in self.module.named_parameters():
+            yield self._held("parameters", name, parameter)
+            if parameter.grad is not None:
+                yield self._held("gradients", name, parameter.grad)
+            yield from self._held_state(name, self._state().get(parameter, {}), parameter.numel())
+
+
+class TorchZero1(TorchDDP):
+    """DistributedDataParallel with torch's ZeroRedundancyOptimizer: each rank updates some whole parameters.
+
+    Args:
+        parameters_as_bucket_view: as in torch.
+    """
+
+    stage = "torch-zero1"
+
+    def __init__(self, *arguments: Any, parameters_as_bucket_view: bool = False, **keywords: Any) -> None:
+        self._parameters_as_bucket_view = parameters_as_bucket_view
+        super().__init__(*arguments, **keywords)
+
+    def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(
+            self._groups(param_groups),
+            optimizer_cls,
+            parameters_as_bucket_view=self._parameters_as_bucket_view,
+            **keywords,
+        )
+
+    def owned(self) -> Iterator[Owned]:
+        """The whole parameters that this rank updates."""
+        mine = {id(parameter) for group in self.optimizer.optim.param_groups for parameter in group["params"]}
+        return (owned for owned in super().owned() if id(owned.key) in mine)
+
+    def _state(self) -> Any:
+        return self.optimizer.optim.state  # the local optimizer, over this rank's part
