@@ -13,6 +13,7 @@ from growth import growth
 from measuring import Figure, interleaved
 from peaks import peaks
 from player import player
+from simulation import calibration, simulation, table1
 from steps import steps_gpt, steps_mlp
 
 from zerolab import Cluster
@@ -119,6 +120,9 @@ FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {
     "growth": growth,
     "gpu": gpu,
     "player": player,
+    "simulation": simulation,
+    "table1": table1,
+    "calibration": calibration,
 }
 
 
