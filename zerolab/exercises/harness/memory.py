@@ -105,7 +105,7 @@ def judge_peak(rank: RankRecording, budget: Budget) -> str:
 
 
 def _is_telling(event: Event) -> bool:
-    """Whether the event lies in a step, outside of the update, and not where a collective has yet to tell its buffer."""
+    """Whether the event lies in a step, outside of the update, and not where a buffer is yet unknown."""
     amid = event.kind == "collective" and event.parent is not None
     return bool(event.step) and event.phase != "step" and event.kind != "optimizer" and not amid
 
@@ -128,6 +128,18 @@ def _explain_peak(rank: int, category: str, held: int, budget: Budget) -> str:
 def started(rank: RankRecording) -> list[Event]:
     """The exchanges that a rank started, without those that they are made of."""
     return [event for event in rank.events if event.kind == "collective" and event.parent is None]
+
+
+def judge_waits(rank: RankRecording) -> str:
+    """Empty if every exchange that the rank started was waited for. Without, a result is a matter of luck."""
+    waited = {event.parent for event in rank.events if event.kind == "wait"}
+    for event in started(rank):
+        if event.seq not in waited and rank.world_size > 1:
+            return (
+                f"rank {rank.rank} never waited for its {event.op}: call wait() on what it returned, or the result is "
+                "there only by luck."
+            )
+    return ""
 
 
 def judge_collectives(

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
-from zerolab.exercises.harness.limit import at_most
-from zerolab.exercises.harness.memory import SLACK, started
+from zerolab.exercises.harness.limit import at_most, nothing_lost
+from zerolab.exercises.harness.memory import SLACK, judge_waits, started
 from zerolab.exercises.harness.plain import describe, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.recording.events import RankRecording
@@ -35,6 +35,7 @@ class RankTargets(Targets):
         in_place: the number of the argument that holds the result afterwards; None judges what is returned.
         collectives: of the number of ranks, the words of the exchanges that a rank starts, as a recording says them.
             Their order is free (a wrong one shows in the value); None allows any.
+        peers: of a rank and the number of ranks, whom it may send to; None allows everybody.
         sent: of one rank's arguments and the number of ranks, the elements that it sends; None allows any.
         scratch: of the same, the bytes that it may hold beside its arguments; None allows any.
         tolerance: of numbers, relative to those above 1.
@@ -44,6 +45,7 @@ class RankTargets(Targets):
     wanted: Callable[[Arguments, int], Any]
     in_place: int | None = None
     collectives: Callable[[int], tuple[str, ...]] | None = None
+    peers: Callable[[int, int], tuple[int, ...]] | None = None
     sent: Callable[[tuple[Any, ...], int], int] | None = None
     scratch: Callable[[tuple[Any, ...], int], int] | None = None
     tolerance: float = 1e-6
@@ -53,8 +55,8 @@ class RankTargets(Targets):
         arguments = self.draw(random.Random(f"{seed} {world_size}"), world_size)
 
         def judge(recording: "Recording") -> Iterator[Judgement]:
-            yield "value", self._judge_value(exercise, arguments, recording.results or [])
             yield "waits", _first(judge_waits(rank) for rank in recording.ranks)
+            yield "value", self._judge_value(exercise, arguments, recording.results or [])
             yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)
             if self.scratch is not None:
                 yield (
@@ -84,12 +86,18 @@ class RankTargets(Targets):
         return f"{why}."
 
     def _judge_sent(self, rank: RankRecording, arguments: tuple[Any, ...]) -> str:
-        made = [event for event in started(rank) if event.op != "barrier"]  # it carries nothing; the trial ends on one
+        made = [event for event in started(rank) if event.op != "barrier"]  # it carries nothing; the trial has two
         names = [event.op for event in made]
         if self.collectives is not None:
             wanted = self.collectives(rank.world_size)
             if Counter(names) != Counter(wanted):
                 return f"rank {rank.rank} started {_list(names)}; the target is {_list(wanted)}."
+        if self.peers is not None and rank.world_size > 1:
+            allowed = self.peers(rank.rank, rank.world_size)
+            for event in made:
+                if event.op == "send" and event.peer not in allowed:
+                    only = " and ".join(map(str, allowed))
+                    return f"rank {rank.rank} sent to rank {event.peer}; it may send to rank {only} only."
         if self.sent is None:
             return ""
         sent = sum(event.logical_bytes for event in made)
@@ -99,36 +107,25 @@ class RankTargets(Targets):
 
 def judge_scratch(rank: RankRecording, allowed: int) -> str:
     """Empty if the rank held no more than `allowed` bytes beside its arguments and the buffers of collectives."""
-    # The arguments are numpy's memory, so whatever the recording sees was made by the answer or by collectives.
-    held = max((event.live.get("other", 0) for event in rank.events), default=0)
+    others = [event.live.get("other", 0) for event in rank.events if event.op != "before recording"]
+    held = (
+        max(others) - others[0]
+    )  # the first event is the trial's barrier: by then there are the arguments, and no more
     if held <= allowed + SLACK:
         return ""
     return f"rank {rank.rank} held {held:,} bytes beside its arguments; {allowed:,} are enough."
-
-
-def judge_waits(rank: RankRecording) -> str:
-    """Empty if every exchange that the rank started was waited for. Without, a result is a matter of luck."""
-    waited = {event.parent for event in rank.events if event.kind == "wait"}
-    for event in started(rank):
-        if event.seq not in waited and rank.world_size > 1:
-            return (
-                f"rank {rank.rank} never waited for its {event.op}: call wait() on what it returned, or the result is "
-                "there only by luck."
-            )
-    return ""
 
 
 def trial(
     answer: Callable[..., Any], arguments: Arguments, in_place: int | None, forbids: tuple[str, ...], seconds: float
 ) -> Any:
     """What this rank gets from the answer, as plain data. Raises OutOfTime after so many seconds."""
-    mine = [
-        torch.from_numpy(item.copy()) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]
-    ]
-    with finished_answers_out_of_reach(answer, forbids), at_most(seconds):
+    mine = [torch.tensor(item) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]]
+    dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
+    with finished_answers_out_of_reach(answer, forbids), nothing_lost(), at_most(seconds):
         returned = answer(*mine)
-    result = plain(returned if in_place is None else mine[in_place])
-    dist.barrier()  # what an answer did not wait for may still come in: nothing of it may be freed before
+        result = plain(returned if in_place is None else mine[in_place])
+        dist.barrier()  # what an answer did not wait for may still come in: until then nothing of it is freed
     return result
 
 

@@ -55,6 +55,7 @@ class TrainingTargets(Targets):
         yield run("adam", lambda recording: self._judge_memory(recording, plan))
 
     def _judge_values(self, exercise: "Exercise", recording: "Recording", plan: Plan) -> Iterator[Judgement]:
+        yield "waits", next(filter(None, map(memory.judge_waits, recording.ranks)), "")
         noted: list[Noted] = recording.results or []
         reference = run_reference(plan, recording.world_size)
         copies = self.shape == "engine" or "parameters" in self.shards

@@ -10,7 +10,7 @@ from torch import nn
 
 from zerolab.exercises.harness.ground import OPTIMIZERS, STEPS, Ground, Noted, Plan
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
-from zerolab.exercises.harness.limit import at_most
+from zerolab.exercises.harness.limit import at_most, nothing_lost
 from zerolab.exercises.harness.unit import Unit
 
 LossGradient = Callable[[torch.Tensor], torch.Tensor]
@@ -34,7 +34,7 @@ class Manner:
 def train(answer: Callable[..., Any], plan: Plan, manner: Manner, forbids: tuple[str, ...], seconds: float) -> Noted:
     """Runs the answer on this rank. Raises OutOfTime if it has not ended after so many seconds."""
     ground = Ground(plan, dist.get_world_size(), dist.get_rank(), manner.stage)
-    with finished_answers_out_of_reach(answer, forbids), ground.watched(), at_most(seconds):
+    with finished_answers_out_of_reach(answer, forbids), ground.watched(), nothing_lost(), at_most(seconds):
         returned = SHAPES[manner.shape](answer, ground, manner.optimizer)
     ground.noted.returned = type(returned).__name__ if returned is not None else "None"
     return ground.noted
