@@ -47,10 +47,44 @@ def _elements_sent_a_parameter(recording: "Recording") -> float:
     return float(logical[-1] / 4 / int(str(recording.meta["num_params"])) * world_size / (world_size - 1))
 
 
+def _share_of_parameters(recording: "Recording") -> float:
+    """The most bytes of parameters that rank 0 held at any event, in percent of the whole model's in fp32."""
+    most = max(event.live.get("parameters", 0) for event in recording.ranks[0].events if event.step)
+    return 100 * most / (4 * int(str(recording.meta["num_params"])))
+
+
+def _parameters_on_an_a100(recording: "Recording") -> float:
+    """Billions of parameters whose model state, at the bytes that were measured for one, fills 80 GB."""
+    return 80 / _bytes_a_parameter(recording)
+
+
+def _sent_for_each_byte(recording: "Recording") -> float:
+    """Bytes that rank 0 sends in an all-reduce, for each byte of what is reduced."""
+    reductions = [event for event in recording.ranks[0].events if event.op == "all_reduce" and event.logical_bytes]
+    return reductions[-1].logical_bytes / (4 * reductions[-1].numel)
+
+
+def _held_more_than_once(recording: "Recording") -> float:
+    """Percent of all ranks' model state that would be left over if one copy were kept."""
+    held: Any = [rank.meta["state"] for rank in recording.ranks]
+    sizes = [sum(state.values()) for state in held]
+    return 100 * (1 - max(sizes) / sum(sizes))
+
+
 PREDICTIONS = {
     "00-ddp-state": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "01-a100-full": Prediction("billion parameters", _parameters_on_an_a100, "ddp"),
+    "02-all-reduce": Prediction("bytes sent for each byte", _sent_for_each_byte, "ddp"),
+    "03-copies": Prediction("% of all model state", _held_more_than_once, "ddp"),
     "04-zero1-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero1"),
     "04-zero1-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero1"),
+    "05-zero2-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero2"),
+    "05-zero2-accumulated": Prediction("passes of the model", _elements_sent_a_parameter, "zero2"),
+    "06-zero3-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero3"),
+    "06-zero3-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero3"),
+    "07-fsdp2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "fsdp2"),
+    "08-deepspeed2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "deepspeed-2"),
+    "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
 }
 
 
