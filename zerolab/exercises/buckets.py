@@ -9,10 +9,10 @@ function that decides which. It gets
 
 Backward brings the **last** parameter's gradient first. Walk in that order and put each gradient into the current
 bucket; where it would not fit any more, the bucket is full and a new one begins with it. A gradient that alone is
-larger than the limit gets a bucket of its own. Return the buckets as lists of indices into `sizes`, in the order in which they
-fill. Nothing runs on ranks here.
+larger than the limit gets a bucket of its own. Return the buckets as lists of indices into `sizes`, in the order in
+which they fill. Nothing runs on ranks here.
 
-Targets, for twelve drawn models:
+Targets, for 24 drawn models:
 
 * the right buckets, in the right order;
 * every parameter in exactly one bucket, no bucket empty, none above the limit but those of one parameter.

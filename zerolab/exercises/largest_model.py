@@ -12,7 +12,7 @@ Nothing runs on ranks here: `check` calls your function with numbers that it dra
 
 Targets:
 
-* the right number, to the last parameter, for each of twelve drawn inputs;
+* the right number, to the last parameter, for each of sixteen drawn inputs;
 * a whole number (`int`), rounded down: one parameter more must not fit.
 
 `hint("largest-model")` helps, three times. `solution("largest-model")` shows ours.
