@@ -71,8 +71,8 @@ targets = TrainingTargets(
 hints = (
     "It is ZeRO-1 for each unit: reduce_scatter when its gradient comes, all_gather after `step()`.",
     (
-        "A part that is a view, such as `gradient.chunk(world_size)[rank]`, keeps the whole gradient in memory. Dividing "
-        "with `/` makes a new tensor; `div_` does not."
+        "A part that is a view, such as `gradient.chunk(world_size)[rank]`, keeps the whole gradient in memory. "
+        "Dividing with `/` makes a new tensor; `div_` does not."
     ),
     "After a `for` loop its variables still exist: the last gradient stays in memory until `del gradient`.",
 )

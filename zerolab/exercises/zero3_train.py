@@ -94,8 +94,8 @@ hints = (
         "`all_gather` sends the part at your place in the flat, so copy `mine[number]` there before you call it."
     ),
     (
-        "Write a helper `gather(number)`: allocate, copy your part in, all_gather, wait. Forward is then, for each unit: "
-        "gather, forward, release. Backward is the same from the last unit to the first."
+        "Write a helper `gather(number)`: allocate, copy your part in, all_gather, wait. Forward is then, for each "
+        "unit: gather, forward, release. Backward is the same from the last unit to the first."
     ),
     (
         "What `unit.backward` gives second is this rank's gradient of the whole unit. Reduce-scatter it, set "
