@@ -46,7 +46,7 @@ CLAIMS = {
     18: ["it returns 16, where a shard has 53,088"],
     19: ["NameError: name 'functools' is not defined", "wraps 12 modules of gpt-tiny, 0 of them blocks"],
     20: ["always by all_gather", "every rank sends 0.75"],
-    21: ["all 5 units", "from DDP's: yes", "4 of 4"],
+    21: ["every rank runs 5 units", "from DDP's: yes", "4 of 4"],
 }
 WRONG_NUMBERS = {
     1: ["89.7 GiB", "59.8 GiB"],
@@ -85,6 +85,11 @@ def test_fsdp1s_offload_needs_an_accelerator(claims):
 
 def test_every_verdict_is_borne_out_by_its_measurement(claims, wrong):
     assert [row for row in (*claims.values(), *wrong.values()) if row["verdict"] == verdict("", borne_out=False)] == []
+
+
+def test_a_verdict_begins_with_one_of_four_words(claims, wrong):
+    assert {row["verdict"].partition(":")[0] for row in claims.values()} == {"true", "half true", "false"}
+    assert {row["verdict"].partition(":")[0] for row in wrong.values()} == {"wrong"}
 
 
 def test_each_claim_names_the_articles_in_which_it_stands(claims):

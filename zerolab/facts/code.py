@@ -67,7 +67,7 @@ def ceiling_division(_: Evidence) -> Fact:
         where=BBIOON,
         measured=f"9 elements on 8 ranks: {', '.join(map(str, sizes))}; {outside} spans begin past the end; "
         f"padded to {flat.padded}: {flat.shard_numel} on each",
-        verdict=verdict("false without padding", borne_out=len(set(sizes)) > 1 and 0 in sizes),
+        verdict=verdict("false: not without padding", borne_out=len(set(sizes)) > 1 and 0 in sizes),
         how="its arithmetic beside partition()",
     )
 
@@ -80,7 +80,7 @@ def an_import_that_fails(evidence: Evidence) -> Fact:
         claim="FSDP2's fully_shard comes from a module of its own, and FSDP1 wraps the model on top",
         where=BBIOON,
         measured=f"the import: {missing or 'works'}; FSDP1 over FSDP2: {mixed or 'trains'}",
-        verdict=verdict("false, both", borne_out=bool(missing) and bool(mixed)),
+        verdict=verdict("false: neither works", borne_out=bool(missing) and bool(mixed)),
         how="the import, and both APIs on the ranks",
     )
 
@@ -93,7 +93,7 @@ def fsdp1_with_offload(evidence: Evidence) -> Fact:
         claim="FSDP1 with CPUOffload runs where the memory of the GPU is short",
         where=N1N,
         measured=f"{place} an accelerator: {failure or 'a step goes through'}",
-        verdict=verdict("only with an accelerator", borne_out=bool(failure) != torch.cuda.is_available()),
+        verdict=verdict("half true: only with an accelerator", borne_out=bool(failure) != torch.cuda.is_available()),
         how="FSDP1 on the ranks",
     )
 
@@ -124,7 +124,7 @@ def fsdp1_snippet(evidence: Evidence) -> Fact:
         where=N1N,
         measured=f"{missing or 'it runs'}; min_num_params=10000 wraps {len(wrapped)} modules of {MODEL}, "
         f"{len(blocks)} of them blocks",
-        verdict=verdict("false, until functools is imported", borne_out=bool(missing)),
+        verdict=verdict("false: not until functools is imported", borne_out=bool(missing)),
         how="a line of it in an empty file; its policy on the ranks",
     )
 

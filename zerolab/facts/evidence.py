@@ -22,7 +22,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A claim in circulation, and what came out: where it stands, what was measured, the verdict, and how."""
+    """A claim in circulation, and what came out: where it stands, what was measured, the verdict, and how.
+
+    A verdict begins with true, half true or false, and a colon before what is to be said besides.
+    """
 
     claim: str
     where: str

@@ -27,7 +27,8 @@ def seven_billion_under_ddp(evidence: Evidence) -> Fact:
         measured=f"{said[0]:g} and {said[1]:g} GB; on the ranks {parts[0]} bytes a parameter in fp32, {parts[1]} in "
         "bf16, where the fp32 copy of the gradients counts as gradients",
         verdict=verdict(
-            "true; bf16 adds 4 bytes in this engine", borne_out=said == [112, 112] and parts == ["4+4+8", "2+6+12"]
+            "true: but in bf16 this engine has 4 bytes more at the update",
+            borne_out=said == [112, 112] and parts == ["4+4+8", "2+6+12"],
         ),
         how="theory.state_bytes, and DDP recorded in both precisions",
     )
@@ -46,7 +47,7 @@ def sharded_seven_billion(evidence: Evidence) -> Fact:
         where=MULTIPLE_GPUS,
         measured=f"{_list(state)} GB at the update; {_list(peak)} GB at the peak of a step on one row of 2,048 tokens",
         verdict=verdict(
-            "true of the state, not of the peak",
+            "half true: of the state, not of the peak",
             borne_out=agrees and min(more) > 0,
         ),
         how="simulate: the engine files on a fake rank of 8",
@@ -62,7 +63,7 @@ def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
         where=BBIOON,
         measured=f"{eighth:g} GB of state on each of 8 GPUs, {alone:g} GB on one; at the peak "
         f"{peak['activations'] / GB:.1f} GB of activations come on top",
-        verdict=verdict("only on 8 GPUs, and before activations", borne_out=alone == 8 * eighth == 112),
+        verdict=verdict("half true: only on 8 GPUs, and before activations", borne_out=alone == 8 * eighth == 112),
         how="theory.state_bytes, and zero3 simulated on one row of 2,048 tokens",
     )
 
@@ -80,7 +81,8 @@ def wasted_copies(evidence: Evidence) -> Fact:
         f"{', '.join(f'{share:g} %' for share in freed)} at N = 2, 4, 8, 100; 7B under ZeRO-1 at N = 1, 8, 100: "
         f"{_list(state)} GB",
         verdict=verdict(
-            "99 % is true; what a rank saves levels off", borne_out=(ddp, zero1) == (ranks, 1) and freed[-1] == 99
+            "half true: the copies are; what a rank saves levels off",
+            borne_out=(ddp, zero1) == (ranks, 1) and freed[-1] == 99,
         ),
         how="spans in the recordings of ddp and zero1; 1 - 1/N",
     )
@@ -107,7 +109,7 @@ def never_the_whole_model(evidence: Evidence) -> Fact:
         where=N1N,
         measured=f"with a unit a block a rank holds at most {100 * whole[0]:.0f} % of the parameters, "
         f"with one unit for all {100 * whole[1]:.0f} %",
-        verdict=verdict("true only if the units are smaller than the model", borne_out=whole[0] < 1 <= whole[1]),
+        verdict=verdict("half true: only if the units are smaller than the model", borne_out=whole[0] < 1 <= whole[1]),
         how="zero3 recorded with two ways to cut the model",
     )
 
@@ -122,7 +124,7 @@ def adam_of_100_billion(evidence: Evidence) -> Fact:
         where=MORTALAPPS,
         measured=f"{said:g} GB; {bf16:.0f} bytes a parameter on the ranks in bf16, {fp32:.0f} in fp32: "
         f"{bf16 - fp32:.0f} of the {bf16:.0f} are the fp32 master copy",
-        verdict=verdict("true, the fp32 master counted", borne_out=said == 1200 and round(bf16) == 12),
+        verdict=verdict("true: with the fp32 master", borne_out=said == 1200 and round(bf16) == 12),
         how="theory.state_bytes, and DDP recorded in both precisions",
     )
 
