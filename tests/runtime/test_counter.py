@@ -1,17 +1,16 @@
-import mmap
 import os
 
 import torch
 import torch.distributed as dist
 
-from zerolab.runtime.board import DONE, INSIDE, Board, Position
+from zerolab.runtime.board import DONE, INSIDE, KEPT, Board, Position
 
 
 def position():
     """This rank's own page, read in the rank."""
     from zerolab.runtime.counter import _counter
 
-    return _counter._write.func.__self__.read(dist.get_rank())
+    return _counter._board.read(dist.get_rank())
 
 
 def test_a_page_is_read_as_it_was_written():
@@ -20,10 +19,27 @@ def test_a_page_is_read_as_it_was_written():
     ours, theirs = Board(fd, 2), Board(fd, 2)
     ours.write(1, Position(INSIDE, "reduce_scatter", 17, 123))
     assert theirs.read(1) == Position(INSIDE, "reduce_scatter", 17, 123)
+    ours.write(1, Position(DONE, "recv", None, 5, numel=0, itemsize=2, members=0b110, peer=0))
+    assert theirs.read(1) == Position(DONE, "recv", None, 5, numel=0, itemsize=2, members=0b110, peer=0)
     assert theirs.read(0) == Position()
-    assert Board.size(2) <= mmap.PAGESIZE
     ours.write(0, Position(DONE, "irecv", None, 5))
     assert theirs.read(0).label == "irecv"
+
+
+def test_of_a_ranks_history_the_last_collectives_are_kept_and_a_new_run_begins_without_one():
+    fd = os.memfd_create("board")
+    os.truncate(fd, Board.size(2))
+    ours, theirs = Board(fd, 2), Board(fd, 2)
+    for number in range(KEPT + 3):
+        ours.enter(1, Position(INSIDE, "barrier", number))
+    assert [call.number for call in theirs.history(1)] == list(range(3, KEPT + 3))
+    assert theirs.history(0) == []
+    ours.write_place(1, "backward", "/a/cell.py", 7)
+    assert theirs.read_place(1)[1:] == ("backward", "/a/cell.py", 7)
+    ours.write_place(1, "", "/" + "x" * 1000, 7)
+    assert theirs.read_place(1)[1:] == ("", "", 7)
+    ours.forget(1)
+    assert (theirs.history(1), theirs.read(1)) == ([], Position())
 
 
 def test_each_collective_of_a_run_counts_once_whatever_it_is_made_of(cluster):
@@ -92,3 +108,29 @@ def test_recording_sees_each_collective_once_and_counting_goes_on_after_it(clust
     numbered = [(e.rank, e.op, e.number) for e in recording.events if e.kind == "collective" and e.parent is None]
     assert sorted(numbered) == [(r, op, n) for r in (0, 1) for op, n in (("all_gather", 1), ("all_reduce", 0))]
     assert cluster.run(train) == ["all_gather #1"] * 2
+
+
+def test_collectives_that_native_code_starts_are_counted_and_so_is_their_end(cluster):
+    def train():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+        model(torch.ones(1, 3)).sum().backward()
+        before = position()
+        dist.all_reduce(torch.ones(1))
+        return before, position()
+
+    for before, after in cluster.run(train):
+        assert (before.name, before.numel) == ("all_reduce", 12)
+        assert before.number > 0, "DDP compares and broadcasts parameters when it is made"
+        assert (after.name, after.number, after.state) == ("all_reduce", before.number + 1, DONE)
+
+
+def test_a_group_of_its_own_has_a_count_of_its_own(cluster):
+    def count():
+        alone = dist.new_group([1])
+        dist.all_reduce(torch.ones(1))
+        if dist.get_rank() == 1:
+            dist.all_reduce(torch.ones(1), group=alone)
+        dist.all_reduce(torch.ones(1), group=alone)
+        return position().label
+
+    assert cluster.run(count) == ["all_reduce #1", "all_reduce #1 of ranks 1"]

@@ -86,10 +86,14 @@ def test_a_crash_in_native_code_shows_the_python_lines_that_led_there(three):
     assert "worker.py" not in caught.value.traceback
 
 
-def test_a_rank_that_died_between_two_runs_is_replaced(three, capsys):
-    os.kill(three.run(os.getpid)[2], signal.SIGKILL)
+def test_a_rank_that_died_between_two_runs_is_named_by_the_next_one_and_replaced_after_it(three, capsys):
+    before = three.run(os.getpid)
+    os.kill(before[2], signal.SIGKILL)
     time.sleep(0.1)
     capsys.readouterr()
+    with pytest.raises(RankError, match=rf"^rank 2 \(pid {before[2]}\) was killed by SIGKILL") as caught:
+        three.run(dist.get_rank)
+    assert (caught.value.rank, caught.value.phase, caught.value.signal) == (2, "idle", "SIGKILL")
     assert three.run(dist.get_rank) == [0, 1, 2]
     assert "fresh ranks" in capsys.readouterr().out
 
@@ -124,6 +128,29 @@ def test_recording_gives_the_results_of_run(three):
     recording = three.record(dist.get_rank)
     assert recording.results == [0, 1, 2]
     assert recording.world_size == 3
+
+
+def take_another_size():
+    dist.all_reduce(torch.ones(2 if dist.get_rank() == 1 else 1))
+    dist.barrier()
+
+
+def take_another_root():
+    dist.broadcast(torch.ones(1), src=1 if dist.get_rank() == 1 else 0)
+    dist.barrier()
+
+
+def leave_out_a_group():
+    pair = dist.new_group([1, 2])
+    if dist.get_rank() == 2:
+        dist.all_reduce(torch.ones(1), group=pair)
+    dist.all_reduce(torch.ones(1))
+
+
+def skip_a_step_of_ddp():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3), broadcast_buffers=False)
+    for _ in range(1 if dist.get_rank() == 1 else 2):
+        model(torch.ones(1, 3)).sum().backward()
 
 
 def skip_a_collective():
@@ -169,6 +196,30 @@ def hang_in_our_own_collective():
         reduce_scatter(torch.ones(3)).wait()
 
 
+DISAGREEMENTS = {
+    "operation": (call_another_collective, r"rank 1 is in broadcast #0, the others in barrier #0$"),
+    "size": (take_another_size, r"rank 1 is in all_reduce #0 with 2 elements, the others with 1$"),
+    "root": (take_another_root, r"rank 1 is in broadcast #0 with rank 1 as its root, the others with rank 0$"),
+    "missing": (skip_a_collective, r"rank 1 has not come to all_reduce #1: finished, after all_reduce #0$"),
+    "asleep": (sleep_for_ever, r"rank 1 has not come to barrier #0: it is running, no collective yet, at .*time.sleep"),
+    "group": (leave_out_a_group, r"rank 1 has not come to all_reduce #0 of ranks 1, 2: it is waiting in all_reduce #1"),
+    "nobody sends": (wait_for_a_send_that_nobody_makes, r"rank 0 waits in irecv for rank 1, which is finished"),
+    "C++ DDP": (skip_a_step_of_ddp, r"rank 1 has not come to broadcast #\d+: finished, after all_reduce #\d+$"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disagreement", DISAGREEMENTS)
+def test_what_the_ranks_disagree_on_is_said_and_drawn(three, disagreement):
+    function, sentence = DISAGREEMENTS[disagreement]
+    with pytest.raises(RankError) as caught:
+        three.run(function)
+    assert re.search(rf"^{sentence}", str(caught.value), re.MULTILINE), str(caught.value)
+    if isinstance(caught.value, CollectiveHang):  # gloo may notice a wrong size by itself
+        assert any(re.match(sentence, found) for found in caught.value.mismatches)
+        assert re.search(r"^rank \d, .* -> ranks? \d", repr(caught.value.drawing), re.MULTILINE)
+
+
 HANGS = {
     "skipped": (skip_a_collective, [r"0  +-  +waiting in all_reduce #1 ", r"1  +-  +finished, after all_reduce #0 "]),
     "another": (call_another_collective, [r"0  +-  +waiting in barrier #0 ", r"1  .* barrier #1 |1  .* broadcast #0"]),
@@ -190,6 +241,8 @@ def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_
     started = time.monotonic()
     with pytest.raises(CollectiveHang, match=r"^rank \d has waited in .* for 2 s, and no other rank moves") as caught:
         three.run(function)
+    assert caught.value.collective
+    assert caught.value.where
     assert 1.5 <= time.monotonic() - started < 1.5 + 2
     for row in rows:
         assert re.search(rf"^  {row}", str(caught.value), re.MULTILINE), str(caught.value)
@@ -218,6 +271,25 @@ def test_a_long_computation_that_never_lets_another_thread_run_is_not_a_hang(thr
         return dist.get_rank()
 
     assert three.run(sum_alone) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_long_computation_on_all_ranks_is_not_a_hang(three):
+    def compute_with_gradients_under_way():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+        end = time.monotonic() + 4
+        while True:
+            model(torch.ones(1, 3)).sum().backward()
+            sum(range(10**6 * (1 + dist.get_rank())))
+            if dist.get_rank() == 0:
+                time.sleep(0.1)
+            stop = torch.tensor(float(time.monotonic() >= end))
+            dist.broadcast(stop, src=0)
+            if stop:
+                break
+        return dist.get_rank()
+
+    assert three.run(compute_with_gradients_under_way) == [0, 1, 2]
 
 
 def test_the_root_cause_is_the_earliest_failure_that_does_not_blame_a_peer():

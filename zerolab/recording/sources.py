@@ -37,6 +37,11 @@ def label(filename: str) -> str | None:
     return None if str(path).startswith(_MACHINERY) else path.name
 
 
+def is_own(filename: str) -> bool:
+    """Whether a file is the learner's: not Python's, not a package's, not ours."""
+    return not os.path.realpath(filename).startswith(_MACHINERY)
+
+
 class Sources:
     """Finds the line that an event comes from, and keeps the text of every file that one came from."""
 

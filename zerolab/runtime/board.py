@@ -1,15 +1,30 @@
-"""The board: one page a rank in memory that kernel and ranks share, with the collective that the rank is in.
+"""The board: some pages a rank in memory that kernel and ranks share, with where the rank stands and how it came there.
 
 The kernel can read it at any time, even after the rank has died. Imports no torch.
 """
 
 import mmap
 import struct
+import time
 from typing import NamedTuple
 
-IDLE, INSIDE, DONE, FAILED = range(4)
-_PAGE = struct.Struct("=qqq40s")
-_PAGE_BYTES = 64
+IDLE, INSIDE, DONE, FAILED, IN_FLIGHT = range(5)
+"""No collective yet; in a call that waits; out of it again; out of it by an error; started by native code, under way.
+
+IN_FLIGHT is less than INSIDE: whether the rank waits for it, or computes meanwhile, only native code knows.
+"""
+JOINING, UNPACKING, RUNNING, PACKING, RESTING = range(5)
+"""What the rank is at: joining the group, unpickling a function, running it, packing its result, waiting for work."""
+
+KEPT = 32  # collectives of a rank that can be compared with the others'; what ranks disagree on is seldom older
+_NAME_BYTES, _FILE_BYTES = 40, 256
+_HEAD = struct.Struct(f"=qqqqqQq{_NAME_BYTES}s")
+_PLACE = struct.Struct(f"=qqq16s{_FILE_BYTES}s")
+_STAGE = struct.Struct("=q")
+_PLACE_AT = _HEAD.size
+_STAGE_AT = _PLACE_AT + _PLACE.size
+_RING_AT = _STAGE_AT + 2 * _STAGE.size  # the second one counts what was ever entered in the ring
+_PAGE_BYTES = _RING_AT + KEPT * _HEAD.size
 
 
 class Position(NamedTuple):
@@ -17,33 +32,109 @@ class Position(NamedTuple):
 
     state: int = IDLE
     name: str = ""
-    number: int | None = None  # None: a send or a receive, which ranks do unequally often
+    number: int | None = None  # among the collectives of its group; None: a send or a receive, done unequally often
     since: int = 0  # nanoseconds on the clock that all processes share
+    numel: int = -1  # elements that this rank put in; -1 where that is not to be compared
+    itemsize: int = 0  # bytes of one of them
+    members: int = 0  # the ranks of its group as bits; 0: all
+    peer: int = -1  # from or to whom; the root of a broadcast; -1: nobody in particular
 
     @property
     def label(self) -> str:
-        """For example `all_gather #3`."""
-        return self.name if self.number is None else f"{self.name} #{self.number}"
+        """For example `all_gather #3`, or `all_gather #3 of ranks 0, 2` in a group of its own."""
+        if not self.name or self.number is None:
+            return self.name
+        group = f" of ranks {', '.join(map(str, self.ranks))}" if self.members else ""
+        return f"{self.name} #{self.number}{group}"
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of its group; empty for all."""
+        return [rank for rank in range(self.members.bit_length()) if self.members >> rank & 1]
+
+
+class Place(NamedTuple):
+    """A line that a rank was at, and when it said so."""
+
+    time: int = 0
+    phase: str = ""
+    filename: str = ""
+    line: int = 0
 
 
 class Board:
-    """One page a rank in memory that kernel and ranks share; each rank writes its own, the kernel reads all."""
+    """Each rank writes its own pages, the kernel reads all. Nobody locks: a reader may see a line too early."""
 
     def __init__(self, fd: int, world_size: int) -> None:
-        self._memory = mmap.mmap(fd, world_size * _PAGE_BYTES)
+        self._memory = mmap.mmap(fd, self.size(world_size))
+        self._entered = 0  # by the rank that writes through this object
 
     def write(self, rank: int, position: Position) -> None:
         """Put a rank's position on its page."""
-        number = 0 if position.number is None else position.number + 1  # so that an untouched page reads as none
-        name = position.name.encode()
-        _PAGE.pack_into(self._memory, rank * _PAGE_BYTES, position.state, number, position.since, name)
+        _HEAD.pack_into(self._memory, rank * _PAGE_BYTES, *_packed(position))
 
     def read(self, rank: int) -> Position:
         """The position that a rank wrote last."""
-        state, number, since, name = _PAGE.unpack_from(self._memory, rank * _PAGE_BYTES)
-        return Position(state, name.rstrip(b"\0").decode(), number - 1 if number else None, since)
+        return _unpacked(_HEAD.unpack_from(self._memory, rank * _PAGE_BYTES))
+
+    def enter(self, rank: int, position: Position) -> None:
+        """Add a collective to the rank's history, at the cost of the oldest one."""
+        page = rank * _PAGE_BYTES
+        slot = page + _RING_AT + self._entered % KEPT * _HEAD.size
+        _HEAD.pack_into(self._memory, slot, *_packed(position))
+        self._entered += 1
+        _STAGE.pack_into(self._memory, page + _STAGE_AT + _STAGE.size, self._entered)
+
+    def history(self, rank: int) -> list[Position]:
+        """The last collectives of a rank, in the order in which it called them; at most `KEPT`."""
+        page = rank * _PAGE_BYTES
+        entered = _STAGE.unpack_from(self._memory, page + _STAGE_AT + _STAGE.size)[0]
+        slots = [page + _RING_AT + index % KEPT * _HEAD.size for index in range(max(0, entered - KEPT), entered)]
+        return [_unpacked(_HEAD.unpack_from(self._memory, slot)) for slot in slots]
+
+    def forget(self, rank: int) -> None:
+        """A new run begins: no collective yet, and none before."""
+        self._entered = 0
+        self.write(rank, Position())
+        _STAGE.pack_into(self._memory, rank * _PAGE_BYTES + _STAGE_AT + _STAGE.size, 0)
+
+    def write_stage(self, rank: int, stage: int) -> None:
+        """Say what the rank is at."""
+        _STAGE.pack_into(self._memory, rank * _PAGE_BYTES + _STAGE_AT, stage)
+
+    def read_stage(self, rank: int) -> int:
+        """What the rank was last at."""
+        return int(_STAGE.unpack_from(self._memory, rank * _PAGE_BYTES + _STAGE_AT)[0])
+
+    def write_place(self, rank: int, phase: str, filename: str, line: int) -> None:
+        """Say at which line the rank is; a file name too long to be kept is left out."""
+        name = filename.encode()
+        name = name if len(name) <= _FILE_BYTES else b""
+        _PLACE.pack_into(
+            self._memory, rank * _PAGE_BYTES + _PLACE_AT, time.monotonic_ns(), line, 0, phase.encode(), name
+        )
+
+    def read_place(self, rank: int) -> Place:
+        """The line that the rank named last."""
+        when, line, _, phase, name = _PLACE.unpack_from(self._memory, rank * _PAGE_BYTES + _PLACE_AT)
+        return Place(when, _text(phase), _text(name), line)
 
     @staticmethod
     def size(world_size: int) -> int:
         """How many bytes the memory must have."""
         return world_size * _PAGE_BYTES
+
+
+def _packed(position: Position) -> tuple[int | bytes, ...]:
+    state, name, number, since, numel, itemsize, members, peer = position
+    # One more than the number, so that an untouched page reads as none; the peer and the size likewise.
+    return state, 0 if number is None else number + 1, since, numel + 1, itemsize, members, peer + 1, name.encode()
+
+
+def _unpacked(fields: tuple[int, int, int, int, int, int, int, bytes]) -> Position:
+    state, number, since, numel, itemsize, members, peer, name = fields
+    return Position(state, _text(name), number - 1 if number else None, since, numel - 1, itemsize, members, peer - 1)
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode(errors="replace")

@@ -3,20 +3,24 @@
 import contextlib
 import os
 import pickle
+import sys
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from zerolab.runtime import faults
+from zerolab.runtime import faults, stack
+from zerolab.runtime.board import FAILED, Position
+from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import Outcome, Standing
 from zerolab.runtime.hang import HangWatch
+from zerolab.runtime.mismatch import mismatches, waits_for
 from zerolab.runtime.output import Output
 
 if TYPE_CHECKING:
     from zerolab.runtime.ranks import Member, Ranks
 
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
-SETTLE = 0.25  # seconds after a failure in which other ranks may still tell theirs
+SETTLE = 0.1  # seconds after a failure in which other ranks may still tell theirs
 SETTLE_FOR_CAUSE = 1.0  # the same while all that is known is that somebody lost a peer
 LOOK = 0.4  # seconds that a rank has to say where it stands
 DRAIN = 0.2  # seconds at most in which prints are collected after the last result
@@ -28,19 +32,24 @@ class Call:
 
     def __init__(self, ranks: "Ranks", chosen: Collection[int], output: Output, timeout: float) -> None:
         self._ranks, self._chosen, self._output, self._timeout = ranks, chosen, output, timeout
+        self._started = time.monotonic_ns()
+        _, where = stack.describe(stack.lines(sys._getframe(1)))
+        self._called = f"called at {where}" if where else ""
         self._watch = HangWatch(ranks, timeout)
         self._outcomes: dict[int, Outcome] = {}
+        self._at_rest = "finished"
 
     def finish(self) -> list[bytes]:
         """What each chosen rank returned, packed. RankError if one failed, CollectiveHang if none gets any further."""
         try:
             stuck = None
             while self._unfinished() and stuck is None and time.monotonic() < self._settled():
-                self._take(TICK)
+                if not self._take(TICK):
+                    self._ranks.ask(self._unfinished())  # a rank that is killed later cannot say where it was
                 stuck = self._watch.look(self._unfinished()) if self._settled() == float("inf") else None
             self._drain()
             if stuck is not None:
-                raise faults.collective_hang(stuck, self._pid(stuck), self._timeout, self.standings())
+                raise self._hang(stuck)
             if self._failures():
                 raise self._error()
             return [self._outcomes[rank].value for rank in self._chosen]
@@ -51,6 +60,15 @@ class Call:
         finally:
             self._output.finish()
 
+    def death_at_rest(self) -> faults.RankError | None:
+        """The error for ranks that died since the last call; None if how they died is not known to anybody."""
+        self._started, self._at_rest, self._called = 0, "idle", ""
+        for member in self._ranks.members:
+            ending = self._ranks.ending(member.rank)
+            kind, code, when = ("done", None, 0) if ending is None or ending[0] is None else ("died", *ending)
+            self._outcomes[member.rank] = Outcome(member.rank, kind, code, when)
+        return self._error() if self._failures() else None
+
     def standings(self) -> list[Standing]:
         """Where every rank stands; those that still run are asked."""
         self._ranks.ask(self._unfinished())
@@ -60,25 +78,61 @@ class Call:
         return [self._standing(member) for member in self._ranks.members]
 
     def _standing(self, member: "Member") -> Standing:
-        position = self._ranks.board.read(member.rank)
-        if member.rank not in self._chosen:
-            return Standing(member.rank, "not taking part", position)
-        outcome = self._outcomes.get(member.rank)
+        board, rank = self._ranks.board, member.rank
+        position = board.read(rank)
+        if rank not in self._chosen:
+            return Standing(rank, "not taking part", position)
+        outcome = self._outcomes.get(rank)
         if outcome is None:
-            _, phase, where = member.seen or (0, "", "")
-            return Standing(member.rank, "running", position, phase, where)
+            return Standing(rank, "running", position, *self._last_place(member))
+        if outcome.kind == "done":
+            return Standing(rank, self._at_rest, position)
         if outcome.kind == "raised":
-            state = "lost a peer" if outcome.blames_a_peer else f"raised {outcome.value['exception']}"
-            return Standing(member.rank, state, position, outcome.value["phase"], outcome.value["where"])
-        return Standing(member.rank, "finished" if outcome.kind == "done" else "dead", position)
+            value = outcome.value
+            state = "lost a peer" if outcome.blames_a_peer else f"raised {value['exception']}"
+            phase, where = self._last_place(member)
+            return Standing(rank, state, position, value["phase"] or phase, value["where"] or where, value["stage"])
+        phase, where = self._last_place(member)
+        exact = faults.line_of_crash(self._crash(member))
+        return Standing(
+            rank, faults.ending_words(outcome.value), position, phase, exact or where, board.read_stage(rank)
+        )
+
+    def _last_place(self, member: "Member") -> tuple[str, str]:
+        """Phase and line that a rank was last known at: it says so at each collective, and when it is asked."""
+        noted = self._ranks.board.read_place(member.rank)
+        if member.seen is not None and member.seen[0] > max(noted.time, self._started):
+            return member.seen[2:]
+        if noted.time > self._started and noted.filename:
+            return noted.phase, stack.place(noted.filename, noted.line)
+        return "", self._called
+
+    def _crash(self, member: "Member") -> str:
+        """The Python stack that a rank wrote as it died; empty if it ended without a word."""
+        with contextlib.suppress(BlockingIOError):
+            member.crash_text += os.read(member.crash, CHUNK).decode(errors="replace")
+        return member.crash_text
+
+    def _calls(self) -> dict[int, list[Position]]:
+        return {rank: self._ranks.board.history(rank) for rank in self._chosen}
+
+    def _hang(self, stuck: int) -> faults.CollectiveHang:
+        standings, calls = self.standings(), self._calls()
+        edges = waits_for(standings, calls)
+        stops = {rank: Stop(standings[rank].doing, edges.get(rank, ())) for rank in self._chosen}
+        found = mismatches(standings, calls)
+        return faults.collective_hang(
+            stuck, self._pid(stuck), self._timeout, standings, mismatches=found, drawing=WaitsFor(stops)
+        )
 
     def _error(self) -> faults.RankError:
         cause = faults.root_cause(self._failures())
-        try:
-            crash = os.read(self._ranks.members[cause.rank].crash, CHUNK).decode(errors="replace")
-        except BlockingIOError:
-            crash = ""  # it ended without a word
-        error = faults.rank_error(cause, self._pid(cause.rank), crash, self.standings())
+        standings = self.standings()
+        # An error inside a collective, gloo's about a wrong size for one, is the ranks' disagreement at times.
+        disagreed = cause.kind == "raised" and standings[cause.rank].position.state == FAILED
+        found = mismatches(standings, self._calls()) if disagreed else []
+        crash = self._crash(self._ranks.members[cause.rank])
+        error = faults.rank_error(cause, self._pid(cause.rank), crash, standings, found)
         error.outcomes = list(self._outcomes.values())
         return error
 

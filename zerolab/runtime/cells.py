@@ -1,8 +1,11 @@
-"""The text of notebook cells, for the ranks: what Jupyter keeps in this process only."""
+"""What only the kernel knows and the ranks need: the text of notebook cells, and which modules were edited since."""
 
+import contextlib
 import linecache
 import sys
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from zerolab.recording import sources
 
@@ -10,19 +13,79 @@ Cell = tuple[str, str, str]
 """File name as code objects carry it, label such as `cell [3]`, text."""
 
 
+class News(NamedTuple):
+    """What the ranks do not know yet."""
+
+    cells: list[Cell]
+    edited: list[str]  # modules of the learner's own whose new version the kernel uses
+
+    def learn(self) -> None:
+        """In a rank: make the text of cells known to tracebacks and recordings, and old modules forgotten."""
+        for filename, label, text in self.cells:
+            linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+            sources.LABELS[filename] = label
+        for name in self.edited:  # imported afresh when the function that comes now names it
+            sys.modules.pop(name, None)
+        if self.edited:
+            linecache.checkcache()
+
+
 class Cells:
-    """The cells that this kernel has run; remembers which of them the ranks know already."""
+    """The cells that this kernel has run, and the learner's modules; remembers what the ranks know already."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
+        self._versions = _own_modules()
 
-    def news(self) -> list[Cell]:
-        """The cells that were run since the last call; none outside a notebook."""
+    def news(self) -> News:
+        """The cells that were run, and the modules that were edited, since the last call; none outside a notebook."""
         counts: dict[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
         fresh = [(name, count) for name, count in list(counts.items()) if self._known.get(name) != count]
         self._known.update(fresh)
         sources.LABELS.update((name, f"cell [{count}]") for name, count in fresh)
-        return [(name, sources.LABELS[name], "".join(linecache.getlines(name))) for name, _ in fresh]
+        return News(
+            [(name, sources.LABELS[name], "".join(linecache.getlines(name))) for name, _ in fresh], self._edited()
+        )
+
+    def _edited(self) -> list[str]:
+        """All of the learner's modules if one has changed: they may hold each other's old functions."""
+        now = _own_modules()
+        changed = any(name in self._versions and self._versions[name] != version for name, version in now.items())
+        self._versions = now
+        return list(now) if changed else []
+
+
+def _own_modules() -> dict[str, object]:
+    """The version of each module that the learner wrote: as this kernel has loaded it, or as it lies on disk.
+
+    `importlib.reload` gives a module a new spec. %autoreload may exchange single functions instead; while it is on,
+    the kernel's version is the file's.
+    """
+    reloads = _reloads_by_itself()
+    versions: dict[str, object] = {}
+    for name, module in list(sys.modules.items()):
+        filename = getattr(module, "__file__", None)
+        if name != "__main__" and isinstance(filename, str) and sources.is_own(filename):
+            versions[name] = _modified(filename) if reloads else _spec(module)
+    return versions
+
+
+def _spec(module: ModuleType) -> object:
+    return getattr(module, "__spec__", None)
+
+
+def _modified(filename: str) -> int:
+    with contextlib.suppress(OSError):
+        return Path(filename).stat().st_mtime_ns
+    return 0
+
+
+def _reloads_by_itself() -> bool:
+    """Whether %autoreload is on in this kernel."""
+    magics = getattr(_shell(), "magics_manager", None)
+    registry = getattr(magics, "registry", {})
+    reloader = getattr(registry.get("AutoreloadMagics"), "_reloader", None)
+    return bool(getattr(reloader, "enabled", False))
 
 
 def _shell() -> Any:

@@ -1,7 +1,7 @@
 """The always-on counter: which collective each rank is in, readable by the kernel even after the rank has died.
 
-A rank notes every collective on its page of a board in shared memory: a number, a name, since when. That costs some
-microseconds, so it is on in every plain `run`. It wraps torch's functions and ours from outside, and nobody knows.
+A rank notes every collective on its page of a board in shared memory: number, name, size, line, since when. That costs
+some microseconds, so it is on in every plain `run`. It wraps torch's functions and ours from outside, and nobody knows.
 """
 
 import functools
@@ -9,12 +9,15 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
-from zerolab.runtime.board import DONE, FAILED, INSIDE, Board, Position
+from zerolab.runtime import stack
+from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, JOINING, Board, Position
+from zerolab.runtime.requests import Reader, Request
 
 COLLECTIVES = (
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
@@ -29,28 +32,52 @@ class _Counter:
     """This process's own count; idle until `attach` gives it a page."""
 
     def __init__(self) -> None:
-        self._write: Callable[[Position], None] | None = None
-        self._next = 0
+        self._board: Board | None = None
+        self._rank = 0
+        self._next: Counter[int] = Counter()  # by the members of the group
         self._thread = threading.local()
+        self._waiting = False  # some thread is inside a noted call
         self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
+        self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
 
     def attach(self, board: Board, rank: int) -> None:
-        self._write = functools.partial(board.write, rank)
+        """Write to this page from now on."""
+        self._board, self._rank = board, rank
 
     def reset(self) -> None:
-        self._next = 0
+        """A new run: count from 0."""
+        self._next.clear()
         self._pending.clear()
-        if self._write is not None:
-            self._write(Position())
+        self._native = {}
+        if self._board is not None:
+            self._board.forget(self._rank)
 
-    def call(self, function: Callable[..., Any], name: str, numbered: bool, /, *args: Any, **kwargs: Any) -> Any:
+    def stage(self, stage: int) -> None:
+        """Note what the rank is at, for the case that it dies of it."""
+        if self._board is not None:
+            self._board.write_stage(self._rank, stage)
+
+    def current_stage(self) -> int:
+        """What the rank is at."""
+        return self._board.read_stage(self._rank) if self._board is not None else JOINING
+
+    def place(self, phase: str, filename: str, line: int) -> None:
+        """Note the line that the rank is at."""
+        if self._board is not None:
+            self._board.write_place(self._rank, phase, filename, line)
+
+    def call(
+        self, function: Callable[..., Any], name: str, numbered: bool, reader: Reader, /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Call a function of torch.distributed or ours, noted unless it is part of one that is noted already."""
         outer: Position | None = getattr(self._thread, "position", None)
-        if outer is not None or self._write is None:
+        if outer is not None or self._board is None:
             result = function(*args, **kwargs)
             return self._remember(result, outer)
-        position = Position(INSIDE, name, self._next if numbered else None)
-        self._next += numbered
+        request = reader.read(args, kwargs)
+        if not request.is_mine:
+            return function(*args, **kwargs)
+        position = self._enter(name, numbered, request)
         return self._remember(self._inside(position, function, *args, **kwargs), position)
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,19 +87,54 @@ class _Counter:
             return function(work, *args, **kwargs)
         return self._inside(position, function, work, *args, **kwargs)
 
+    def start_native(self, name: str, request: Request) -> Callable[[], None] | None:
+        """Note a collective that no Python function was asked for; what to call when it is complete.
+
+        None if it belongs to a call that is noted already.
+        """
+        if self._board is None or getattr(self._thread, "position", None) is not None:
+            return None
+        position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
+        flying, key = self._native, id(position)
+        flying[key] = position
+        self._write(next(iter(flying.values())))
+
+        def complete() -> None:  # called from a thread of the backend's
+            flying.pop(key, None)
+            if flying is self._native and not self._waiting:
+                self._write(position._replace(state=DONE))
+
+        return complete
+
+    def _enter(self, name: str, numbered: bool, request: Request) -> Position:
+        number = self._next[request.members] if numbered else None
+        position = Position(INSIDE, name, number, 0, request.numel, request.itemsize, request.members, request.peer)
+        if self._board is not None:
+            if numbered:
+                self._next[request.members] += 1
+                self._board.enter(self._rank, position)
+            self.place(*stack.locate(sys._getframe(3)))
+        return position
+
     def _inside(self, position: Position, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        write = self._write or (lambda _: None)
-        self._thread.position = position
-        write(position._replace(since=time.monotonic_ns()))
+        self._thread.position, self._waiting = position, True
+        self._write(position._replace(since=time.monotonic_ns()))
         try:
             result = function(*args, **kwargs)
         except BaseException:
-            write(position._replace(state=FAILED))
+            self._write(position._replace(state=FAILED))
             raise
         finally:
-            self._thread.position = None
-        write(position._replace(state=DONE))
+            self._thread.position, self._waiting = None, False
+        self._write(position._replace(state=DONE))
         return result
+
+    def _write(self, position: Position) -> None:
+        """Put a position on the page; native code's oldest collective under way goes before one that is done."""
+        if position.state == DONE:
+            position = next(iter(self._native.values()), position)
+        if self._board is not None:
+            self._board.write(self._rank, position)
 
     def _remember(self, result: Any, position: Position | None) -> Any:
         if position is not None:
@@ -83,7 +145,9 @@ class _Counter:
 
 
 _counter = _Counter()
-attach, reset = _counter.attach, _counter.reset
+attach, reset, stage, place = _counter.attach, _counter.reset, _counter.stage, _counter.place
+current_stage = _counter.current_stage
+start_native = _counter.start_native
 
 
 def install() -> None:
@@ -91,6 +155,7 @@ def install() -> None:
     from torch.distributed import distributed_c10d
 
     from zerolab.engines import collectives
+    from zerolab.runtime import native
 
     for names, numbered in ((COLLECTIVES, True), (POINT_TO_POINT, False)):
         for name in names:
@@ -100,16 +165,18 @@ def install() -> None:
         _wrap(collectives, name, True, ours)
     for kind in (dist.Work, collectives.Exchange):
         kind.wait = _waiting(kind.wait)  # type: ignore[method-assign]  # seen from outside, as a recorder sees it
+    native.install(start_native)
 
 
 def _wrap(home: Any, name: str, numbered: bool, modules: list[Any]) -> None:
     original = getattr(home, name, None)
     if original is None:
         return  # a name of another torch version
+    reader = Reader(original)
 
     @functools.wraps(original)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        return _counter.call(original, name, numbered, *args, **kwargs)
+        return _counter.call(original, name, numbered, reader, *args, **kwargs)
 
     for module in modules:
         for attribute, value in list(vars(module).items()):

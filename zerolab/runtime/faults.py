@@ -7,9 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerolab.runtime.board import DONE, INSIDE, Position
-from zerolab.runtime.stack import is_runtime, label
+from zerolab.runtime.board import (
+    DONE,
+    IN_FLIGHT,
+    INSIDE,
+    JOINING,
+    PACKING,
+    RESTING,
+    RUNNING,
+    UNPACKING,
+    Position,
+)
+from zerolab.runtime.drawing import WaitsFor
+from zerolab.runtime.stack import is_a_lesson, is_runtime, label, place
 
+STAGES = {
+    JOINING: ("joining", "while it joined the process group"),
+    UNPACKING: ("unpickling", "while the function was unpickled"),
+    RUNNING: ("running", "while the function ran"),
+    PACKING: ("pickling", "while the result was pickled"),
+    RESTING: ("idle", "while it was idle"),
+}
+"""What a rank was at: one word for `RankError.phase`, and the words of the message."""
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
@@ -23,6 +42,10 @@ class RankError(RuntimeError):
         exception: name of the exception it raised, such as `ValueError`; None if it died.
         signal: name of the signal that killed it, such as `SIGSEGV`; None if none did.
         exitcode: what it gave to `os._exit`; None if it did not end so.
+        phase: `forward`, `backward` or `step` within a training step, else `running`, or what came before and after:
+            `joining`, `unpickling`, `pickling` (the result), `idle`.
+        collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
+        where: its line, such as `cell [3], line 5: loss.backward()`; empty if nobody knows.
         traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
         recording: after `record`, what the ranks had recorded by then; else None.
     """
@@ -36,11 +59,15 @@ class RankError(RuntimeError):
         exception: str | None = None,
         signal: str | None = None,
         exitcode: int | None = None,
+        phase: str = "",
+        collective: str = "",
+        where: str = "",
         traceback: str = "",
     ) -> None:
         super().__init__(message)
         self.rank, self.pid = rank, pid
         self.exception, self.signal, self.exitcode = exception, signal, exitcode
+        self.phase, self.collective, self.where = phase, collective, where
         self.traceback = traceback
         self.recording: Any = None
         self.outcomes: list[Outcome] = []  # on its way to the cluster, which empties it
@@ -51,7 +78,23 @@ class RankError(RuntimeError):
 
 
 class CollectiveHang(RankError):
-    """A rank waits in a collective for longer than the cluster's `timeout`, and no other rank moves."""
+    """A rank waits in a collective for longer than the cluster's `timeout`, and no other rank moves.
+
+    Attributes:
+        mismatches: what the ranks disagree on, a sentence each; empty if they called the same.
+        drawing: who waits for whom; a notebook shows it as a picture.
+    """
+
+    mismatches: Sequence[str] = ()
+    drawing: WaitsFor | None = None
+
+    def _render_traceback_(self) -> list[str]:
+        """For IPython: the picture goes before the message, as a display of its own."""
+        if self.drawing is not None:
+            from IPython.display import display
+
+            display(self.drawing)
+        return super()._render_traceback_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +121,12 @@ class Standing:
     position: Position
     phase: str = ""
     where: str = ""
+    stage: int = RUNNING
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is inside a call that ends only when other ranks do their part."""
+        return self.state == "running" and self.position.state in (INSIDE, IN_FLIGHT)
 
     @property
     def doing(self) -> str:
@@ -87,7 +136,23 @@ class Standing:
             return f"{self.state}, no collective yet"
         if state == INSIDE and self.state == "running":
             return f"waiting in {label}"
+        if state == IN_FLIGHT:
+            return f"{self.state}, {label} under way"
         return f"{self.state}, {'after' if state == DONE else 'in'} {label}"
+
+    @property
+    def moment(self) -> str:
+        """When and where in words: `while the function ran, in backward, after all_reduce #3, at cell [3], line 5`."""
+        label, state = self.position.label, self.position.state
+        parts = [STAGES[self.stage][1]]
+        if self.phase:
+            parts.append(f"in {self.phase}")
+        if self.stage in (RUNNING, PACKING, RESTING):
+            where = {DONE: f"after {label}", IN_FLIGHT: f"with {label} under way"}
+            parts.append(where.get(state, f"inside {label}") if label else "before its first collective")
+        if self.where:
+            parts.append(self.where if self.where.startswith("called") else f"at {self.where}")
+        return ", ".join(parts)
 
 
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome:
@@ -96,39 +161,61 @@ def root_cause(outcomes: Sequence[Outcome]) -> Outcome:
     return min(failures, key=lambda outcome: (outcome.blames_a_peer, outcome.time))
 
 
-def rank_error(cause: Outcome, pid: int, crash: str, standings: Sequence[Standing]) -> RankError:
+def rank_error(
+    cause: Outcome, pid: int, crash: str, standings: Sequence[Standing], mismatches: Sequence[str] = ()
+) -> RankError:
     """The error for a rank that raised or died.
 
     Args:
         cause: what the rank at fault came to.
         pid: its process number.
-        crash: the Python stack that faulthandler wrote as it died; empty if it did not.
+        crash: the Python stack that it wrote as it died; empty if it did not.
         standings: where every rank stands.
+        mismatches: what the ranks disagreed on, if the cause is an error in a collective.
     """
-    facts: dict[str, Any] = {"rank": cause.rank, "pid": pid}
+    standing = standings[cause.rank]
+    phase = standing.phase or STAGES[standing.stage][0]
+    facts: dict[str, Any] = {"rank": cause.rank, "pid": pid, "phase": phase, "where": standing.where}
+    facts["collective"] = standing.position.label
     if cause.kind == "raised":
         facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
         message = cause.value["message"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
         facts |= {"traceback": _readable(crash)} | _ending(cause.value)
-        what = _death(facts)
-    parts = [f"rank {cause.rank} (pid {pid}) {what}"]
+        what = _death(facts, standing.stage)
+    parts = [f"rank {cause.rank} (pid {pid}) {what}\nThat was {standing.moment}"]
+    parts += ["\n".join(mismatches)] if mismatches else []
     if facts["traceback"]:
         parts.append(f"On rank {cause.rank}:\n{_indented(facts['traceback'])}")
     parts.append(f"The ranks at that moment:\n{_indented(table(standings))}")
     return RankError("\n\n".join([*parts, LOST_STATE]), **facts)
 
 
-def collective_hang(waiting: int, pid: int, seconds: float, standings: Sequence[Standing]) -> CollectiveHang:
+def collective_hang(
+    waiting: int,
+    pid: int,
+    seconds: float,
+    standings: Sequence[Standing],
+    *,
+    mismatches: Sequence[str],
+    drawing: WaitsFor,
+) -> CollectiveHang:
     """The error for ranks that wait for each other."""
-    label = standings[waiting].position.label
+    standing = standings[waiting]
+    label = standing.position.label
     parts = [
         f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: they wait for each other.",
+        *(["\n".join(mismatches)] if mismatches else []),
         _indented(table(standings)),
         f"Every rank must call the same collectives in the same order. {LOST_STATE}",
     ]
-    return CollectiveHang("\n\n".join(parts), rank=waiting, pid=pid)
+    phase = standing.phase or STAGES[standing.stage][0]
+    error = CollectiveHang(
+        "\n\n".join(parts), rank=waiting, pid=pid, phase=phase, collective=label, where=standing.where
+    )
+    error.mismatches, error.drawing = list(mismatches), drawing
+    return error
 
 
 def stopped() -> KeyboardInterrupt:
@@ -149,13 +236,29 @@ def table(standings: Sequence[Standing]) -> str:
     )
 
 
+def ending_words(code: int | None) -> str:
+    """How a process ended, in the few words that a table has room for."""
+    if code is None:
+        return "gone"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def line_of_crash(crash: str) -> str:
+    """The innermost line of a lesson in a stack that a rank wrote as it died; empty if there is none."""
+    for line in crash.splitlines():
+        found = _CRASH_FRAME.fullmatch(line.strip())
+        if found is not None and is_a_lesson(found[1]):
+            return place(found[1], int(found[2]))
+    return ""
+
+
 def _ending(code: int | None) -> dict[str, Any]:
     if code is None or code >= 0:
         return {"exitcode": code}
     return {"signal": signal.Signals(-code).name}
 
 
-def _death(facts: dict[str, Any]) -> str:
+def _death(facts: dict[str, Any], stage: int) -> str:
     name = facts.get("signal")
     if name == "SIGKILL":
         return "was killed by SIGKILL: by a person, or by the system because memory ran out"
@@ -163,7 +266,7 @@ def _death(facts: dict[str, Any]) -> str:
         return f"was killed by {name}"
     if facts["exitcode"] is None:
         return "is gone, and nobody saw how: the process that started it has ended too"
-    return f"ended with exit code {facts['exitcode']} in the middle of the run"
+    return f"ended with exit code {facts['exitcode']}" + (" in the middle of the run" if stage != RESTING else "")
 
 
 def _readable(crash: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerolab.runtime.board import INSIDE
+from zerolab.runtime.board import IN_FLIGHT, INSIDE
 
 if TYPE_CHECKING:
     from zerolab.runtime.ranks import Ranks
@@ -35,7 +35,8 @@ class HangWatch:
             return None
         self._next = now + _INTERVAL
         positions = {rank: self._ranks.board.read(rank) for rank in unfinished}
-        since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state == INSIDE}
+        waiting = (INSIDE, IN_FLIGHT)
+        since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state in waiting}
         if not since:
             return None
         longest = min(since, key=lambda rank: since[rank])
@@ -43,14 +44,15 @@ class HangWatch:
             self._last.clear()
             return None
         self._sample(unfinished, now)
-        others_stand_still = all(now - self._moved[rank] >= STILL for rank in unfinished if rank != longest)
+        surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else it may compute meanwhile
+        others_stand_still = all(now - self._moved[rank] >= STILL for rank in set(unfinished) - surely_waits)
         return longest if others_stand_still and now - since[longest] >= self._timeout else None
 
     def _sample(self, unfinished: Collection[int], now: float) -> None:
         self._ranks.ask(unfinished)
         for rank in unfinished:
             member = self._ranks.members[rank]
-            seen = member.seen and member.seen[0], _main_thread_cpu(member.pid)
+            seen = member.seen and member.seen[1], _main_thread_cpu(member.pid)
             if self._last.get(rank) != seen:
                 self._last[rank], self._moved[rank] = seen, now
 

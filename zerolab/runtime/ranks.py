@@ -6,19 +6,18 @@ import pickle
 import selectors
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
 
 from zerolab.runtime import machine
 from zerolab.runtime.board import Board
 from zerolab.runtime.call import Call
+from zerolab.runtime.faults import RankError
 from zerolab.runtime.handover import Fds, Setup
-from zerolab.runtime.launch import START_LIMIT, Ending, launcher
+from zerolab.runtime.launch import START_LIMIT, Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
 GOODBYE = 2.0  # seconds that killed ranks get to disappear before `kill` stops waiting for them
@@ -36,7 +35,8 @@ class Member:
     output: int
     crash: int
     asked: bool = False  # a question is under way
-    seen: tuple[int, str, str] | None = None  # the last answer: fingerprint of the stack, phase, line
+    seen: tuple[int, int, str, str] | None = None  # the last answer: time, fingerprint of the stack, phase, line
+    crash_text: str = ""  # what was read from `crash`
 
 
 class Ranks:
@@ -45,7 +45,7 @@ class Ranks:
     def __init__(self, world_size: int, gpus: tuple[int, ...]) -> None:
         self._launcher = launcher()
         self._selector = selectors.DefaultSelector()
-        self._files = [_nameless_file(Board.size(world_size)), _nameless_file(0)]
+        self._files = [nameless_file(Board.size(world_size)), nameless_file(0)]
         self.board = Board(self._files[0].fileno(), world_size)
         self.members: list[Member] = []
         try:
@@ -69,6 +69,10 @@ class Ranks:
     def are_all_alive(self) -> bool:
         """Whether no rank has ended."""
         return all(self.ending(member.rank) is None for member in self.members)
+
+    def death_at_rest(self) -> RankError | None:
+        """The error for ranks that died since the last call; None if nobody knows how."""
+        return Call(self, range(len(self.members)), Output(), START_LIMIT).death_at_rest()
 
     def ending(self, rank: int) -> Ending | None:
         """How a rank ended; None while it lives."""
@@ -132,16 +136,6 @@ class Ranks:
         for member in self.members:
             for pipe in ("commands", "lifeline", "output"):
                 self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
-
-
-def _nameless_file(size: int) -> IO[bytes]:
-    """A file that ranks inherit; on Linux it has no name in any folder, so that nothing can be left behind."""
-    if sys.platform == "linux":
-        file: IO[bytes] = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")
-    else:
-        file = tempfile.NamedTemporaryFile(prefix="zerolab-")  # noqa: SIM115  # 0600, removed when it is closed
-    file.truncate(size)
-    return file
 
 
 def _setup(rank: int, world_size: int, gpus: tuple[int, ...]) -> Setup:

@@ -20,15 +20,34 @@ Line = tuple[str, int, str]
 """File name, line and function of a frame."""
 
 
-def describe(innermost: FrameType | None) -> tuple[str, str]:
-    """Phase and source line of a running stack, for example `("backward", "cell [3], line 5: loss.backward()")`."""
-    return _describe([(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in _frames(innermost)])
+def lines(innermost: FrameType | None) -> list[Line]:
+    """Where each frame of a running stack stands, the innermost first; plain values, so that no frame need be kept."""
+    return [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in _frames(innermost)]
+
+
+def describe(lines: list[Line]) -> tuple[str, str]:
+    """Phase and source line of a stack, for example `("backward", "cell [3], line 5: loss.backward()")`."""
+    phase = next((_PHASES[function] for _, _, function in lines if function in _PHASES), "")
+    return phase, next((place(filename, line) for filename, line, _ in lines if is_a_lesson(filename)), "")
+
+
+def locate(innermost: FrameType | None) -> tuple[str, str, int]:
+    """Phase, file and line of the innermost line of a lesson, in some microseconds: it is asked at each collective."""
+    phase, filename, line = "", "", 0
+    while innermost is not None:
+        code = innermost.f_code
+        if not filename and is_a_lesson(code.co_filename):
+            filename, line = code.co_filename, innermost.f_lineno
+        if not phase:
+            phase = _PHASES.get(code.co_name, "")
+        innermost = innermost.f_back
+    return phase, filename, line
 
 
 def describe_error(trace: TracebackType | None) -> tuple[str, str]:
     """Phase and the innermost line of a lesson that an exception passed through."""
     passed = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]
-    return _describe(passed[::-1])
+    return describe(passed[::-1])
 
 
 def fingerprint(innermost: FrameType | None) -> int:
@@ -60,6 +79,12 @@ def is_runtime(filename: str) -> bool:
     return filename.startswith((_RUNTIME, "<string>"))
 
 
+@functools.lru_cache(maxsize=4096)  # the file system is asked, and a file stays what it is
+def is_a_lesson(filename: str) -> bool:
+    """Whether a line in this file says what the rank is doing: a learner's file, or an engine's."""
+    return filename != _COLLECTIVES and sources.label(filename) is not None
+
+
 def place(filename: str, line: int) -> str:
     """A line of source in words: `cell [3], line 5: loss.backward()`."""
     text = linecache.getline(filename, line).strip()
@@ -70,16 +95,6 @@ def place(filename: str, line: int) -> str:
 def _short(filename: str) -> str:
     homes = [home.rstrip("/") + "/" for home in sys.path if home]
     return filename.removeprefix(max((home for home in homes if filename.startswith(home)), key=len, default=""))
-
-
-def _describe(lines: list[Line]) -> tuple[str, str]:
-    phase = next((_PHASES[function] for _, _, function in lines if function in _PHASES), "")
-    return phase, next((place(filename, line) for filename, line, _ in lines if _is_a_lesson(filename)), "")
-
-
-def _is_a_lesson(filename: str) -> bool:
-    """Whether a line in this file says what the rank is doing: a learner's file, or an engine's."""
-    return filename != _COLLECTIVES and sources.label(filename) is not None
 
 
 def _frames(innermost: FrameType | None) -> Iterator[FrameType]:

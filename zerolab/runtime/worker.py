@@ -8,7 +8,6 @@ import ctypes
 import faulthandler
 import functools
 import gc
-import linecache
 import os
 import pickle
 import resource
@@ -18,17 +17,24 @@ import threading
 import time
 import types
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from zerolab.recording import sources
 from zerolab.runtime import counter, stack, travel
-from zerolab.runtime.board import Board
+from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import Fds, Setup
 
+_exit = os._exit  # as it was before `_leave_a_stack_behind`
 _PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl", "socket")
+
+
+class Watched(NamedTuple):
+    """What a recorded function returned, and the recording."""
+
+    result: Any
+    recording: Any
 
 
 def main(inherited: Fds) -> None:
@@ -41,11 +47,12 @@ def main(inherited: Fds) -> None:
         setup: Setup = pickle.loads(commands.recv_bytes())
         commands.send_bytes(_attempt(lambda: _join(setup, inherited)))
         while True:
+            counter.stage(RESTING)
             message = commands.recv_bytes()
             counter.reset()
             commands.send_bytes(_attempt(functools.partial(_perform, message)))
     except (EOFError, OSError):
-        os._exit(0)
+        _exit(0)
 
 
 def _isolate(inherited: Fds) -> None:
@@ -57,7 +64,21 @@ def _isolate(inherited: Fds) -> None:
         sys.__dict__[name] = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     # From a signal handler, so that even a segmentation fault leaves the learner's line behind.
     faulthandler.enable(inherited.crash, all_threads=False)
+    _leave_a_stack_behind(inherited.crash)
     sys.modules["__main__"] = types.ModuleType("__main__")  # the server's is of no use to anyone
+
+
+def _leave_a_stack_behind(crash: int) -> None:
+    """Have `os._exit`, which ends a rank without any exception, write the stack first, as a crash does."""
+    rank = os.getpid()
+
+    def leave(status: int) -> None:
+        if os.getpid() == rank:  # children of the rank end so, too
+            faulthandler.dump_traceback(crash, all_threads=False)
+        _exit(status)
+
+    for module in (os, sys.modules[_exit.__module__]):
+        module.__dict__["_exit"] = leave
 
 
 def _answer_questions(lifeline: Connection, watched: int) -> None:
@@ -65,12 +86,23 @@ def _answer_questions(lifeline: Connection, watched: int) -> None:
     try:
         while True:
             lifeline.recv_bytes()
-            frame = sys._current_frames().get(watched)
-            lifeline.send_bytes(pickle.dumps((stack.fingerprint(frame), *stack.describe(frame))))
+            lifeline.send_bytes(pickle.dumps(_standing(watched)))
     except (EOFError, OSError):
         pass  # the kernel has let go, or has died
     finally:
         os.killpg(os.getpgrp(), signal.SIGKILL)  # itself, and what the learner's function has started
+
+
+def _standing(watched: int | None) -> tuple[int, int, str, str]:
+    """When a thread was looked at, the fingerprint of its stack, and its phase and line."""
+    number, lines = _look_at(watched)
+    return time.monotonic_ns(), number, *stack.describe(lines)  # which may read files, while the thread goes on
+
+
+def _look_at(watched: int | None) -> tuple[int, list[stack.Line]]:
+    """A thread's stack as plain values. A frame that is kept would keep all that its function has in variables."""
+    frame = sys._current_frames().get(watched) if watched is not None else None
+    return stack.fingerprint(frame), stack.lines(frame)
 
 
 def _join(setup: Setup, inherited: Fds) -> None:
@@ -87,6 +119,7 @@ def _join(setup: Setup, inherited: Fds) -> None:
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
     counter.install()
     counter.attach(Board(inherited.board, setup.world_size), setup.rank)
+    counter.stage(JOINING)
     device = None
     if setup.gpus:
         device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
@@ -105,20 +138,25 @@ def _path_of(fd: int) -> str:
     return fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
 
 
-def _learn_cells(cells: list[tuple[str, str, str]]) -> None:
-    """Make the text of notebook cells known, so that tracebacks and recordings show their lines."""
-    for filename, label, text in cells:
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        sources.LABELS[filename] = label
-
-
 def _perform(message: bytes) -> Any:
-    task, cells, call = pickle.loads(message)
-    _learn_cells(cells)
+    counter.stage(UNPACKING)
+    counter.place("", "", 0)
+    task, news, call = pickle.loads(message)
+    news.learn()
     function, args, kwargs = travel.unpack(call)
+    counter.place("", *_first_line(function))
+    counter.stage(RUNNING)
     if task == "run":
         return function(*args, **kwargs)
     return _record(function, args, kwargs)
+
+
+def _first_line(function: Any) -> tuple[str, int]:
+    """Where a function begins: the line that a rank was at until it says something more precise."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
 
 
 def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -132,13 +170,17 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     except BaseException as error:
         error.zerolab_recording = recorder.finish()  # type: ignore[attr-defined]
         raise
-    return result, recorder.finish()
+    return Watched(result, recorder.finish())
 
 
 def _attempt(action: Any) -> bytes:
     """Call something; bytes that tell the kernel what came of it, after all that was printed has been written."""
     try:
-        answer = ("done", travel.pack_result(action()))
+        result = action()
+        counter.stage(PACKING)
+        limit = travel.LIMIT * (4 if isinstance(result, Watched) else 1)  # a recording has no place to be cut
+        answer = ("done", travel.pack_result(result, limit))
+        del result
     except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises goes to the kernel
         answer = ("raised", pickle.dumps(_report(error)))
     sys.stdout.flush()
@@ -154,6 +196,7 @@ def _report(error: BaseException) -> dict[str, Any]:
         "message": str(error),
         "traceback": stack.format_error(error),
         "phase": phase,
+        "stage": counter.current_stage(),
         "where": where,
         "peer": _blames_a_peer(error),
         "time": time.monotonic_ns(),

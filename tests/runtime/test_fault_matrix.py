@@ -1,0 +1,80 @@
+"""Every fault, at every moment, on one, two and all ranks: named within two seconds, and the next run works."""
+
+import os
+import re
+import time
+
+import grief
+import pytest
+import torch.distributed as dist
+
+from zerolab import Cluster, CollectiveHang, RankError
+
+LIMIT = 2.0  # seconds that the contract gives
+FACTS = {
+    "exception": {"exception": "ValueError"},
+    "sys.exit": {"exception": "SystemExit"},
+    "os._exit": {"exitcode": 3},
+    "SIGSEGV": {"signal": "SIGSEGV"},
+    "SIGKILL": {"signal": "SIGKILL"},
+    "out of memory": {"exception": "RuntimeError"},
+}
+WORDS = {
+    "exception": r"the batch is empty",
+    "sys.exit": r"raised SystemExit: 5",
+    "os._exit": r"ended with exit code 3",
+    "SIGSEGV": r"was killed by SIGSEGV",
+    "SIGKILL": r"was killed by SIGKILL: .*memory",
+    "out of memory": r"memory",
+}
+
+
+@pytest.fixture(scope="module")
+def three():
+    with Cluster(3, device="cpu", timeout=20) as cluster:
+        yield cluster
+
+
+def allowance(cluster):
+    """What a busy box may add to two seconds: many times what it now takes to do nothing."""
+    started = time.monotonic()
+    cluster.run(os.getpid)
+    return LIMIT + 50 * (time.monotonic() - started)
+
+
+def expected_facts(fault, moment):
+    if moment is grief.while_the_result_is_pickled and fault in ("exception", "out of memory"):
+        return {"exception": "TypeError"}  # whatever happens while a result is pickled: it cannot be sent back
+    return FACTS[fault]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", grief.WHO.values(), ids=grief.WHO)
+@pytest.mark.parametrize("moment", grief.MOMENTS, ids=lambda moment: moment.__name__)
+@pytest.mark.parametrize("fault", grief.FAULTS)
+def test_a_fault_is_named_in_time_with_all_that_is_known_and_the_next_run_works(three, fault, moment, who, tmp_path):
+    pids, limit = three.run(os.getpid), allowance(three)
+    trouble = grief.Grief(fault, who, tmp_path)
+    if moment is grief.while_idle and fault not in grief.DEADLY:
+        assert grief.call(three, moment, trouble) == [0, 1, 2], "an error in a thread of an idle rank ends no rank"
+        assert three.run(os.getpid) == pids
+        return
+    with pytest.raises(RankError) as caught:
+        grief.call(three, moment, trouble)
+    took = trouble.since()
+    phase, collective, others = grief.MOMENTS[moment]
+    error, message = caught.value, str(caught.value)
+    assert not isinstance(error, CollectiveHang)
+    assert error.rank in who
+    assert error.pid == pids[error.rank]
+    assert message.startswith(f"rank {error.rank} (pid {error.pid}) ")
+    assert re.search(WORDS[fault], message.splitlines()[0])
+    assert {name: getattr(error, name) for name in expected_facts(fault, moment)} == expected_facts(fault, moment)
+    assert (error.phase, error.collective) == (phase, collective)
+    assert re.search(r"(grief|test_fault_matrix)\.py, line \d+", error.where), error.where
+    assert f"{error.where}\n" in message
+    for rank in {0, 1, 2} - set(who):
+        assert re.search(rf"^  {rank} .* {others}", message, re.MULTILINE), message
+    assert took < limit
+    assert three.run(dist.get_rank) == [0, 1, 2]
+    assert not any(grief.is_alive(pid) for pid in pids)

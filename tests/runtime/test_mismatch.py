@@ -1,0 +1,89 @@
+import xml.etree.ElementTree as ET
+
+from zerolab.runtime.board import DONE, INSIDE, KEPT, Position
+from zerolab.runtime.drawing import Stop, WaitsFor
+from zerolab.runtime.faults import Standing
+from zerolab.runtime.mismatch import mismatches, waits_for
+
+
+def history(*names, **more):
+    return [Position(DONE, name, number, **more) for number, name in enumerate(names)]
+
+
+def waiting(rank, name, number, **more):
+    return Standing(rank, "running", Position(INSIDE, name, number, **more))
+
+
+def test_the_first_collective_that_is_not_shared_is_named_and_not_what_follows_from_it():
+    calls = {
+        0: history("barrier", "all_gather", "barrier"),
+        1: history("barrier", "reduce_scatter", "all_gather"),
+        2: history("barrier", "all_gather"),
+    }
+    standings = [
+        waiting(0, "barrier", 2),
+        waiting(1, "all_gather", 2),
+        waiting(2, "all_gather", 1),
+    ]
+    assert mismatches(standings, calls) == [
+        "rank 1 is in reduce_scatter #1, the others in all_gather #1: rank 1 calls the same in a different order"
+    ]
+    assert waits_for(standings, calls) == {0: [1, 2], 1: [0, 2], 2: [1]}
+
+
+def test_only_what_all_ranks_still_remember_is_compared():
+    long = [Position(DONE, "all_reduce", number) for number in range(100, 100 + KEPT)]
+    late = [*[Position(DONE, "all_reduce", number) for number in range(101, 100 + KEPT)], Position(DONE, "b", 132)]
+    standings = [waiting(0, "all_reduce", 131), waiting(1, "b", 132)]
+    assert mismatches(standings, {0: long, 1: late}) == [
+        "rank 0 has not come to b #132: it is waiting in all_reduce #131"
+    ]
+
+
+def test_ranks_that_agree_have_nothing_said_about_them():
+    calls = {0: history("barrier", "all_reduce", numel=4), 1: history("barrier", "all_reduce", numel=4)}
+    assert mismatches([waiting(0, "all_reduce", 1), waiting(1, "all_reduce", 1)], calls) == []
+
+
+def test_groups_are_compared_each_for_itself():
+    calls = {
+        0: history("all_reduce", members=0b0011),
+        1: history("all_reduce", members=0b0011),
+        2: history("barrier", members=0b1100),
+        3: history("broadcast", members=0b1100),
+    }
+    standings = [
+        *(waiting(rank, "all_reduce", 0, members=0b0011) for rank in (0, 1)),
+        waiting(2, "barrier", 0, members=0b1100),
+        waiting(3, "broadcast", 0, members=0b1100),
+    ]
+    assert mismatches(standings, calls) == [
+        "rank 3 is in broadcast #0 of ranks 2, 3, the others in barrier #0 of ranks 2, 3"
+    ]
+    assert waits_for(standings, calls) == {0: [], 1: [], 2: [3], 3: [2]}
+
+
+def test_a_type_of_another_size_is_told_from_another_number_of_elements():
+    calls = {rank: history("all_reduce", numel=4, itemsize=2 if rank == 2 else 4) for rank in range(3)}
+    standings = [waiting(rank, "all_reduce", 0) for rank in range(3)]
+    assert mismatches(standings, calls) == ["rank 2 is in all_reduce #0 with 2 bytes an element, the others with 4"]
+
+
+def test_the_drawing_is_the_same_each_time_and_says_in_text_what_it_shows():
+    def draw():
+        return WaitsFor({1: Stop("waiting in b #3 <of 2>", [0]), 0: Stop("finished, after a #2", [])})
+
+    assert draw()._repr_svg_() == draw()._repr_svg_()
+    assert repr(draw()) == "rank 0, finished, after a #2\nrank 1, waiting in b #3 <of 2> -> rank 0"
+    picture = ET.fromstring(draw()._repr_svg_())  # noqa: S314  # our own, and it must be well-formed
+    space = "{http://www.w3.org/2000/svg}"
+    assert picture.find(f"{space}title").text == repr(draw())
+    texts = [text.text for text in picture.iter(f"{space}text")]
+    assert texts == [
+        "what each rank does",
+        "waits for",
+        "rank 0: finished, after a #2",
+        "rank 0",
+        "rank 1: waiting in b #3 <of 2>",
+    ]
+    assert len([path for path in picture.iter(f"{space}path") if path.get("marker-end")]) == 1

@@ -1,0 +1,152 @@
+"""What the ranks disagree on: their last collectives laid side by side, and who waits for whom because of it."""
+
+from collections.abc import Mapping, Sequence
+
+from zerolab.runtime.board import KEPT, Position
+from zerolab.runtime.faults import Standing
+
+Calls = Mapping[int, Sequence[Position]]
+"""The last collectives of each rank, oldest first."""
+
+
+def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
+    """One sentence for each group of ranks that disagrees: on the first collective that they do not share.
+
+    Args:
+        standings: where every rank stands, by rank.
+        calls: the history of each rank that takes part.
+    """
+    sentences = []
+    for members in sorted({call.members for history in calls.values() for call in history}):
+        ranks = _ranks(members, calls)
+        columns = {rank: _by_number(calls[rank], members) for rank in ranks}
+        for number in range(_first_known(columns, calls), _last(columns) + 1):
+            row = {rank: columns[rank].get(number) for rank in ranks}
+            if not _is_agreed(list(row.values())):
+                sentences += _differences(row, columns, standings)
+                break
+    return sentences + _lonely_pairs(standings)
+
+
+def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int]]:
+    """For each rank that waits, the ranks that have not come to where it is."""
+    edges = {}
+    for standing in standings:
+        position = standing.position
+        if not standing.waits or standing.rank not in calls:
+            continue
+        if position.number is None:
+            edges[standing.rank] = [position.peer] if position.peer >= 0 else []
+            continue
+        others = [rank for rank in _ranks(position.members, calls) if rank != standing.rank]
+        there = {rank: _by_number(calls[rank], position.members).get(position.number) for rank in others}
+        edges[standing.rank] = [rank for rank in others if not _is_agreed([there[rank], position])]
+    return edges
+
+
+def _ranks(members: int, calls: Calls) -> list[int]:
+    return [rank for rank in sorted(calls) if not members or members >> rank & 1]
+
+
+def _by_number(history: Sequence[Position], members: int) -> dict[int, Position]:
+    return {call.number: call for call in history if call.members == members and call.number is not None}
+
+
+def _first_known(columns: Mapping[int, Mapping[int, Position]], calls: Calls) -> int:
+    """The oldest number that every rank still remembers."""
+    return max([0, *(min(column) for rank, column in columns.items() if column and len(calls[rank]) == KEPT)])
+
+
+def _last(columns: Mapping[int, Mapping[int, Position]]) -> int:
+    return max(max(column, default=-1) for column in columns.values())
+
+
+def _is_agreed(row: Sequence[Position | None]) -> bool:
+    return None not in row and len({_what(call) for call in row}) == 1
+
+
+def _what(call: Position | None) -> tuple[object, ...]:
+    """All that the ranks must have in common in one collective."""
+    return (call.name, call.numel, call.itemsize, call.peer) if call is not None else ()
+
+
+def _differences(
+    row: Mapping[int, Position | None],
+    columns: Mapping[int, Mapping[int, Position]],
+    standings: Sequence[Standing],
+) -> list[str]:
+    there = {rank: call for rank, call in row.items() if call is not None}
+    majority = _largest({rank: _what(call) for rank, call in there.items()})
+    usual = there[majority[0]]
+    found = []
+    for ranks in _alike({rank: _what(call) for rank, call in there.items() if rank not in majority}):
+        call = there[ranks[0]]
+        others = "the others" if len(majority) + len(ranks) == len(row) else _named(majority)
+        found.append(f"{_named(ranks)} {_verb(ranks)} in {_contrast(call, usual, others)}")
+        if call.name != usual.name and _comes_later(usual, columns[ranks[0]]):
+            found[-1] += f": {_named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
+    missing = [rank for rank, call in row.items() if call is None]
+    found += [f"rank {rank} has not come to {usual.label}: {_instead(standings[rank])}" for rank in missing]
+    return found
+
+
+def _contrast(call: Position, usual: Position, others: str) -> str:
+    """For example `reduce_scatter #17, the others in all_gather #17`."""
+    if call.name != usual.name:
+        return f"{call.label}, {others} in {usual.label}"
+    if min(call.numel, usual.numel) < 0 and call.numel != usual.numel:
+        return f"{call.label}, {others} in it with a tensor of another kind"
+    if call.numel != usual.numel:
+        return f"{call.label} with {call.numel:,} elements, {others} with {usual.numel:,}"
+    if call.itemsize != usual.itemsize:
+        return f"{call.label} with {call.itemsize} bytes an element, {others} with {usual.itemsize}"
+    return f"{call.label} with rank {call.peer} as its root, {others} with rank {usual.peer}"
+
+
+def _comes_later(call: Position, column: Mapping[int, Position]) -> bool:
+    return any(_what(other) == _what(call) for number, other in column.items() if number > (call.number or 0))
+
+
+def _instead(standing: Standing) -> str:
+    at = f", at {standing.where}" if standing.where else ""
+    return f"it is {standing.doing}{at}" if standing.state == "running" else standing.doing
+
+
+def _lonely_pairs(standings: Sequence[Standing]) -> list[str]:
+    """Sends and receives whose other end does something else."""
+    found = []
+    for standing in standings:
+        position = standing.position
+        if standing.waits and position.number is None and 0 <= position.peer < len(standings):
+            peer = standings[position.peer]
+            ends = peer.waits and peer.position.number is None and peer.position.peer == standing.rank
+            if not ends or _is_sending(peer.position) == _is_sending(position):
+                found.append(
+                    f"rank {standing.rank} waits in {position.name} for rank {peer.rank}, which is {peer.doing}"
+                )
+    return found
+
+
+def _is_sending(position: Position) -> bool:
+    return "send" in position.name
+
+
+def _alike(signatures: Mapping[int, object]) -> list[list[int]]:
+    groups: dict[object, list[int]] = {}
+    for rank, signature in signatures.items():
+        groups.setdefault(signature, []).append(rank)
+    return list(groups.values())
+
+
+def _largest(signatures: Mapping[int, object]) -> list[int]:
+    return max(_alike(signatures), key=len)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _verb(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"

@@ -1,0 +1,223 @@
+"""What a call may not carry to the ranks, in words: which variable holds it, why it cannot go, what to do instead.
+
+The name is found by trying: the pickler only says that something somewhere could not go, so the function's arguments,
+closure and globals are sent nowhere one by one, then the parts of the first that fails, until no part fails alone.
+"""
+
+import inspect
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_DEPTH = 12  # levels of nesting that are named
+_WIDTH = 1000  # parts of one value that are tried
+
+Part = tuple[str, str, object]
+"""How a value is written in the learner's code, such as `settings['model']`; who uses it; and the value."""
+
+
+class RefusedError(TypeError):
+    """Something that would pickle, or hang, but not be itself on the other side."""
+
+
+class TooLargeError(Exception):
+    """The bytes of a call are more than the limit."""
+
+
+def check(obj: object) -> None:
+    """RefusedError for what only the kernel can have: open files, process groups, tensors on a GPU."""
+    if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
+        raise RefusedError(
+            f"it is an open file ({getattr(obj, 'name', 'without a name')!r}), which only this process has open. "
+            "Open it inside the function, by its path."
+        )
+    if isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
+        raise RefusedError(
+            f"it is a tensor on {obj.device}, in the kernel's own part of that GPU's memory. Make it inside the "
+            "function, or send a copy in main memory: .cpu()"
+        )
+    if isinstance(obj, dist.ProcessGroup | dist.Store | dist.Work):
+        raise RefusedError(
+            f"it is {a(type(obj).__name__)} of this process, and the ranks have their own. Use theirs inside the "
+            "function: dist.group.WORLD, or dist.new_group([0, 1])"
+        )
+
+
+def not_a_function(value: object) -> str:
+    """The sentence for `cluster.run(train())` and for everything else that cannot be called."""
+    if value is None or inspect.iscoroutine(value) or inspect.isgenerator(value):
+        return (
+            f"the first argument is {_short(value)}, not a function; give the function itself, without calling it: "
+            "cluster.run(train, ...) and not cluster.run(train(...))"
+        )
+    return f"the first argument is {_short(value)}, which cannot be called; give a function: cluster.run(train)"
+
+
+def cannot_go(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+    send: Callable[[Any], None],
+) -> str:
+    """The sentence for a call that carries something that cannot travel.
+
+    Args:
+        fn: what was to run on the ranks.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        error: what the pickler said.
+        send: raises what sending one value would raise.
+    """
+    for part in _parts_of_call(fn, args, kwargs):
+        reason = _failure(part[2], send)
+        if reason is not None:
+            (path, user, culprit), reason = _innermost(part, reason, send)
+            which = f"{path}, which {user} uses," if user else path
+            return f"{_name(fn)} cannot be sent to the ranks: {which} cannot go along. {_why(culprit, reason)}"
+    return (
+        f"{_name(fn)} cannot be sent to the ranks: {_sentence(error)}. Create that object inside the function instead."
+    )
+
+
+def too_large(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    measure: Callable[[object], int],
+    limit: int,
+) -> str:
+    """The sentence for a call that carries more than the limit; it names the largest thing that it carries."""
+    sizes = {name: _size(value, measure) for name, _, value in _parts_of_call(fn, args, kwargs)}
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    which = f", most of it in {largest} with {megabytes(sizes[largest])}" if largest else ""
+    return (
+        f"{_name(fn)} carries {megabytes(measure((fn, args, kwargs)))} to each rank{which}; the limit is "
+        f"{megabytes(limit)}. Make or load it inside the function: each rank then has its own, and nothing travels."
+    )
+
+
+def megabytes(count: int) -> str:
+    """For example `268.4 MB`; MB is 10⁶ bytes."""
+    return f"{count / 1e6:,.1f} MB"
+
+
+def a(noun: str) -> str:
+    """The noun with its article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def _why(culprit: object, reason: Exception) -> str:
+    if isinstance(reason, RefusedError):
+        return f"{str(reason)[:1].upper()}{str(reason)[1:]}"
+    kind = type(culprit).__name__
+    if inspect.isgenerator(culprit):
+        return (
+            "It is a generator, which goes on in one process only. Make a list of it, or call it inside the function."
+        )
+    if inspect.iscoroutine(culprit):
+        return "It is a coroutine, which goes on in one process only. Run it inside the function."
+    if type(culprit).__module__ in ("_thread", "threading", "multiprocessing.synchronize"):
+        return f"It is {a(kind)}, which holds for one process only. Make it inside the function instead."
+    return f"It is {a(kind)}: {_sentence(reason)}. Create that object inside the function instead."
+
+
+def _innermost(whole: Part, reason: Exception, send: Callable[[Any], None], depth: int = 0) -> tuple[Part, Exception]:
+    """The smallest part that fails by itself, and why it does."""
+    if depth == _DEPTH or _fails_itself(whole[2]):
+        return whole, reason
+    for part in _parts_of(whole):
+        inner = _failure(part[2], send)
+        if inner is not None:
+            return _innermost(part, inner, send, depth + 1)
+    return whole, reason
+
+
+def _fails_itself(value: object) -> bool:
+    try:
+        check(value)
+    except RefusedError:
+        return True
+    return False
+
+
+def _parts_of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
+    for index, value in enumerate(args):
+        yield f"argument {index + 1}", "", value
+    for name, value in kwargs.items():
+        yield f"argument {name}", "", value
+    yield from _parts_of_function(fn)
+
+
+def _parts_of(whole: Part) -> Iterator[Part]:
+    """The values inside a value, each as one would write it."""
+    path, user, value = whole
+    if inspect.isfunction(value) or inspect.ismethod(value) or hasattr(value, "func"):
+        yield from _parts_of_function(value)
+        return
+    if isinstance(value, Mapping):
+        parts = [(f"{path}[{key!r}]", part) for key, part in list(value.items())[:_WIDTH]]
+    elif isinstance(value, list | tuple):
+        parts = [(f"{path}[{index}]", part) for index, part in enumerate(value[:_WIDTH])]
+    elif isinstance(value, set | frozenset):
+        parts = [(f"an element of {path}", part) for part in list(value)[:_WIDTH]]
+    elif not isinstance(value, type):
+        parts = [(f"{path}.{name}", part) for name, part in list(getattr(value, "__dict__", {}).items())[:_WIDTH]]
+    else:
+        parts = []
+    yield from ((name, user, part) for name, part in parts)
+
+
+def _parts_of_function(fn: Any) -> Iterator[Part]:
+    """What a function carries along: what it closes over, the globals it names, its defaults, its object."""
+    inner = getattr(fn, "func", None)  # functools.partial
+    if inner is not None:
+        yield from _parts_of_call(inner, getattr(fn, "args", ()), getattr(fn, "keywords", {}))
+        return
+    if inspect.ismethod(fn):
+        yield f"self of {_name(fn)}", "", fn.__self__
+        return
+    if not inspect.isfunction(fn):
+        return
+    try:
+        found = inspect.getclosurevars(fn)
+    except ValueError:  # a variable of the closure has no value yet
+        return
+    for name, value in {**found.nonlocals, **found.globals}.items():
+        if value is not fn:
+            yield name, _name(fn), value
+    for name, parameter in inspect.signature(fn).parameters.items():
+        if parameter.default is not inspect.Parameter.empty:
+            yield f"the default of {name}", "", parameter.default
+
+
+def _failure(value: object, send: Callable[[Any], None]) -> Exception | None:
+    try:
+        send(value)
+    except Exception as error:  # noqa: BLE001  # anything may come out of somebody's __reduce__
+        return error
+    return None
+
+
+def _size(value: object, measure: Callable[[object], int]) -> int:
+    try:
+        return measure(value)
+    except Exception:  # noqa: BLE001  # as above; what has no size is not the largest
+        return 0
+
+
+def _sentence(error: Exception) -> str:
+    return (str(error) or type(error).__name__).rstrip(".")
+
+
+def _name(fn: object) -> str:
+    return getattr(fn, "__name__", None) or _short(fn)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    kind = type(value).__name__
+    return f"{text if len(text) <= 60 else text[:57] + '...'}" + ("" if value is None else f", {a(kind)}")

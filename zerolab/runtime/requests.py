@@ -1,0 +1,65 @@
+"""What a call of torch.distributed is about: which ranks, how many elements, from or to whom."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+_SIZED = ("tensor", "flat", "input_tensor", "output")
+"""Parameters whose size all ranks must agree on. Not those of all_to_all, where each pair has its own."""
+_PEERS = {"src": "group_src", "dst": "group_dst"}
+
+
+class Request(NamedTuple):
+    """Members as bits, 0 for all ranks; size, -1 where none is to be compared; peer or root, -1 for none."""
+
+    members: int = 0
+    numel: int = -1
+    itemsize: int = 0
+    peer: int = -1
+    is_mine: bool = True
+
+
+class Reader:
+    """Reads the arguments of one function. It looks only at what it knows, and never refuses a call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._at = {name: index for index, name in enumerate(inspect.signature(function).parameters)}
+        compared = "split" not in " ".join(self._at)
+        self._sized = next((name for name in _SIZED if name in self._at), None) if compared else None
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
+        """What this call is about; `is_mine` is False for a group that this rank is not part of."""
+
+        def given(name: str | None) -> Any:
+            if name is None or name not in self._at:
+                return None
+            index = self._at[name]
+            return args[index] if index < len(args) else kwargs.get(name)
+
+        group, tensor = given("group"), given(self._sized)
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            return Request(is_mine=False)
+        numel, itemsize = (tensor.numel(), tensor.element_size()) if isinstance(tensor, torch.Tensor) else (-1, 0)
+        return Request(members_of(group), numel, itemsize, _peer(given, group))
+
+
+def members_of(group: Any) -> int:
+    """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62."""
+    if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
+        return 0
+    ranks = dist.get_process_group_ranks(group)
+    return 0 if len(ranks) == dist.get_world_size() or max(ranks) > 62 else sum(1 << rank for rank in ranks)
+
+
+def _peer(given: Callable[[str], Any], group: Any) -> int:
+    for of_all, of_group in _PEERS.items():
+        if isinstance(given(of_all), int):
+            return int(given(of_all))
+        within = given(of_group)
+        if isinstance(within, int):
+            known = isinstance(group, dist.ProcessGroup) and within < group.size()
+            return dist.get_global_rank(group, within) if known else within
+    return -1
