@@ -47,6 +47,7 @@ def deepspeed_documentation(_: Evidence) -> Fact:
 
 def eleuther_calculator(_: Evidence) -> Fact:
     """Wrong number 3: 64 GPUs are counted, and then the 8 of them that share a tensor once more."""
+    # 64 GPUs are 8 of tensor parallel times 8 of data parallel; over those 8 the model is divided already.
     once, twice = (2 * NEOX / 64 / split / GIB for split in (1, 8))
     return Fact(
         claim="6.87B parameters in 16 bit on 64 GPUs, tensor parallel 8, stage 3: 0.02 GiB of model a GPU",

@@ -74,6 +74,7 @@ def ceiling_division(_: Evidence) -> Fact:
 
 def an_import_that_fails(evidence: Evidence) -> Fact:
     """Claim 10: there is no such module, and one API on top of the other does not train."""
+    # `fully_shard` is a function in torch.distributed.fsdp, and no module below it.
     missing = mistakes.how_import_fails("torch.distributed.fsdp.fully_shard")
     mixed = evidence.answers(mistakes.mix_the_two_fsdps)[0]
     return Fact(
@@ -118,6 +119,7 @@ def fsdp1_snippet(evidence: Evidence) -> Fact:
     """Claim 19: a missing import, and a size that wraps single layers."""
     missing = mistakes.how_an_unknown_name_fails("functools.partial(int)")
     wrapped = evidence.answers(mistakes.wrapped_by_size, 10_000)[0]
+    # "blocks.0" is a block, "blocks.0.mlp.0" a layer in it.
     blocks = [name for name in wrapped if name.count(".") == 1]
     return Fact(
         claim="the FSDP1 snippet that is published runs",

@@ -53,6 +53,7 @@ class Evidence:
 
     def recording(self, stage: str | type[Engine], **options: Any) -> Recording:
         """`train(stage, **options)` on the ranks, recorded."""
+        # Options such as units=[] cannot be hashed; what they look like says as much.
         key = (str(stage), *sorted((name, repr(value)) for name, value in options.items()))
         return self._once(key, lambda: self.cluster.record(train, stage, **options))
 
@@ -117,6 +118,7 @@ def passes(recording: Recording) -> float:
 
 def most(recording: Recording, category: str) -> int:
     """The most bytes of one category that were live on rank 0 at any event of the last step."""
+    # Of the last step only: in the first, Adam has no moments yet, and before it the ranks compare their models.
     last = recording.meta["steps"]
     return max(event.live.get(category, 0) for event in recording.ranks[0].events if event.step == last)
 
@@ -126,5 +128,6 @@ def copies(recording: Recording, category: str) -> float:
     held: dict[tuple[int, str | None], int] = {}
     for event in recording.events:
         if event.op == "hold" and event.category == category and event.step:
+            # An event of ownership says all that the rank holds of the unit from then on, so the last one counts.
             held[event.rank, event.unit] = sum(stop - start for start, stop in event.spans or ())
     return sum(held.values()) / num_params(recording)

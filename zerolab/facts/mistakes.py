@@ -35,8 +35,9 @@ def shard_of_padded_gradient_of_bare(numel: int) -> tuple[int, int, bool]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     layer = nn.Linear(numel, 1, bias=False)
     layer(torch.ones(1, numel)).sum().backward()
-    part = -(-numel // world_size)
+    part = -(-numel // world_size)  # rounded up
     mine = slice(rank * part, (rank + 1) * part)
+    # The padding is in what is trained and not in what autograd computes, so the last rank's two slices differ.
     padded = functional.pad(layer.weight.detach().flatten(), (0, part * world_size - numel))
     gradient, shard = _gradient(layer).flatten()[mine], nn.Parameter(padded[mine].clone())
     try:
@@ -65,6 +66,7 @@ def release_in_the_modules_backward_hook(width: int = 32) -> tuple[list[str], bo
     def gather(*_: Any) -> None:
         pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
         dist.all_gather(pieces, shard)
+        # Other data under the same parameter: autograd will want a gradient of the shape that it has at the time.
         layer.weight.data = torch.cat(pieces).view(width, width)
         happened.append("gather")
 
@@ -96,6 +98,7 @@ def release_by_swapping_data(width: int = 64) -> dict[str, bool]:
     swapped, freed = (nn.Linear(width, width, bias=False) for _ in range(2))
     for layer in (swapped, freed):
         layer.requires_grad_(requires_grad=False)  # what keeps the memory is the input's gradient alone
+    # Autograd saves weight.t(), a view, to compute the input's gradient; a view keeps the whole storage.
     memory = StorageWeakRef(swapped.weight.untyped_storage())
     outputs = swapped(torch.ones(1, width, requires_grad=True))
     swapped.weight.data = torch.empty(0)

@@ -6,7 +6,7 @@ MORTALAPPS = "mortalapps"
 N1N = "n1n.ai"
 
 ARTICLES = {
-    MULTIPLE_GPUS: "part of a series on Towards Data Science, with code for each stage",
+    MULTIPLE_GPUS: "part of a series on training across several GPUs, with code for each stage",
     BBIOON: "a post on scaling training past the memory of one GPU",
     MORTALAPPS: "mortalapps.com, a page on how ZeRO is built",
     N1N: "a post on the n1n.ai blog on training large models",

@@ -54,6 +54,7 @@ def accumulation(evidence: Evidence) -> Fact:
 
 def small_models(evidence: Evidence) -> Fact:
     """Claim 16: by the cost model the price depends on the network and hardly on the size; the need for it does."""
+    # Like with like: both models get the same tokens a step, or the longer context of the larger would hide more.
     prices = [[_price(evidence, model, network) for model in SIZES] for network in NETWORKS]
     fast, slow = prices
     shown = [
@@ -69,6 +70,7 @@ def small_models(evidence: Evidence) -> Fact:
         f"DDP holds {small:.0f} and {large:.0f} GB",
         verdict=verdict(
             "half true: they do not need the memory; in time the network decides, not the size",
+            # The networks must differ by more than the two sizes do on one of them.
             borne_out=max(fast) < min(slow) and abs(slow[0] - slow[1]) < min(slow) - max(fast) and small < 80 < large,
         ),
         how=f"simulated: the engine files timed by a cost model, bf16, {ROWS} rows of {LENGTH} tokens a GPU",
