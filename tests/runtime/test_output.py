@@ -1,11 +1,15 @@
 import ctypes
 import os
+import re
 import sys
+import time
 import warnings
 
+import psutil
+import pytest
 import torch.distributed as dist
 
-from zerolab.runtime.output import LONGEST_LINE, Output
+from zerolab.runtime.output import HOLD, LONGEST_LINE, SHOWN, Output
 
 
 def test_lines_are_shown_as_soon_as_they_are_complete_with_their_rank_in_front(capsys):
@@ -29,11 +33,116 @@ def test_in_a_stored_notebook_everything_is_shown_at_the_end_grouped_by_rank(cap
     assert capsys.readouterr().out == "[rank 0] b\n[rank 0] d\n[rank 1] a\n[rank 1] c\n"
 
 
+def screen(text):
+    """What one sees: a carriage return goes back to the start of the line, and what follows is written over it."""
+    lines = []
+    for line in text.split("\n"):
+        seen = ""
+        for part in line.split("\r"):
+            seen = part + seen[len(part) :]
+        lines.append(seen.rstrip())
+    return lines
+
+
 def test_of_a_progress_bar_the_last_state_is_shown(capsys):
     output = Output()
     output.feed(0, b"\r 10%\r 50%\r100%\n\rpart\r")
     output.finish()
-    assert capsys.readouterr().out == "[rank 0] 100%\n[rank 0] part\n"
+    assert screen(capsys.readouterr().out) == ["[rank 0] 100%", "[rank 0] part", ""]
+
+
+def test_a_progress_bar_moves_and_stays_below_the_lines_that_come_meanwhile(capsys, monkeypatch):
+    monkeypatch.setattr("zerolab.runtime.output.REDRAW", 0)
+    output, seen = Output(), ""
+    steps = [
+        (0, b"\r 10%|#", ["[rank 0]  10%|#"]),
+        (0, b"\r 50%|#####", ["[rank 0]  50%|#####"]),
+        (1, b"\r 40%|####", ["[rank 0]  50%|#####"]),
+        (1, b"\n", ["[rank 1]  40%|####", "[rank 0]  50%|#####"]),
+        (1, b"a\n", ["[rank 1]  40%|####", "[rank 1] a", "[rank 0]  50%|#####"]),
+        (0, b"\r 9", ["[rank 1]  40%|####", "[rank 1] a", "[rank 0]  9"]),
+        (0, b"\r100%\n", ["[rank 1]  40%|####", "[rank 1] a", "[rank 0] 100%", ""]),
+    ]
+    for rank, data, expected in steps:
+        output.feed(rank, data)
+        seen += capsys.readouterr().out
+        assert screen(seen) == expected
+    output.finish()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_line_that_all_ranks_print_is_shown_once(capsys):
+    output = Output([0, 1, 2])
+    for rank in (2, 0, 1):
+        output.feed(rank, f"epoch 1\nloss {rank}\nepoch 2\n".encode())
+    output.finish()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "[ranks 0-2] epoch 1"
+    assert sorted(shown[1:-1]) == [f"[rank {rank}] loss {rank}" for rank in range(3)]
+    assert shown[-1] == "[ranks 0-2] epoch 2"
+
+
+def test_a_line_that_one_rank_alone_prints_first_keeps_the_others_together(capsys):
+    output = Output([0, 2])
+    output.feed(0, b"same\n")
+    output.feed(2, b"mine\nsame\n")
+    output.finish()
+    assert capsys.readouterr().out.splitlines() == ["[rank 2] mine", "[ranks 0, 2] same"]
+
+
+def test_a_line_that_the_others_do_not_print_is_not_held_for_long(capsys):
+    output = Output([0, 1])
+    output.feed(0, b"only rank 0\n")
+    assert capsys.readouterr().out == ""
+    time.sleep(HOLD * 1.5)
+    output.tick()
+    assert capsys.readouterr().out == "[rank 0] only rank 0\n"
+
+
+def test_in_a_stored_notebook_what_all_ranks_say_is_shown_once(capsys, monkeypatch):
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    output = Output([0, 1])
+    for rank, data in ((1, b"a\nb\n"), (0, b"a\n"), (0, b"b")):
+        output.feed(rank, data)
+    output.finish()
+    assert capsys.readouterr().out == "[ranks 0-1] a\n[ranks 0-1] b\n"
+
+
+@pytest.mark.parametrize("static", ["0", "1"])
+def test_what_goes_beyond_the_limit_is_counted_and_its_end_is_shown(capsys, monkeypatch, static):
+    monkeypatch.setenv("ZEROLAB_STATIC", static)
+    output = Output([0, 1])
+    line = b"x" * 99 + b"\n"
+    for _ in range(1000):
+        output.feed(1, line * 100)
+    output.feed(1, b"the end\n")
+    output.feed(0, b"and rank 0\n")
+    output.finish()
+    shown = capsys.readouterr().out.splitlines()
+    assert sum(map(len, shown)) < 1.1 * SHOWN
+    sentence = next(text for text in shown if "left out" in text)
+    left_out = int(re.search(r"\.\.\. ([\d,]+) bytes are left out here", sentence)[1].replace(",", ""))
+    assert abs(left_out - (100 * 100_000 - SHOWN // 2)) < 200_000
+    assert "[rank 1] the end" in shown
+    assert shown.index("[rank 1] the end") > shown.index(sentence)
+    assert "[rank 0] and rank 0" in shown
+
+
+@pytest.mark.slow
+def test_a_hundred_megabytes_of_prints_neither_block_nor_fill_memory(cluster, capsys):
+    def flood():
+        for _ in range(500):
+            os.write(1 + dist.get_rank(), (b"y" * 99 + b"\n") * 1000)
+        print("done")
+        return dist.get_rank()
+
+    before = psutil.Process().memory_info().rss
+    assert cluster.run(flood) == [0, 1]
+    assert psutil.Process().memory_info().rss - before < 30e6
+    shown = capsys.readouterr().out
+    assert len(shown) < 2 * SHOWN
+    assert shown.count("left out") == 2
+    assert {"[rank 0] done", "[rank 1] done"} <= set(shown.splitlines())
 
 
 def test_a_line_without_end_is_shown_in_pieces_and_bytes_that_are_no_text_do_no_harm(capsys):
@@ -74,4 +183,4 @@ def test_prints_before_an_error_are_shown(cluster, capsys):
     try:
         cluster.run(fail)
     except RuntimeError:
-        assert sorted(capsys.readouterr().out.splitlines()) == ["[rank 0] almost there", "[rank 1] almost there"]
+        assert capsys.readouterr().out.splitlines() == ["[ranks 0-1] almost there"]

@@ -163,6 +163,7 @@ class Call:
     def _take(self, limit: float) -> bool:
         """Take in what has arrived, waiting up to `limit` seconds for something; False if nothing came."""
         arrived = self._ranks.wait(limit)
+        self._output.tick()
         for pipe, member in arrived:
             try:
                 getattr(self, f"_take_{pipe}")(member)

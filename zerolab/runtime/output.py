@@ -1,49 +1,174 @@
-"""What the ranks print, shown by the kernel: whole lines, in order, each with its rank in front."""
+"""What the ranks print, shown by the kernel while they run: whole lines, in order, each with its rank in front."""
 
 import os
 import sys
+import time
+from collections import Counter, deque
+from collections.abc import Collection
+from typing import NamedTuple
 
 LONGEST_LINE = 1 << 16  # bytes; what goes on longer is shown in pieces
+SHOWN = 1_000_000  # bytes of all ranks together that one run shows; a browser has to draw them
+LAST = 2_000  # bytes of each rank that are shown of what came after
+HOLD = 0.1  # seconds that a line waits for the other ranks to say the same
+HELD = 200  # lines of a rank that wait so
+REDRAW = 0.1  # seconds between two states of a progress bar
+
+
+class _Line(NamedTuple):
+    text: str
+    time: float
+
+
+class _Rest:
+    """What a rank prints beyond its share: counted, and its end kept."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._end = b""
+
+    def add(self, data: bytes) -> None:
+        """Take what is not shown."""
+        self.nbytes += len(data)
+        self._end = (self._end + data)[-LAST:]
+
+    def lines(self, share: int) -> list[bytes]:
+        """The sentence that says what is missing, and the last lines."""
+        end = self._end if self.nbytes <= LAST else self._end.partition(b"\n")[2] or self._end
+        left_out = self.nbytes - len(end)
+        sentence = (
+            f"... {left_out:,} bytes are left out here: a run shows {share:,} bytes of each rank, and its last ones"
+        )
+        return [*([sentence.encode()] if left_out else []), *end.rstrip(b"\n").split(b"\n")]
 
 
 class Output:
-    """Shows lines as they come, or, with `ZEROLAB_STATIC=1`, all at once at the end and grouped by rank.
+    """Shows lines as they come; a line that all ranks print is shown once.
 
-    A stored notebook must come out the same each time it runs; which rank prints first does not.
+    With `ZEROLAB_STATIC=1` everything is shown at the end, grouped by rank: a stored notebook must come out the same
+    each time it runs, and which rank prints first does not. What goes beyond `SHOWN` is counted, not kept.
+
+    Args:
+        ranks: those that take part; lines that all of them print are grouped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Collection[int] = ()) -> None:
+        self._ranks = sorted(ranks)
+        self._share = SHOWN // max(1, len(self._ranks))
         self._tails: dict[int, bytes] = {}
+        self._taken: dict[int, int] = {}
+        self._rest: dict[int, _Rest] = {}
+        self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
+        self._said: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # what waits, counted
         self._held: dict[int, list[str]] | None = {} if os.environ.get("ZEROLAB_STATIC") == "1" else None
+        self._bar = ""  # the progress bar that is on the screen, below all lines
+        self._drawn = 0.0
 
     def feed(self, rank: int, data: bytes) -> None:
-        """Take what a rank wrote, and show the lines that are complete."""
+        """Take what a rank wrote, and show what is complete."""
+        room = self._share - self._taken.get(rank, 0)
+        if room <= 0 or rank in self._rest:
+            self._rest.setdefault(rank, _Rest()).add(data)
+            return
+        self._taken[rank] = self._taken.get(rank, 0) + len(data)
         *lines, tail = (self._tails.get(rank, b"") + data).split(b"\n")
         if len(tail) > LONGEST_LINE:
             lines, tail = [*lines, tail], b""
         self._tails[rank] = tail
-        self._show(rank, lines)
+        self._take(rank, lines)
+        self._draw_bar()
+
+    def tick(self) -> None:
+        """Show lines that have waited long enough for the other ranks. Called now and then."""
+        self._show_waiting(everything=False)
+        self._draw_bar()
 
     def finish(self) -> None:
-        """Show what is left: unfinished lines, and everything that was held back."""
+        """Show what is left: unfinished lines, everything that was held back, and what was left out."""
         for rank in sorted(self._tails):
             tail = self._tails.pop(rank)
-            self._show(rank, [tail] if tail else [])
+            self._take(rank, [tail] if tail else [])
+        self._show_waiting(everything=True)
+        for rank in sorted(self._rest):
+            self._write([rank], [_on_screen(line) for line in self._rest.pop(rank).lines(self._share)])
+        self._draw_bar()
         if self._held:
-            sys.stdout.write("".join(line for rank in sorted(self._held) for line in self._held[rank]))
+            same = len(self._held) == len(self._ranks) > 1 and len({tuple(held) for held in self._held.values()}) == 1
+            groups = [self._ranks] if same else [[rank] for rank in sorted(self._held)]
+            for ranks in groups:
+                sys.stdout.write("".join(f"{_label(ranks)} {line}\n" for line in self._held[ranks[0]]))
             self._held = {}
         sys.stdout.flush()
 
-    def _show(self, rank: int, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        shown = [f"[rank {rank}] {_as_on_screen(line)}\n" for line in lines]
-        if self._held is None:
-            sys.stdout.write("".join(shown))
+    def _take(self, rank: int, lines: list[bytes]) -> None:
+        texts = [_on_screen(line) for line in lines]
+        if self._held is None and len(self._ranks) > 1 and rank in self._waiting:
+            now = time.monotonic()
+            self._waiting[rank].extend(_Line(text, now) for text in texts)
+            self._said[rank].update(texts)
+            self._show_waiting(everything=False)
+        elif texts:
+            self._write([rank], texts)
+
+    def _show_waiting(self, *, everything: bool) -> None:
+        """Show what all ranks have said, and what not all of them will say."""
+        while any(self._waiting.values()):
+            heads = {rank: lines[0] for rank, lines in self._waiting.items() if lines}
+            if len(heads) == len(self._ranks) and len({head.text for head in heads.values()}) == 1:
+                self._write(self._ranks, [self._next(rank) for rank in self._ranks][:1])
+                continue
+            lonely = [rank for rank in heads if self._is_lonely(rank, heads[rank], everything=everything)]
+            if not lonely:
+                return
+            first = min(lonely, key=lambda rank: heads[rank].time)
+            self._write([first], [self._next(first)])
+
+    def _next(self, rank: int) -> str:
+        text = self._waiting[rank].popleft().text
+        said = self._said[rank]
+        said[text] -= 1
+        if not said[text]:
+            del said[text]
+        return text
+
+    def _is_lonely(self, rank: int, head: _Line, *, everything: bool) -> bool:
+        """Whether a line need not wait any longer: another rank says something else, or nothing for too long."""
+        if everything or len(self._waiting[rank]) > HELD or time.monotonic() - head.time > HOLD:
+            return True
+        return any(lines and head.text not in self._said[other] for other, lines in self._waiting.items())
+
+    def _write(self, ranks: list[int], texts: list[str]) -> None:
+        if self._held is not None:
+            self._held.setdefault(ranks[0], []).extend(texts)
         else:
-            self._held.setdefault(rank, []).extend(shown)
+            sys.stdout.write(self._without_bar() + "".join(f"{_label(ranks)} {text}\n" for text in texts))
+
+    def _draw_bar(self) -> None:
+        """Draw the progress bar of the lowest rank that has one; it stays below all lines."""
+        if self._held is not None:
+            return
+        rank = next((rank for rank in sorted(self._tails) if b"\r" in self._tails[rank]), None)
+        text = f"{_label([rank])} {_on_screen(self._tails[rank])}" if rank is not None else ""
+        if text == self._bar or (self._bar and text and time.monotonic() - self._drawn < REDRAW):
+            return
+        sys.stdout.write(self._without_bar() + text)
+        sys.stdout.flush()
+        self._bar, self._drawn = text, time.monotonic()
+
+    def _without_bar(self) -> str:
+        """What takes the bar off the screen: its line is written over with spaces."""
+        blank, self._bar = " " * len(self._bar), ""
+        return f"\r{blank}\r" if blank else ""
 
 
-def _as_on_screen(line: bytes) -> str:
+def _label(ranks: list[int]) -> str:
+    """`[rank 2]`, `[ranks 0-3]` or `[ranks 0, 2]`."""
+    if len(ranks) == 1:
+        return f"[rank {ranks[0]}]"
+    in_a_row = ranks == list(range(ranks[0], ranks[-1] + 1))
+    return f"[ranks {ranks[0]}-{ranks[-1]}]" if in_a_row else f"[ranks {', '.join(map(str, ranks))}]"
+
+
+def _on_screen(line: bytes) -> str:
     """A progress bar returns to the start of its line; what it wrote last is what one sees."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace")

@@ -64,7 +64,7 @@ class Ranks:
         for rank in chosen:
             with contextlib.suppress(OSError):  # it has died, and the call finds out how
                 self.members[rank].commands.send_bytes(message)
-        return Call(self, chosen, Output(), timeout).finish()
+        return Call(self, chosen, Output(chosen), timeout).finish()
 
     def are_all_alive(self) -> bool:
         """Whether no rank has ended."""
