@@ -5,7 +5,7 @@ bookkeeping would otherwise be in the seconds. The named terms come from the lay
 measured, so `state - formula - terms` is a real check, and it must be zero on every rank.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
@@ -65,6 +65,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
     precision: str = "fp32",
     device: str = "auto",
     progress: Callable[[str], None] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
 
@@ -80,6 +81,8 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
         progress: called with a sentence as each stage begins.
+        options: more keywords for every stage's engine, such as {"overlap": False}; zero3 also takes prefetch and
+            release_after_forward.
 
     Raises:
         ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
@@ -96,7 +99,8 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
             progress(f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})")
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
         with Cluster(world_size=world_size, device=device) as cluster:
-            training = partial(train, stage, model, feed, steps, device=cluster.device, precision=precision)
+            choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
+            training = partial(train, stage, model, feed, steps, **choice)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in foreign.FORMS))
             seconds = [median(run.seconds[1:]) for run in cluster.run(training)]
             rows.append(_row(recordings[stage], layouts, precision, max(seconds)))
@@ -132,12 +136,14 @@ def train(
     device: str,
     precision: str = "fp32",
     looked_into: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Training:
     """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's.
 
     `looked_into`: note at each update what the engine shows of its state, for a system whose layout is its own.
     """
-    engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
+    keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
+    engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, **keywords)
     losses, seconds = [], []
     with foreign.shown_at_updates(engine if looked_into else None) as shown:
         for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):

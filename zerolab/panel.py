@@ -10,9 +10,18 @@ from zerolab.lab import Comparison, compare
 from zerolab.models import RECIPES
 from zerolab.player.widget import Player
 
+OPTIONS = {
+    "overlap": ("reduce while backward goes on", theory.STAGES),
+    "prefetch": ("gather the next unit ahead", ("zero3",)),
+    "release_after_forward": ("release units after forward", ("zero3",)),
+}
+"""The engines' options that the panel offers: keyword, words, and the stages that have it. All are on by default."""
+
+STEPS = 4  # of the progress bar: ranks, training, drawing, done
+
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Stage, number of ranks, model, precision and steps by widget; Run trains and shows player and bars.
+    """Stage, ranks, model, precision, steps and the engine's options by widget; Run trains and shows player and bars.
 
     A second run stays beside the first: the bars stand next to each other, and the player shows both recordings on
     common axes. `runs` lists what ran, the latest last; at most two are shown.
@@ -25,12 +34,15 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.model = widgets.Dropdown(options=sorted(RECIPES), value="gpt-tiny", description="model")
         self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="precision")
         self.steps = widgets.IntSlider(2, 2, 6, description="steps")
+        self.options = {name: _box(text) for name, (text, _stages) in OPTIONS.items()}
         self.button = widgets.Button(description="Run", button_style="primary", icon="play")
-        self.progress = widgets.IntProgress(0, 0, 3, layout={"width": "160px"})
+        self.progress = widgets.IntProgress(0, 0, STEPS, layout={"width": "160px"})
         self.said = widgets.Label("Choose, then press Run.")
         self.shown = widgets.VBox()
         self.button.on_click(lambda _: self.run())
-        rows = [(self.stage,), (self.ranks, self.steps), (self.model, self.precision)]
+        self.stage.observe(self._offer, "value")
+        self._offer()
+        rows = [(self.stage,), (self.ranks, self.steps), (self.model, self.precision), tuple(self.options.values())]
         head = [widgets.HBox(row) for row in rows]
         super().__init__([*head, widgets.HBox([self.button, self.progress, self.said]), self.shown])
 
@@ -38,16 +50,35 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Trains what is chosen and shows it beside the run before; what goes wrong is said in the panel."""
         self.button.disabled = True
         try:
-            self._say(1, f"{self.stage.value} on {self.ranks.value} ranks: starting them and training ...")
-            choice = {"world_size": self.ranks.value, "model": self.model.value, "steps": self.steps.value}
-            self.runs.append(compare([self.stage.value], **choice, precision=self.precision.value, device="cpu"))
-            self._say(2, "drawing ...")
+            self._say(1, f"starting {self.ranks.value} ranks ...")
+            run = compare(
+                [self.stage.value],
+                world_size=self.ranks.value,
+                model=self.model.value,
+                steps=self.steps.value,
+                precision=self.precision.value,
+                device="cpu",
+                progress=lambda text: self._say(2, f"training {text} ..."),
+                options=self._chosen(),
+            )
+            self.runs.append(run)
+            self._say(3, "drawing ...")
             self._show()
-            self._say(3, str(self.runs[-1].rows[0]["stage"]) + " done; change something and run again to compare.")
+            self._say(STEPS, f"{self.stage.value} done; change something and run again to compare.")
         except (RuntimeError, ValueError) as error:
             self._say(0, str(error).splitlines()[0])
         finally:
             self.button.disabled = False
+
+    def _offer(self, *_: object) -> None:
+        """Only the options that the chosen stage has can be changed."""
+        for name, (_text, stages) in OPTIONS.items():
+            self.options[name].disabled = self.stage.value not in stages
+
+    def _chosen(self) -> dict[str, Any]:
+        """The engine's keywords for what is ticked; prefetch is a number of units there."""
+        open_to_choice = {name: box.value for name, box in self.options.items() if not box.disabled}
+        return {name: int(value) if name == "prefetch" else value for name, value in open_to_choice.items()}
 
     def _show(self) -> None:
         """The last two runs: bars of measured and formula, and the player on both."""
@@ -66,6 +97,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def __repr__(self) -> str:
         """The same text every time."""
         return f"explore: {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+
+
+def _box(text: str) -> Any:
+    return widgets.Checkbox(value=True, description=text, indent=False, layout={"width": "auto"})
 
 
 def explore() -> Explorer:

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab_folder(tmp_path_factory):
     """What the server shows: copies of the notebooks, and whatever a test puts beside them."""
     work = tmp_path_factory.mktemp("lab") / "work"
@@ -24,7 +24,7 @@ def lab_folder(tmp_path_factory):
     return work
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(lab_folder):
     """The address of a JupyterLab over copies of the notebooks; one server for all of them, ended afterwards.
 

@@ -15,6 +15,16 @@ CELLS = (
     "from zerolab import explore\nexplore()",
     'seen = []\nplayer.observe(lambda change: seen.append(change["new"]["index"]), "current")',
 )
+OF_ONES_OWN = """import torch, torch.distributed as dist
+from zerolab import Cluster
+def mine():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    model(torch.ones(2, 4)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+with Cluster(world_size=2, device="cpu") as cluster:
+    own = cluster.record(mine)
+own.play()"""
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}  # without it a dialog asks for one
 FRONT_ENDS = {"JupyterLab": "/lab/workspaces/player-{0}/tree/{0}.ipynb", "Notebook 7": "/notebooks/{0}.ipynb"}
 CONNECTED = """() => {
@@ -45,9 +55,13 @@ def stored(lab_folder):
     for stage in ("zero3", "ddp"):
         record(stage, 4, "gpt-tiny", 2, device="cpu").save(lab_folder / f"{stage}.json")
     for name in FRONT_ENDS:
-        cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+        own = [OF_ONES_OWN] if name == "JupyterLab" else []  # starting ranks takes seconds, so in one of the two
+        cells = [nbformat.v4.new_code_cell(source) for source in (*CELLS, *own)]
         notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, lab_folder / f"{slug(name)}.ipynb")
+
+
+in_lab = pytest.mark.parametrize("tab", ["JupyterLab"], indirect=True)
 
 
 def slug(name):
@@ -179,6 +193,30 @@ def test_two_recordings_side_by_side_keep_the_same_time(tab, player):
     assert both.count() == 2
     assert len(set(both.locator("h2").all_inner_texts())) == 2
     assert {state(both.nth(k))["theme"] for k in (0, 1)} == {state(player)["theme"]}
+
+
+@in_lab
+def test_a_loop_of_ones_own_shows_its_cell(tab, player):
+    own = tab.locator(".zl-player").last
+    own.scroll_into_view_if_needed()
+    place = own.evaluate(
+        "(root) => root.zerolabPlayer.events.find((e) => e.op === 'all_reduce' && e.parent === null)?.index"
+    )
+    own.evaluate("(root, place) => root.zerolabPlayer.goto(place)", place)
+    shown = state(own)["source"]
+    assert shown["label"] == "cell [5]"
+    assert shown["text"].strip() == "dist.all_reduce(parameter.grad)"
+    assert own.locator(".zl-lit").inner_text().strip() == shown["text"].strip()
+
+
+@in_lab
+def test_the_panel_runs_what_is_chosen_and_shows_it(tab, player):
+    run = tab.get_by_role("button", name="Run", exact=True).last
+    run.scroll_into_view_if_needed()
+    shown = tab.locator(".zl-player").count()
+    run.click()
+    tab.wait_for_function(f"() => document.querySelectorAll('.zl-player').length > {shown}", timeout=60_000)
+    assert tab.locator(".js-plotly-plot").count() >= 1
 
 
 def test_the_theme_follows_the_notebook(tab, player):

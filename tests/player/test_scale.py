@@ -2,11 +2,12 @@
 
 import io
 import os
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from showing import in_order, made_up, state, until
+from showing import changed, in_order, made_up, state, until
 from test_page import overlaps
 
 from zerolab.player import first_difference, page
@@ -104,8 +105,7 @@ def test_the_caption_at_the_peak_gives_its_terms(recording, show):
     rank = now["event"]["rank"]
     assert f"is at its peak, {now['peak'][rank]:,} bytes: activations " in now["caption"]
     assert "; formula 849 kB." in now["caption"]
-    sentence = tab.locator(".zl-caption").evaluate("(e) => [e.scrollHeight, e.clientHeight]")
-    assert sentence[0] <= sentence[1]
+    assert tab.locator(".zl-caption").evaluate("(e) => e.offsetHeight") == 54
 
 
 def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(recordings, show):
@@ -131,6 +131,37 @@ def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(reco
     tab.keyboard.press("t")
     assert len(set(tab.evaluate("window.zerolabPlayers.map((p) => p.palette.theme)"))) == 1
     assert first_difference(first, first) is None
+
+
+def test_zero3_and_fsdp2_part_where_fsdp2_keeps_the_root_for_backward(recordings, show):
+    first, second = recordings["zero3"], recordings["fsdp2"]
+    found = first_difference(first, second)
+    event = in_order(first)[found["events"][0]]
+    assert (event.step, event.phase, event.unit, event.category) == (1, "forward", "root", "parameters")
+    assert sum(stop - start for start, stop in event.spans) == 3104
+    tab = show(page(first, second), width=1400, height=1200)
+    assert "zero3: Rank" in tab.locator(".zl-difference").inner_text()
+    assert "released the parameters of root" in tab.locator(".zl-difference").inner_text()
+    tab.get_by_role("button", name="show it").click()
+    assert tab.evaluate("window.zerolabPlayers.map((p) => p.index)") == found["events"]
+
+
+def test_the_same_amount_of_other_elements_is_a_difference_too(recording):
+    def moved(event):
+        return replace(event, spans=((1, 3105),)) if event.spans == ((0, 3104),) else event
+
+    ranks = [replace(rank, events=tuple(map(moved, rank.events))) for rank in recording.ranks]
+    found = first_difference(recording, changed(recording, ranks=ranks))
+    assert in_order(recording)[found["events"][0]].spans == ((0, 3104),)
+
+
+def test_on_the_widest_screens_everything_grows_and_stays_sharp(recording, show):
+    tab = show(recording, "#event=400", width=3840, height=2160)
+    assert tab.evaluate(f"{PLAYER}.panes.timeline.pen.scale") == 2
+    assert tab.locator(".zl-player").bounding_box()["width"] == 3200
+    place = tab.locator(".zl-timeline .zl-layers").bounding_box()
+    tab.mouse.click(place["x"] + 2 * 500, place["y"] + 20)
+    assert tab.evaluate(f"Math.abs({PLAYER}.axis.x({PLAYER}.clock.time) - 500)") < 100
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

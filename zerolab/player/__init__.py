@@ -4,11 +4,15 @@
 widget alone needs anywidget, so it is imported on first use.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerolab.player.difference import first_difference
 from zerolab.player.page import frame, page
 from zerolab.player.payload import describe, payload
+
+if TYPE_CHECKING:
+    from zerolab.player.picture import still
+    from zerolab.player.widget import Player
 
 __all__ = ["Player", "describe", "first_difference", "frame", "page", "payload", "still"]
 

@@ -55,7 +55,7 @@ const WAITED_FOR = {
 function waited(model, event) {
   const of = event.parent === null ? event : model.event(event.parent);
   const what = of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : event.unit ?? words(event.op);
-  const lacking = of.unit && WAITED_FOR[of.op] ? `${WAITED_FOR[of.op](of.unit)} (${numbered(of)})` : what;
+  const lacking = of.unit && model.worldSize > 1 && WAITED_FOR[of.op] ? `${WAITED_FOR[of.op](of.unit)} (${numbered(of)})` : what;
   return `waited ${duration(event.end - event.start)} for ${lacking}.`;
 }
 

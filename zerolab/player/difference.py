@@ -9,34 +9,65 @@ from zerolab.recording.events import Event, RankRecording
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
-COMPARED = ("step", "op", "unit", "numel", "category", "spans")
+COMPARED = ("step", "op", "numel", "category")
 
 Pair = tuple[Event | None, Event | None]
 
 
 def _collectives(rank: RankRecording) -> list[Event]:
-    """A rank's collectives by their number, without the sends and receives that they consist of."""
+    """A rank's collectives by their number, without what they consist of, and without checks outside of the steps."""
     found = [event for event in rank.events if event.kind == "collective" and event.parent is None]
-    return sorted(found, key=lambda event: (event.number is None, event.number or 0, event.seq))
+    told = [event for event in found if event.step or event.unit]
+    return sorted(told, key=lambda event: (event.number is None, event.number or 0, event.seq))
 
 
 def _holds(rank: RankRecording) -> list[Event]:
-    """A rank's changes of ownership in the order in which they were written."""
-    return [event for event in rank.events if event.op == "hold"]
+    """A rank's changes of ownership as they were written; a part that goes away bit by bit counts as one change.
+
+    FSDP2 lets go of a unit parameter by parameter, which is no other ownership than letting go of it at once.
+    """
+    kept: list[Event] = []
+    for event in rank.events:
+        if event.op != "hold":
+            continue
+        before = kept[-1] if kept else None
+        same = before is not None and (before.unit, before.category) == (event.unit, event.category)
+        if before is not None and same and len(kept) > 1 and _amount(event) < _amount(before) and _shrinks(kept):
+            kept[-1] = event
+        else:
+            kept.append(event)
+    return kept
 
 
-def _same(one: Event | None, other: Event | None) -> bool:
-    """Whether two events did the same; times, sizes in memory and lines of source do not count."""
+def _shrinks(kept: list[Event]) -> bool:
+    """Whether the last change of ownership already made its unit smaller than the change before it of that unit."""
+    last = kept[-1]
+    earlier = [e for e in kept[-3:-1] if (e.unit, e.category) == (last.unit, last.category)]
+    return bool(earlier) and _amount(last) < _amount(earlier[-1])
+
+
+def _amount(event: Event) -> int:
+    """How many elements are held."""
+    return sum(stop - start for start, stop in event.spans or ())
+
+
+def _same(one: Event | None, other: Event | None, *, exactly: bool) -> bool:
+    """Whether two events did the same; times, sizes in memory and lines of source do not count.
+
+    `exactly`: also the same elements, not only as many. Collectives of systems that name no unit match any unit.
+    """
     if one is None or other is None:
         return one is other
-    return all(getattr(one, name) == getattr(other, name) for name in COMPARED)
+    units_agree = one.unit == other.unit or (one.kind == "collective" and None in {one.unit, other.unit})
+    held = one.spans == other.spans if exactly else _amount(one) == _amount(other)
+    return units_agree and held and all(getattr(one, name) == getattr(other, name) for name in COMPARED)
 
 
-def _differences(first: RankRecording, second: RankRecording) -> Iterator[Pair]:
+def _differences(first: RankRecording, second: RankRecording, *, exactly: bool) -> Iterator[Pair]:
     """The first pair that differs among a rank's collectives, and the first among its holdings."""
     for events in (_collectives, _holds):
         pairs = zip_longest(events(first), events(second))
-        different = next((pair for pair in pairs if not _same(*pair)), None)
+        different = next((pair for pair in pairs if not _same(*pair, exactly=exactly)), None)
         if different:
             yield different
 
@@ -55,14 +86,18 @@ def first_difference(first: "Recording", second: "Recording") -> dict[str, objec
 
     A place is one in the player's order, and None where one recording had nothing more.
 
-    Compared are, rank by rank, the collectives in their order (kind, unit, elements) and what was held in its order;
-    of several differences the one that came earliest in a training step wins.
+    Compared are, rank by rank, the collectives in their order (kind, unit, elements) and what was held in its order; of
+    several differences the one that came earliest in a training step wins. Two that differ nowhere in how much they
+    held or sent may still have held other elements: FSDP2 cuts every parameter, ZeRO a unit's flat.
     """
-    found = []
+    found: list[tuple[Pair, int]] = []
     others = {rank.rank: rank for rank in second.ranks}
-    for rank in first.ranks:
-        if rank.rank in others:
-            found += [(pair, rank.rank) for pair in _differences(rank, others[rank.rank])]
+    for exactly in (False, True):
+        for rank in first.ranks:
+            if rank.rank in others:
+                found += [(pair, rank.rank) for pair in _differences(rank, others[rank.rank], exactly=exactly)]
+        if found:
+            break
     if not found:
         return None
     pair, number = min(found, key=lambda entry: min((e.step, e.t_end) for e in entry[0] if e is not None))

@@ -51,6 +51,7 @@ export function startPage() {
   const host = document.getElementById("zerolab-player");
   document.body.classList.toggle("zl-still", options.still);
   if (options.slides) slides();
+  else if (!options.still) enlarge();
   // The page is the player's alone, so its keys work wherever the focus is.
   const player = mount(host, payload, { ...options, keyboard: document.body, changed: remember });
   if (!player) return;
@@ -66,6 +67,12 @@ const SLIDE_WIDTH = 1440;
 function slides() {
   window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / (SLIDE_WIDTH * 9 / 16));
   document.body.classList.add("zl-slides");
+  document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
+}
+
+/** On very wide screens everything grows; the canvases are told, because `zoom` alone would only blow up their pixels. */
+function enlarge() {
+  window.zerolabScale = window.innerWidth >= 3200 ? 2 : window.innerWidth >= 2400 ? 1.5 : 1;
   document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
 }
 

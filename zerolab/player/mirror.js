@@ -6,16 +6,6 @@ import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
 import { MOST_ROWS } from "./rows.js";
 
-/** Elements of a category that a rank holds, over all units. */
-function elements(model, rank, category, index) {
-  let sum = 0;
-  for (const unit of model.units) {
-    const spans = model.held(rank, category, unit.name, index);
-    for (let k = 0; k < spans.length; k += 2) sum += spans[k + 1] - spans[k];
-  }
-  return sum;
-}
-
 /** So many events before and after the current one are told in words; all of them would be a page of 20,000 sentences. */
 const AROUND = 10;
 
@@ -45,9 +35,10 @@ export class Mirror {
       const rank = this.ranks[place];
       const live = model.live(rank, index);
       const total = live && Object.values(live).reduce((sum, value) => sum + value, 0);
-      const values = [...STATE.map((category) => elements(model, rank, category, index)), total];
+      const values = [...STATE.map((category) => model.heldElements(rank, category, index)), total];
       values.forEach((value, k) => {
-        cells[k].textContent = value === null ? "not recorded" : exact(value);
+        const text = value === null ? "not recorded" : exact(value);
+        if (cells[k].textContent !== text) cells[k].textContent = text; // writing the same again would still cost a layout
       });
     });
   }

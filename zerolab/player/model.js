@@ -129,6 +129,14 @@ export class Model {
     return this.holds.get(`${rank}:${category}:${unit}`) ?? NOTHING;
   }
 
+  /** Elements of a category that `rank` holds after event `i`, over all units. */
+  heldElements(rank, category, i) {
+    this.totals ??= this.#totals();
+    const { at, sums } = this.totals.get(`${rank}:${category}`) ?? { at: [], sums: [] };
+    const last = lastAtMost(at, i);
+    return last < 0 ? 0 : sums[last];
+  }
+
   /** The last event that had ended by time `t`; the first event before any has. */
   at(t) {
     return Math.max(0, lastAtMost(this.columns.t_end, t));
@@ -217,6 +225,29 @@ export class Model {
       holds.get(key).spans.push(columns.spans[i] ? payload.spans[columns.spans[i] - 1] : []);
     }
     return holds;
+  }
+
+  /** Running sums of what is held, so that a moment's sum is looked up instead of added over all units. */
+  #totals() {
+    const changed = new Map();
+    for (const [key, { at, spans }] of this.holds) {
+      const place = key.slice(0, key.indexOf(":", key.indexOf(":") + 1));
+      if (!changed.has(place)) changed.set(place, []);
+      let before = 0;
+      at.forEach((i, k) => {
+        let now = 0;
+        for (let edge = 0; edge < spans[k].length; edge += 2) now += spans[k][edge + 1] - spans[k][edge];
+        changed.get(place).push([i, now - before]);
+        before = now;
+      });
+    }
+    const totals = new Map();
+    for (const [place, list] of changed) {
+      list.sort((a, b) => a[0] - b[0]);
+      let sum = 0;
+      totals.set(place, { at: list.map(([i]) => i), sums: list.map(([, more]) => (sum += more)) });
+    }
+    return totals;
   }
 
   #windows() {

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerolab.player import browser
+from zerolab.player.browser import chromium as browser
 from zerolab.player.page import page
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def still(
 
     shown = moment(recording) if event is None else event
     options = f"#still&theme={theme}&event={shown + 1}{'' if text else '&text=off'}"
-    with tempfile.TemporaryDirectory() as folder, browser.chromium(chromium) as started:
+    with tempfile.TemporaryDirectory() as folder, browser(chromium) as started:
         file = Path(folder, "player.html")
         file.write_text(page(recording), encoding="utf-8")
         tab = started.new_page(viewport={"width": WIDTH, "height": 900})

@@ -1,8 +1,8 @@
 // What the panes with one row per rank have in common: how high a row is, its name, and what it says when it is empty.
 
-/** Heights for `ranks` rows of `lines` lines each: as high as `best`, lower the more ranks there are. */
+/** Heights for `ranks` rows of `lines` lines each: as high as `best` for four, lower for more, higher for fewer. */
 export function rowHeights(ranks, lines, best, gap) {
-  const crowded = ranks > 4 ? Math.max(0.2, 4 / ranks) : 1;
+  const crowded = Math.max(0.2, Math.min(1.75, 4 / Math.max(1, ranks)));
   const line = Math.max(2, Math.round(best * crowded));
   const space = Math.max(2, Math.round(gap * crowded));
   return { line, row: line * lines + (lines - 1) * 2, pitch: line * lines + (lines - 1) * 2 + space };

@@ -19,6 +19,9 @@ import { Transport, drag } from "./transport.js";
 /** Badges beyond this many are counted instead of listed. */
 const MOST_BADGES = 4;
 
+/** Ranks times units beyond which what the panes show is told of one rank alone. */
+const MOST_TOLD = 512;
+
 /** Builds the player's elements into `host` and gives them, and the panes, to the player. */
 export function build(player, host) {
   const { model, options } = player;
@@ -136,8 +139,8 @@ export function tell(player) {
   const source = cause && model.payload.sources[cause.source];
   const ranks = Array.from({ length: model.worldSize }, (_, rank) => rank);
   const held = (rank, category) => Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
-  // Of many ranks only those that have a row are told, so that a notebook is not sent a thousand.
-  const told = ranks.length > 64 ? new Set(model.rows.map((row) => row.rank)) : null;
+  // Of many ranks or units only the event's rank is told, so that a notebook is not sent thousands of lists.
+  const told = ranks.length * model.units.length > MOST_TOLD ? new Set([event?.rank]) : null;
   return {
     index,
     events: model.count,

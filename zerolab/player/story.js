@@ -45,7 +45,7 @@ export class Story {
       else if (step && (phase === "backward" || phase === "reduce")) act = "backward";
       else if (step && phase === "step" && act !== "share") act = "update";
       else if (step && phase === "gather" && act === "update") act = "share";
-      this.acts[i] = act;
+      this.acts[i] = step && !columns.step[i] && phase === "setup" ? "aside" : act;
     }
   }
 
@@ -78,12 +78,13 @@ export class Story {
   }
 
   #alone(act) {
-    const name = { setup: "Before the first step", forward: "Forward", backward: "Backward, last unit first", update: "Update", share: "After the update" }[act];
+    const name = { aside: "Aside from the training step", setup: "Before the first step", forward: "Forward", backward: "Backward, last unit first", update: "Update", share: "After the update" }[act];
     return `${name}: this rank is alone, holds everything, and has nobody to send to.`;
   }
 
   #text(act) {
     const { parts, sent, released } = this;
+    if (act === "aside") return "Aside from the training step: the ranks send each other something that is no part of a unit, such as a check that all do the same.";
     const part = `1/${this.model.worldSize}`;
     const does = (...ops) => ops.some((op) => sent[act]?.has(op));
     if (act === "setup") {
