@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerolab import Cluster, facts
+from zerolab import Cluster, facts, reveal
 from zerolab.facts.evidence import verdict
 from zerolab.facts.mistakes import ceiling_spans, how_an_unknown_name_fails, how_import_fails
 
@@ -119,12 +119,26 @@ def test_what_is_printed_is_the_same_on_other_ranks(evidence):
     assert str(again) == str(facts.claims(evidence, *numbers))
 
 
-def test_two_ranks_bear_out_the_same_verdicts():
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_other_numbers_of_ranks_bear_out_the_same_verdicts(world_size):
     numbers = 4, 5, 6, 7, 12, 13, 14, 20, 21
-    with Cluster(world_size=2, device="cpu") as cluster:
+    with Cluster(world_size=world_size, device="cpu") as cluster:
         rows = facts.claims(facts.Evidence(cluster), *numbers)
-    assert "2 copies under DDP, 1 under ZeRO-1" in rows[4]["measured"]
+    assert f"{world_size} copies under DDP, 1 under ZeRO-1" in rows[4]["measured"]
     assert all(row["verdict"] != "not confirmed here" for row in rows)
+
+
+def test_the_guess_of_notebook_12_is_put_beside_the_shards_two_blocks_and_the_root(evidence, capsys):
+    recording = evidence.recording("zero3")
+    sizes = {unit.name: unit.numel for unit in recording.units}
+    whole = sizes["root"] + 2 * sizes["blocks.0"]  # one in use, and the next one on its way
+    reveal("12-zero3-whole", 50, recording)
+    assert f"measured  {100 * (1 / 4 + whole / sum(sizes.values())):.2f} % of the parameters" in capsys.readouterr().out
+
+
+def test_one_rank_is_refused_because_it_sends_nothing():
+    with Cluster(world_size=1, device="cpu") as cluster, pytest.raises(ValueError, match="one rank sends nothing"):
+        facts.Evidence(cluster)
 
 
 def test_a_number_that_no_claim_has_is_told():

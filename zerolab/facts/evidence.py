@@ -44,9 +44,13 @@ class Evidence:
 
     Args:
         cluster: the ranks to ask; what is printed speaks of their number. Open until the last question.
+
+    Raises ValueError for a cluster of one rank, which sends nothing.
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        if cluster.world_size < 2:
+            raise ValueError("one rank sends nothing and shares nothing: make a Cluster of 2 ranks or more")
         self.cluster = cluster
         self.world_size = cluster.world_size
         self._kept: dict[Any, Any] = {}
@@ -55,7 +59,7 @@ class Evidence:
         """`train(stage, **options)` on the ranks, recorded."""
         # Options such as units=[] cannot be hashed; what they look like says as much.
         key = (str(stage), *sorted((name, repr(value)) for name, value in options.items()))
-        return self._once(key, lambda: self.cluster.record(train, stage, **options))
+        return self._once(key, lambda: self.cluster.record(train, stage, device=self.cluster.device, **options))
 
     def answers(self, question: Callable[..., Answer], *arguments: Any) -> list[Answer]:
         """What each rank answers to `question(*arguments)`."""
@@ -76,17 +80,19 @@ class Evidence:
         return kept
 
 
-def train(stage: str | type[Engine], micro_batches: int = 1, **options: Any) -> list[float]:
+def train(stage: str | type[Engine], micro_batches: int = 1, *, device: str = "cpu", **options: Any) -> list[float]:
     """Runs inside a rank: two steps of AdamW on `gpt-tiny` under `stage`; returns the rank's losses.
 
     Args:
         stage: a key of `ENGINES`, or an engine.
         micro_batches: backward passes before each update; their gradients add up.
+        device: where the model and its batches lie, "cpu" or "cuda".
         **options: of the engine.
     """
     engine_cls = ENGINES[stage] if isinstance(stage, str) else stage
-    engine = engine_cls(models.build(MODEL), torch.optim.AdamW, lr=1e-3, **options)
-    batches = iter(models.batches(MODEL, dist.get_world_size(), dist.get_rank(), STEPS * micro_batches))
+    engine = engine_cls(models.build(MODEL).to(device), torch.optim.AdamW, lr=1e-3, **options)
+    every = models.batches(MODEL, dist.get_world_size(), dist.get_rank(), STEPS * micro_batches)
+    batches = ((inputs.to(device), targets.to(device)) for inputs, targets in every)
     losses = []
     for _ in range(STEPS):
         for _ in range(micro_batches - 1):
@@ -111,9 +117,13 @@ def bytes_a_parameter(recording: Recording, category: str | None = None) -> floa
 
 
 def passes(recording: Recording) -> float:
-    """How often the last step moved the model: bytes that rank 0 sent, in units of 4 (N-1)/N Ψ bytes."""
+    """How often the last step moved the model: bytes that rank 0 sent, in units of 4 (N-1)/N Ψ bytes.
+
+    To three decimals: where N does not divide a unit, its padding travels, too.
+    """
     sent: Any = recording.ranks[0].meta["logical_bytes"]
-    return float(sent[-1] / (theory.traffic_bytes("ddp", num_params(recording), recording.world_size) / 2))
+    one = theory.traffic_bytes("ddp", num_params(recording), recording.world_size) / 2
+    return round(float(sent[-1] / one), 3)
 
 
 def most(recording: Recording, category: str) -> int:
@@ -124,10 +134,13 @@ def most(recording: Recording, category: str) -> int:
 
 
 def copies(recording: Recording, category: str) -> float:
-    """How many copies of the model's `category` the ranks hold together, by the spans that they held last."""
+    """How many copies of the model's `category` the ranks hold together, by the spans that they held last.
+
+    To three decimals, because of padding.
+    """
     held: dict[tuple[int, str | None], int] = {}
     for event in recording.events:
         if event.op == "hold" and event.category == category and event.step:
             # An event of ownership says all that the rank holds of the unit from then on, so the last one counts.
             held[event.rank, event.unit] = sum(stop - start for start, stop in event.spans or ())
-    return sum(held.values()) / num_params(recording)
+    return round(sum(held.values()) / num_params(recording), 3)

@@ -1,5 +1,6 @@
 """Claims about what ranks send, how long that takes, and in what order they work."""
 
+from math import isclose
 from typing import Any
 
 from zerolab import theory
@@ -101,10 +102,10 @@ def broadcasts(evidence: Evidence) -> Fact:
         claim="in forward each GPU broadcasts its shard",
         where=N1N,
         measured=f"a step gathers {len(gathers)} times, always by {', '.join(ops)}; of each unit "
-        f"{'every rank' if all_alike else 'rank 0'} sends {share:g} of the bytes",
+        f"{'every rank' if all_alike else 'rank 0'} sends {share:.3g} of the bytes",
         verdict=verdict(
             "false: it is an all-gather, all send at once",
-            borne_out=ops == ["all_gather"] and share == 1 - 1 / recording.world_size and all_alike,
+            borne_out=ops == ["all_gather"] and isclose(share, 1 - 1 / recording.world_size) and all_alike,
         ),
         how="collectives in the recording of zero3",
     )
