@@ -1,6 +1,7 @@
 # make lab    opens the first lesson               make test   runs everything that is tested
 # make env    makes or updates .venv/              make check  lint, types and quick tests, under two minutes
 # make bench  measures the speeds we promise       make notebooks  writes the outputs stored in notebooks/
+# make soak   a thousand runs, one in twenty with a fault, and what is left behind
 #
 # TORCH=cpu|cuda|system chooses torch, PYTHON=python3.12 the Python; both only when .venv/ is made.
 
@@ -12,7 +13,7 @@ SWITCH := $(if $(filter command environment,$(firstword $(origin PYTHON))),--swi
 comma := ,
 EXTRAS := lab,test$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
 
-.PHONY: env lab check test bench notebooks lint
+.PHONY: env lab check test bench soak notebooks lint
 
 env:
 	@"$(PYTHON)" -c "" 2>/dev/null || { echo "make env: '$(PYTHON)' is not a Python that starts; zerolab needs 3.11 to 3.13: apt install python3 python3-venv, or choose one: make env PYTHON=python3.12" >&2; exit 1; }
@@ -34,6 +35,9 @@ test: lint
 
 bench: env
 	$(ENV)/python tests/bench/run.py
+
+soak: env
+	$(ENV)/python tests/soak/soak.py
 
 notebooks: env
 	$(ENV)/python tools/notebooks.py
