@@ -121,8 +121,12 @@ def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(reco
     assert f"First difference, on rank {found['rank']}" in tab.locator(".zl-difference").inner_text()
     tab.get_by_role("button", name="show it").click()
     assert tab.evaluate("window.zerolabPlayers.map((p) => p.index)") == found["events"]
-    early = next(place for place, event in enumerate(in_order(first)) if event.step == 1) + 10
-    tab.evaluate(f"{PLAYER}.goto({early})")  # well before the shorter of both steps ends, where that one waits
+    middle = tab.evaluate("""() => {
+      const steps = window.zerolabPlayers.map((p) => p.model.windows.find((w) => w.step === 1));
+      const half = Math.min(...steps.map((w) => w.t1 - w.t0)) / 2; // well before the shorter step ends, where it waits
+      return window.zerolabPlayers[0].model.at(steps[0].t0 + half);
+    }""")
+    tab.evaluate(f"{PLAYER}.goto({middle})")
     since = "window.zerolabPlayers.map((p) => p.clock.time - p.model.windowOf(p.index).t0)"
     step = "window.zerolabPlayers.map((p) => p.model.windowOf(p.index).step)"
     assert len(set(tab.evaluate(step))) == 1
