@@ -1,10 +1,7 @@
-"""What would give wrong numbers is refused, with a sentence; and options go together."""
-
-import itertools
+"""What would give wrong numbers is refused, with a sentence."""
 
 import pytest
 import torch
-from awkward import batch, distance, loss_fn, make, shard_of
 from torch import nn
 
 from zerolab import RankError
@@ -157,80 +154,3 @@ def test_a_model_that_is_bf16_already_gets_fp32_masters_too(clusters, stage):
         return {value.dtype for value in [*states, *engine.state_dict().values()]}
 
     assert clusters(2).run(dtypes) == [{torch.float32}] * 2
-
-
-COMBINATIONS = [
-    dict(zip(("overlap", "offload", "clip", "micro"), values, strict=True))
-    for values in itertools.product((True, False), (True, False), (True, False), (1, 2))
-]
-
-
-def _train(stage, path, options):
-    """Three steps with all that the options ask for; saved and loaded in between."""
-    import torch.distributed as dist
-
-    keywords = {"overlap": options["overlap"], "offload": options["offload"]} if stage else {}
-    groups = [(lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})]
-    make_engine = lambda: ENGINES[stage](  # noqa: E731
-        make(("blocks.1",)), torch.optim.SGD, param_groups=groups, lr=0.1, momentum=0.9, weight_decay=0.1, **keywords
-    )
-    engine = make_engine()
-    for step in range(3):
-        for micro in range(options["micro"]):
-            rows = [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(10 * step + micro)]
-            if micro < options["micro"] - 1:
-                with engine.accumulate():
-                    engine.training_step(*rows, loss_fn)
-            else:
-                engine.backward(loss_fn(engine.model(rows[0]), rows[1]))
-        if options["clip"]:
-            engine.clip_grad_norm_(0.1)
-        engine.step()
-        if step == 1:
-            engine.save(path)
-            engine = make_engine()
-            engine.load(path)
-    return engine.state_dict()
-
-
-def _train_alone(options):
-    model = make(("blocks.1",))
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(
-        [
-            {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
-            {"params": [p for p in trainable if p.ndim > 1]},
-        ],
-        lr=0.1,
-        momentum=0.9,
-        weight_decay=0.1,
-    )
-    for step in range(3):
-        for micro in range(options["micro"]):
-            tokens, targets = batch(10 * step + micro)
-            loss_fn(model(tokens), targets).backward()
-        model.unused.grad = torch.zeros_like(model.unused)
-        if options["clip"]:
-            nn.utils.clip_grad_norm_(trainable, 0.1)
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.state_dict()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_options_go_together_overlap_offload_clipping_accumulation_groups_and_checkpoints(
-    clusters, tmp_path, world_size
-):
-    def all_of_them():
-        import torch.distributed as dist
-
-        return [
-            _train(stage, str(tmp_path / f"{stage}-{dist.get_world_size()}"), options)
-            for stage in STAGES
-            for options in COMBINATIONS
-        ]
-
-    expected = [_train_alone(options) for _ in STAGES for options in COMBINATIONS]
-    for states in clusters(world_size).run(all_of_them):
-        assert max(distance(state, reference) for state, reference in zip(states, expected, strict=True)) <= 1e-6
