@@ -78,14 +78,14 @@ class Passes:
         return known[1] if known is not None and known[0]() is module else None
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return  # activation checkpointing runs it again within backward
         name = self._name(module)
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
             self._learn(module)
             name = ROOT
-        if torch._C._current_graph_task_id() != -1:
-            return  # activation checkpointing runs it again within backward
         if self._running and self._running[0][0] is module:
             self._running.clear()  # the last forward has raised
         if not self._running:
