@@ -43,7 +43,7 @@ class Kernel:
 
     def finish_cell(self, cell, timeout=30):
         """What the cell printed, and its error if it had one."""
-        printed, error = "", None
+        printed, error, self.displayed = "", None, []
         deadline = time.monotonic() + timeout
         while True:
             message = self.client.get_iopub_msg(timeout=max(0.01, deadline - time.monotonic()))
@@ -54,6 +54,7 @@ class Kernel:
                 printed += content["text"]
             elif kind in ("execute_result", "display_data"):
                 printed += content["data"]["text/plain"] + "\n"
+                self.displayed.append(content["data"])
             elif kind == "error":
                 error = content
             elif kind == "status" and content["execution_state"] == "idle":
@@ -76,6 +77,12 @@ class Kernel:
     @property
     def pid(self):
         return self.manager.provisioner.pid
+
+    def close_the_tab(self):
+        self.client.stop_channels()
+
+    def open_it_again(self):
+        self._connect()
 
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 import contextlib
 import linecache
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ class Cells:
     def _edited(self) -> list[str]:
         """All of the learner's modules if one has changed: they may hold each other's old functions."""
         now = _own_modules()
-        changed = any(name in self._versions and self._versions[name] != version for name, version in now.items())
+        changed = any(name in self._versions and _differs(self._versions[name], now[name]) for name in now)
         self._versions = now
         return list(now) if changed else []
 
@@ -68,6 +69,11 @@ def _own_modules() -> dict[str, object]:
         if name != "__main__" and isinstance(filename, str) and sources.is_own(filename):
             versions[name] = _modified(filename) if reloads else _spec(module)
     return versions
+
+
+def _differs(before: object, now: object) -> bool:
+    """Specs are told apart by identity: one that was made anew equals the old one."""
+    return before is not now if isinstance(now, ModuleSpec) else before != now
 
 
 def _spec(module: ModuleType) -> object:

@@ -87,12 +87,14 @@ class CollectiveHang(RankError):
 
     mismatches: Sequence[str] = ()
     drawing: WaitsFor | None = None
+    _is_drawn = False
 
     def _render_traceback_(self) -> list[str]:
         """For IPython: the picture goes before the message, as a display of its own."""
-        if self.drawing is not None:
+        if self.drawing is not None and not self._is_drawn:  # IPython asks twice for one error
             from IPython.display import display
 
+            self._is_drawn = True
             display(self.drawing)
         return super()._render_traceback_()
 
