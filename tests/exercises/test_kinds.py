@@ -1,0 +1,303 @@
+"""Exercises of every kind: whatever a learner writes is answered in words, and what is only luck does not pass."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab import check
+from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
+from zerolab.engines.engine import Engine
+from zerolab.exercises import FunctionTargets, RankTargets, TrainingTargets, hole
+from zerolab.exercises.harness import checking
+from zerolab.exercises.harness.exercise import Exercise
+from zerolab.exercises.harness.plain import describe, plain, same
+
+# --- one small exercise of each kind, from which the tests take what they need -------------------------------------
+
+
+def double(number):
+    return 2 * number
+
+
+def mean_of_all(flat):
+    all_reduce(flat).wait()
+    return flat / dist.get_world_size()
+
+
+def by_units(units, backwards, optimizer_cls, rank, world_size):
+    shards = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(shards)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient).wait()
+            shards[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for shard in shards:
+            shard.grad = None
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def gathered_units(units, batches, optimizer_cls, rank, world_size):
+    shards = [unit.parameters.chunk(world_size)[rank].clone() for unit in units]
+    optimizer = optimizer_cls(shards)
+    for inputs, loss_gradient in batches:
+        outputs = inputs
+        for unit in units:
+            outputs = unit.forward(outputs)
+            unit.release()
+        output_gradient = loss_gradient(outputs)
+        for unit in reversed(units):
+            output_gradient, _ = unit.backward(output_gradient)
+    return optimizer
+
+
+class OwnStage(Engine):
+    stage = "zero1"
+
+    def own(self, flat):
+        return flat.part(flat.whole)
+
+    def reduce(self, flat, gradient):
+        return reduce_scatter(gradient, name=flat.layout.name)
+
+    def keep(self, flat, gradient):
+        flat.mean = flat.part(gradient).div_(self.world_size)
+
+    def publish(self):
+        for exchange in [all_gather(flat.whole, name=flat.layout.name) for flat in self.trainable]:
+            exchange.wait()
+
+
+def draw_flats(dice, world_size):
+    numbers = np.random.default_rng(dice.randrange(1000))
+    return [(numbers.standard_normal(100 * world_size).astype(np.float32),) for _ in range(world_size)]
+
+
+STAGE = {"returns": "the optimizer", "collectives": ("reduce_scatter", "all_gather"), "world_sizes": (2,)}
+KINDS = {
+    "function": (double, "double it", FunctionTargets(draw=lambda dice: {"number": dice.randrange(1, 99)})),
+    "ranks": (
+        mean_of_all,
+        "take the mean",
+        RankTargets(
+            draw=draw_flats,
+            wanted=lambda arguments, _rank: torch.from_numpy(sum(flat for (flat,) in arguments)) / len(arguments),
+            scratch=lambda arguments, _world_size: arguments[0].nbytes,
+            world_sizes=(2,),
+        ),
+    ),
+    "backward": (
+        by_units,
+        "reduce each unit",
+        TrainingTargets(stage="zero2", shape="backward", shards=("gradients", "optimizer_state"), **STAGE),
+    ),
+    "units": (
+        gathered_units,
+        "gather each unit",
+        TrainingTargets(stage="zero3", shape="units", shards=("parameters", "gradients", "optimizer_state"), **STAGE),
+    ),
+    "engine": (
+        OwnStage,
+        {"own": "a", "reduce": "b", "keep": "c", "publish": "d"},
+        TrainingTargets(stage="zero1", shape="engine", shards=("optimizer_state",), **STAGE),
+    ),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def _exercises(monkeypatch):
+    """Has `check` know the exercises above, each by the name of its kind."""
+
+    def load(kind):
+        solution, what, targets = KINDS[kind]
+        return Exercise(kind, kind, "", what, "", "", solution, (), targets, ())
+
+    monkeypatch.setattr(checking, "load", load)
+
+
+def answer_of(kind, body):
+    """An answer that fits the kind's signature and does what `body` does; of a class its method `own`."""
+    if kind == "engine":
+        return type("Own", (OwnStage,), {"own": lambda self, flat: body()})  # noqa: ARG005
+    arguments = {"function": "number", "ranks": "flat"}.get(kind, "a, b, c, d, e")
+    return eval(f"lambda {arguments}: body()", {"body": body})  # noqa: S307  (the text is this line's)
+
+
+# --- what is right -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "units"])
+def test_a_right_answer_passes(kind):
+    attempt = check(kind, KINDS[kind][0], seed=1)
+    assert attempt.passed, str(attempt)
+
+
+def test_what_a_plain_function_gave_is_shown_in_a_table():
+    attempt = check("function", double, seed=1)
+    table = attempt.play()
+    assert all(row["yours"] == row["right"] == 2 * row["number"] for row in table)
+    assert len(table) == 12
+
+
+# --- what is not ---------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_what_raises_is_told_with_its_words(kind):
+    def broken():
+        raise KeyError("no such thing here")
+
+    assert "no such thing here" in refused(kind, answer_of(kind, broken))
+
+
+@every_kind
+def test_what_kills_its_process_is_told(kind):
+    assert "ended with exit code 3" in refused(kind, answer_of(kind, lambda: os._exit(3)))
+
+
+@every_kind
+def test_what_never_ends_is_ended_and_told(kind, monkeypatch):
+    monkeypatch.setattr(checking, "ANSWER_SECONDS", 1.0)
+
+    def forever():
+        while True:
+            pass
+
+    assert "did not finish in 1 seconds" in refused(kind, answer_of(kind, forever))
+
+
+@pytest.mark.parametrize("kind", ["function", "ranks"])
+def test_a_function_that_returns_nothing_is_told(kind):
+    assert f"`{KINDS[kind][0].__name__}` returned nothing" in refused(kind, answer_of(kind, lambda: None))
+
+
+@every_kind
+def test_what_cannot_be_called_is_told_before_anything_runs(kind, capsys):
+    attempt = check(kind, 7)
+    assert not attempt.ran
+    expected = "the class `OwnStage` itself" if kind == "engine" else "the function `"
+    assert expected in capsys.readouterr().out
+
+
+@every_kind
+def test_an_open_hole_runs_nothing(kind, capsys):
+    def body():
+        return hole("write this")
+
+    answer = type("Own", (OwnStage,), {"own": body}) if kind == "engine" else body
+    assert not check(kind, answer).ran
+    assert capsys.readouterr().out == 'The hole "write this" is still open: nothing was run.\n'
+
+
+def test_a_method_that_is_missing_or_does_not_fit_is_named(capsys):
+    fewer = type("Own", (), {"own": OwnStage.own, "reduce": OwnStage.reduce, "keep": lambda _self: None})
+    assert not check("engine", fewer).ran
+    assert "`OwnStage.keep` is called as keep(self, flat, gradient)" in capsys.readouterr().out
+    del fewer.keep
+    assert not check("engine", fewer).ran
+    assert "`OwnStage` has no method keep(self, flat, gradient)" in capsys.readouterr().out
+
+
+def test_a_class_of_ones_own_may_derive_from_engine_but_not_from_a_finished_stage():
+    from zerolab import Zero1
+
+    assert "Zero1 is a finished answer" in refused("engine", type("Own", (Zero1,), {}))
+
+
+def test_a_borrowed_method_is_refused():
+    from zerolab import Zero1
+
+    borrowed = type("Own", (OwnStage,), {"publish": lambda self: (None, Zero1.publish(self))})
+    assert "Zero1 is a finished answer" in refused("engine", borrowed)
+
+
+def test_a_unit_that_is_used_after_release_is_named():
+    said = refused("units", gathered_units)
+    assert "the backward of unit 3 was used after release" in said
+
+
+def test_a_forgotten_wait_does_not_pass_by_luck():
+    def lucky(flat):
+        exchange = all_reduce(flat.clone())
+        dist.barrier()
+        total = flat.clone()
+        dist.all_reduce(total)
+        del exchange
+        return total / dist.get_world_size()
+
+    assert "never waited for its all_reduce" in refused("ranks", lucky)
+
+
+def test_scratch_beside_the_arguments_is_counted():
+    def wasteful(flat):
+        copies = [torch.cat([flat] * 20) for _ in range(5)]
+        all_reduce(flat).wait()
+        return flat / dist.get_world_size() + 0 * copies[0][0]
+
+    assert "bytes beside its arguments" in refused("ranks", wasteful)
+
+
+def test_gradients_that_are_all_whole_at_a_time_are_refused():
+    def collected(backward):
+        everything = list(backward)
+        while everything:
+            yield everything.pop(0)
+
+    def hoarder(units, backwards, optimizer_cls, rank, world_size):
+        return by_units(units, map(collected, backwards), optimizer_cls, rank, world_size)
+
+    assert "too many units were whole at a time" in refused("backward", hoarder)
+
+
+def test_a_view_that_keeps_a_whole_gradient_alive_is_refused():
+    def viewer(units, backwards, optimizer_cls, rank, world_size):
+        shards = [unit.chunk(world_size)[rank] for unit in units]
+        optimizer = optimizer_cls(shards)
+        for backward in backwards:
+            for number, gradient in backward:
+                reduce_scatter(gradient).wait()
+                shards[number].grad = gradient.chunk(world_size)[rank].div_(world_size)
+            optimizer.step()
+            for unit in units:
+                all_gather(unit).wait()
+        return optimizer
+
+    assert "gradients at the update" in refused("backward", viewer)
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_compared_as_plain_data():
+    assert same(plain((1, torch.tensor([1.0, 2.0]))), plain([1.0, np.array([1.0, 2.0])]), 1e-9)
+    assert same(plain({"a": 10**12}), plain({"a": 10**12 + 1}), 1e-9)
+    assert not same(plain({"a": 10**12}), plain({"a": 10**12 + 1}), 0.0)
+    assert not same(plain([1, 2]), plain([1]), 1.0)
+    assert not same(plain(None), plain(0), 1.0)
+    assert not same(plain(True), plain(1), 1.0)
+    assert not same(plain(torch.tensor([float("nan")])), plain(torch.tensor([1.0])), 1.0)
+    assert plain(object()) == "<object>"
+    assert describe(plain(torch.arange(1000.0))).startswith("1,000 numbers, the first 0")
+
+
+def test_inputs_differ_from_check_to_check_and_repeat_with_a_seed():
+    targets = KINDS["function"][2]
+    exercise = checking.load("function")
+    (first,) = targets.runs(exercise, 1, 5, 1.0)
+    (again,) = targets.runs(exercise, 1, 5, 1.0)
+    (other,) = targets.runs(exercise, 1, 6, 1.0)
+    assert first.arguments == again.arguments != other.arguments
+
+
+def refused(kind, answer):
+    attempt = check(kind, answer, seed=1)
+    assert attempt.ran
+    assert not attempt.passed
+    return str(attempt)
