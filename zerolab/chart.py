@@ -59,6 +59,7 @@ def finished(figure: go.Figure, name: str, title: str, caption: str = "", *, abo
     `name` is the id of the element that holds it, without its `zerolab-`; `caption` what its text says beyond
     `title`; `above` the pixels over the plot.
     """
+    # Without an id plotly draws one at random, and the same figure would be another text each time.
     for number, trace in enumerate(figure.data):
         trace.uid = f"zerolab-{name}-{number}"
     figure.update_layout(template="plotly_white", font=FONT, title={"text": title, "font": {"size": 15}}, height=HEIGHT)
@@ -127,7 +128,7 @@ def _photograph(text: str) -> bytes:
         file.write_text(text, encoding="utf-8")
         tab = started.new_page(viewport={"width": WIDTH, "height": HEIGHT + 60})
         tab.goto(file.as_uri())
-        tab.locator(".main-svg").first.wait_for()
+        tab.locator(".main-svg").first.wait_for()  # plotly draws after the page has loaded
         shot = tab.locator(".plotly-graph-div").screenshot(animations="disabled")
     out = io.BytesIO()
     image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE)

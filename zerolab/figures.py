@@ -132,6 +132,7 @@ def plan(found: Plan) -> Chart:
         figure.add_bar(
             name=words(part), x=names, y=held, marker=marker(colour), hovertemplate="%{x}: %{y:.1f} GB", row=1, col=1
         )
+    # Sending stands on top of computing: overlap would hide some of it, and a plan should not count on that.
     for name, column, colour in (
         ("computing", "compute_seconds", "computing"),
         ("sending", "communication_seconds", "communication"),
@@ -145,6 +146,7 @@ def plan(found: Plan) -> Chart:
         text = f"{needs:,.1f} GB<br>{'fits' if row['fits'] else 'too much'}"
         place = {"x": row["stage"], "y": 2 * memory, "yanchor": "bottom"}  # in a line above the bars, over no pattern
         figure.add_annotation(text=text, showarrow=False, font={**FONT, "size": 11}, row=1, col=1, **place)
+    # The memory in the middle whatever it is, so that the bars are read against one height.
     figure.update_yaxes(title=f"GB a GPU (dashed: its {memory:g} GB)", range=[0, 2 * memory], row=1, col=1)
     figure.update_yaxes(title="seconds a step, nothing hidden", row=1, col=2)
     below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}

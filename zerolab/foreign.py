@@ -176,6 +176,7 @@ def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: 
     if stage not in ("zero2", "zero3"):
         raise ValueError(f"DeepSpeed has no estimate for {stage!r}: choose zero2 or zero3")
     sharded = stage == "zero3"
+    # Each term in whole bytes; DeepSpeed rounds once, in the end, so sums differ by at most two bytes.
     return {
         "formula": sum(theory.state_bytes(stage, num_params, world_size, "bf16").values()),
         "fp32_gradient_shard": int(4 * num_params // world_size),

@@ -10,6 +10,7 @@ from zerolab import catalog, figures
 from zerolab.planner import Plan, as_json, plan
 
 GPUS = tuple(2**power for power in range(11))
+# Of the catalog's GPUs, and of the smaller ones that people have.
 GIGABYTES = (8, 16, 24, 32, 40, 48, 80, 96, 141, 180, 192)
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 

@@ -118,6 +118,7 @@ def plan(
     rows: list[dict[str, Value]] = []
     for stage, parts in every.items():
         need = sum(parts.values())
+        # Two operations a parameter and token in forward (multiply, add), twice as many in backward.
         compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * UTILISATION)
         fits = need <= memory
         rows.append(
@@ -146,6 +147,7 @@ def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision:
     if precision == "bf16":
         parts["gradients"] += theory.FP32_BYTES * shape.num_params / (1 if stage == "ddp" else gpus)
     parts["unit_buffers"] = word * max(shape.block_params, shape.root_params) * WHOLE_UNITS[stage]
+    # 34 bytes in 16 bit are 17 numbers; activations are of the precision, and no stage divides them.
     parts["activations"] = 17 * word * shape.context * batch * shape.width * shape.depth
     return parts
 
@@ -161,6 +163,7 @@ def settings(stage: str, precision: str = "bf16", batch: int = 1) -> dict[str, A
     """
     if stage not in DEEPSPEED:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(DEEPSPEED)}")
+    # DeepSpeed refuses a configuration without a batch size, and takes fp32 for granted only if bf16 is off.
     deepspeed: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": batch,
         "zero_optimization": {"stage": DEEPSPEED[stage]},
@@ -170,6 +173,7 @@ def settings(stage: str, precision: str = "bf16", batch: int = 1) -> dict[str, A
 
 
 def _fsdp2(stage: str, precision: str) -> str:
+    # Shards stay fp32, so the optimizer updates masters; what is gathered and computed with is bf16.
     policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16)" if precision == "bf16" else "MixedPrecisionPolicy()"
     return f"""import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

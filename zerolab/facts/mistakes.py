@@ -53,12 +53,13 @@ def _gradient(layer: nn.Linear) -> torch.Tensor:
     return layer.weight.grad
 
 
-def release_in_the_modules_backward_hook(width: int = 32) -> tuple[list[str], bool]:
+def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
     """ZeRO-3 that releases a layer in its backward hook. The model's first layer: its inputs need no gradient.
 
     There torch calls the hook as soon as the gradient of the outputs is known, and the weight's comes after that.
     Returns what happened, in order, and whether backward went through.
     """
+    width = 8 * dist.get_world_size()  # so that the shards are equal, as gloo's all_gather needs them
     layer = nn.Linear(width, width, bias=False)
     shard = layer.weight.detach().flatten().chunk(dist.get_world_size())[dist.get_rank()].clone()
     happened: list[str] = []
