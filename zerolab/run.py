@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Joins the ranks, trains and records, and writes `--out` on rank 0."""
     options = _parser().parse_args(arguments)
     device = _join(options)
+    # Both readings lie outside of the recording: their hundreds of messages are no part of the training.
     before = clocks.read()
     with Recorder() as recorder:
         first = _train(options, device)
@@ -116,9 +117,10 @@ def _train(options: argparse.Namespace, device: torch.device) -> int:
     first = _resume(engine, options.checkpoint)
     for step, (inputs, targets) in enumerate(_batches(options)[first:], first + 1):
         loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
-        mean = _mean(loss)
+        mean = _mean(loss)  # between two steps, so its bytes count for neither
         if dist.get_rank() == 0:
             print(f"step {step} of {options.steps}: loss {mean:.6f}", flush=True)
+        # Every step's rows, weights and Adam's state follow from the checkpoint, so a loss after it can be repeated.
         if options.checkpoint is not None and step % options.every == 0:
             engine.save(options.checkpoint)
     return first
@@ -131,6 +133,7 @@ def _batches(options: argparse.Namespace) -> list[Batch]:
         raise ValueError(f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1")
     if options.rows < 1 or options.rows % world_size:
         raise ValueError(f"{world_size} ranks cannot share {options.rows} rows evenly: give --rows a multiple")
+    # Drawn as if for one rank and then cut, so that what a step sees does not depend on how many share it.
     whole = models.batches(options.model, world_size=1, rank=0, steps=options.steps, rows=options.rows)
     return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in whole]
 
@@ -143,6 +146,7 @@ def _resume(engine: Any, checkpoint: Path | None) -> int:
     if not there:
         return 0
     engine.load(checkpoint)
+    # Adam counts its own steps, and they are in the checkpoint: no second file could disagree with it.
     steps = int(next(iter(engine.optimizer.state.values()))["step"])
     check_same_on_all_ranks([steps], f"the steps in {checkpoint}, which is perhaps on no shared disk,")
     return steps
@@ -164,7 +168,7 @@ def _gather(mine: RankRecording) -> list[RankRecording]:
     if mine.rank != 0:
         dist.send(data, 0)
         return []
-    found = [mine]
+    found = [mine]  # rank 0's own does not travel
     for rank, size in enumerate(sizes[1:], 1):
         received = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(received, rank)

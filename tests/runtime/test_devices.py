@@ -140,6 +140,14 @@ def test_zerolab_devices_names_gpus_or_the_cpu(value, named):
     assert devices.named_devices({"ZEROLAB_DEVICES": value}) == named
 
 
+def test_zerolab_devices_choose_among_the_gpus_that_torch_sees():
+    assert devices.chosen_of(4, None) == [0, 1, 2, 3]
+    assert devices.chosen_of(4, (2, 0)) == [2, 0]
+    assert devices.chosen_of(0, (0,)) == [], "the same setting on a box without GPUs means the CPU"
+    with pytest.raises(ValueError, match="ZEROLAB_DEVICES names GPU 4, and torch sees 4 here, counted from 0"):
+        devices.chosen_of(4, (0, 4))
+
+
 def test_zerolab_devices_that_name_nothing_are_refused(monkeypatch):
     monkeypatch.setenv("ZEROLAB_DEVICES", "gpu0")
     with pytest.raises(ValueError, match="ZEROLAB_DEVICES is 'gpu0'; give numbers of visible GPUs such as 0,1, or cpu"):

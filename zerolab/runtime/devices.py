@@ -52,13 +52,14 @@ def check_limits(world_size: int) -> None:
 
 def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     named = named_devices(os.environ)
+    # Decided before torch is asked: on the CPU nobody waits for a driver.
     if device == "cpu" or (device == "auto" and named == ()):
         return (), ()
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    visible = [number for number in (range(count) if named is None else named) if number < count]
-    if device == "cuda":
+    visible = chosen_of(count, named)
+    if device == "cuda":  # somebody insists: memory is their affair, what cannot work is refused
         if not visible:
             raise ValueError(
                 "device is 'cuda', but torch sees no GPU here; use device='cpu' or look at CUDA_VISIBLE_DEVICES"
@@ -67,6 +68,21 @@ def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[s
         check_usable({number: card for number, card in enumerate(cards()) if number in visible})
         return tuple(visible), ()
     return free_gpus(visible, dict(enumerate(cards())), world_size) if visible else ((), ())
+
+
+def chosen_of(count: int, named: tuple[int, ...] | None) -> list[int]:
+    """The numbers of the GPUs to look at: all that torch sees, or those that `ZEROLAB_DEVICES` names of them.
+
+    Raises ValueError for one that is not there, unless there is none at all.
+    """
+    if named is None or count == 0:
+        return list(range(count))
+    if missing := [number for number in named if number >= count]:
+        raise ValueError(
+            f"ZEROLAB_DEVICES names GPU {missing[0]}, and torch sees {count} here, counted from 0; "
+            "they are those that CUDA_VISIBLE_DEVICES leaves, in its order"
+        )
+    return list(named)
 
 
 def named_devices(environment: Mapping[str, str]) -> tuple[int, ...] | None:
@@ -120,7 +136,7 @@ def free_gpus(
     ]
     while gpus:
         ranks = world_size or (len(gpus) if len(gpus) > 1 else DEFAULT_RANKS)
-        needed = -(-ranks // len(gpus)) * CARD_BYTES_A_RANK
+        needed = -(-ranks // len(gpus)) * CARD_BYTES_A_RANK  # of the card that gets most ranks
         full = [number for number in gpus if number in listed and _free(listed[number]) <= needed]
         if not full:
             break
@@ -135,6 +151,7 @@ def free_gpus(
 
 
 def _free(card: Card) -> int:
+    # A card without memory of its own, such as a GB10, takes its tensors from the main memory.
     return card["memory_free"] if card["memory_total"] else memory()[1]
 
 

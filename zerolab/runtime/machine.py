@@ -81,7 +81,7 @@ def _visible(found: list[Card]) -> list[Card]:
         # A slice of a card is named MIG-..., and stands for its card, which is then refused by name.
         named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
         if not named:
-            break
+            break  # CUDA ignores everything behind a name that it does not know
         visible += named[:1]
     return visible
 
@@ -94,6 +94,7 @@ def links(topology: str) -> dict[str, list[str]]:
     """How cards reach each other, from `nvidia-smi topo -m`: the kind of link, such as NV18 or SYS, and the pairs."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", topology)  # the header is underlined
     rows = [line.split() for line in text.splitlines() if re.match(r"\s*GPU\d+\s", line)]
+    # The header begins with a GPU's name too, and network cards have rows of their own; only GPU rows have links first.
     grid = [row for row in rows if any(re.fullmatch(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS", cell) for cell in row[1:])]
     found: dict[str, list[str]] = {}
     for first, row in enumerate(grid):
@@ -136,6 +137,7 @@ def _groups() -> Iterator[Path]:
         if number == "0" or "memory" in kinds.split(","):
             home = CGROUP if number == "0" else CGROUP / "memory"
             own = home / path.lstrip("/")
+            # A limit further up holds for everything below it.
             yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(home))
 
 
