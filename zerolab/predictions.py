@@ -61,13 +61,13 @@ def _parameters_on_an_a100(recording: "Recording") -> float:
 def _sent_for_each_byte(recording: "Recording") -> float:
     """Bytes that rank 0 sends in an all-reduce, for each byte of what is reduced."""
     reductions = [event for event in recording.ranks[0].events if event.op == "all_reduce" and event.logical_bytes]
-    return reductions[-1].logical_bytes / (4 * reductions[-1].numel)
+    return float(reductions[-1].logical_bytes / (4 * reductions[-1].numel))
 
 
 def _held_more_than_once(recording: "Recording") -> float:
     """Percent of all ranks' model state that would be left over if one copy were kept."""
     held: Any = [rank.meta["state"] for rank in recording.ranks]
-    sizes = [sum(state.values()) for state in held]
+    sizes: list[int] = [sum(state.values()) for state in held]
     return 100 * (1 - max(sizes) / sum(sizes))
 
 
