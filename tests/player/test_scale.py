@@ -60,6 +60,15 @@ def test_axe_finds_nothing(recording, show, size, scheme, require):
     assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_two_recordings_with_the_keys_open(recordings, show, scheme, require):
+    axe = part(require, "axe_playwright_python.sync_playwright", "axe-playwright-python")
+    tab = show(page(recordings["zero3"], recordings["ddp"]), "#event=400", width=1400, height=1200, scheme=scheme)
+    tab.keyboard.press("?")
+    found = axe.Axe().run(tab)
+    assert found.violations_count == 0, found.generate_report()
+
+
 @pytest.mark.parametrize("width", [320, 480])
 def test_on_a_phone_nothing_overlaps_and_nothing_is_cut_off(recording, show, width):
     tab = show(recording, "#event=400", width=width, height=1500)
@@ -119,8 +128,11 @@ def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(reco
     event = in_order(first)[found["events"][0]]
     assert (event.op, event.category, event.rank) == ("hold", "parameters", found["rank"])
     assert f"First difference, on rank {found['rank']}" in tab.locator(".zl-difference").inner_text()
+    assert tab.locator(".zl-mark").count() == 2
     tab.get_by_role("button", name="show it").click()
     assert tab.evaluate("window.zerolabPlayers.map((p) => p.index)") == found["events"]
+    mark, thumb = (tab.locator(f".zl-{name}").first.bounding_box() for name in ("mark", "thumb"))
+    assert abs(mark["x"] + mark["width"] / 2 - thumb["x"] - thumb["width"] / 2) < 3
     middle = tab.evaluate("""() => {
       const steps = window.zerolabPlayers.map((p) => p.model.windows.find((w) => w.step === 1));
       const half = Math.min(...steps.map((w) => w.t1 - w.t0)) / 2; // well before the shorter step ends, where it waits

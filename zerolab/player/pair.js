@@ -15,7 +15,9 @@ export class Pair {
     this.first = player(payload.first, { keyboard, changed, event });
     this.second = player(payload.second, {});
     this.second.root.classList.add("zl-second");
+    this.players.forEach((one, k) => this.#tellApart(one, ["first", "second"][k]));
     this.root.prepend(this.#banner());
+    this.difference?.events.forEach((index, k) => index !== null && this.players[k].transport.mark(index, "First difference"));
     this.#commonAxes();
     this.first.refresh();
   }
@@ -41,6 +43,12 @@ export class Pair {
   remove() {
     for (const player of this.players) player.remove();
     this.root.remove();
+  }
+
+  /** Names for screen readers, which jump from landmark to landmark and would otherwise meet each name twice. */
+  #tellApart(player, place) {
+    const named = [player.root, ...Object.values(player.sections).map(({ section }) => section)];
+    for (const one of named) one.setAttribute("aria-label", `${one.getAttribute("aria-label")} (${place} recording)`);
   }
 
   #commonAxes() {

@@ -46,7 +46,7 @@ export function build(player, host) {
   player.caption = element("p", { class: "zl-sentence" });
   player.why = element("p", { class: "zl-story" });
   player.where = element("span", { class: "zl-where" });
-  player.spoken = element("div", { class: "zl-caption", "aria-live": "polite", "aria-atomic": "true" }, player.why, player.where, player.caption);
+  player.spoken = element("div", { class: "zl-caption", "aria-live": "polite" }, player.why, player.where, player.caption);
   player.root = element(
     "div", { class: "zl-player", tabindex: 0, role: "region", "aria-label": `Player: ${model.payload.title}`, "data-lm-suppress-shortcuts": "true" },
     head(player), player.spoken,

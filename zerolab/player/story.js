@@ -41,18 +41,29 @@ export class Story {
         act = "forward";
       }
       const phase = payload.phases[columns.phase[i] - 1];
-      if (step && phase === "forward") act = "forward";
-      else if (step && (phase === "backward" || phase === "reduce")) act = "backward";
-      else if (step && phase === "step" && act !== "share") act = "update";
-      else if (step && phase === "gather" && act === "update") act = "share";
+      if (phase === "forward") act = "forward";
+      else if (phase === "backward" || phase === "reduce") act = "backward";
+      else if (phase === "step" && act !== "share") act = "update";
+      else if (phase === "gather" && act === "update") act = "share";
       this.acts[i] = step && !columns.step[i] && phase === "setup" ? "aside" : act;
     }
   }
 
-  /** Whether ranks are ever content with a part of a unit in this category. */
+  /** In how many parts a category is kept at the last update, read off the largest unit: 4 if each rank has a quarter; 0 if all of it. */
   #inParts(category) {
     const { model } = this;
-    return model.units.some((unit) => unit.padded && model.rows.some(({ rank }) => model.changes(rank, category, unit.name).spans.some((spans) => spans.length && size(spans) < unit.padded)));
+    const optimizer = model.payload.kinds.indexOf("optimizer") + 1;
+    const held = (unit) => model.rows.map(({ rank }) => {
+      const places = model.ofRank[rank];
+      const update = places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? -1;
+      return size(model.held(rank, category, unit.name, update));
+    }).filter(Boolean);
+    const largest = [...model.units].sort((a, b) => b.padded - a.padded).find((unit) => unit.padded && held(unit).length);
+    if (!largest) return 0;
+    // Some systems cut unevenly, and then it is the ranks' mean that tells in how many.
+    const sizes = held(largest);
+    const parts = Math.round((largest.padded * sizes.length) / sizes.reduce((sum, one) => sum + one, 0));
+    return parts > 1 ? parts : 0;
   }
 
   /** The operations that each act sends with. */
@@ -85,7 +96,8 @@ export class Story {
   #text(act) {
     const { parts, sent, released } = this;
     if (act === "aside") return "Aside from the training step: the ranks send each other something that is no part of a unit, such as a check that all do the same.";
-    const part = `1/${this.model.worldSize}`;
+    const own = parts.optimizer_state || parts.parameters || parts.gradients || (sent.share?.has("all_gather") ? this.model.worldSize : 0);
+    const [part, ownPart] = [`1/${parts.parameters}`, `1/${own}`];
     const does = (...ops) => ops.some((op) => sent[act]?.has(op));
     if (act === "setup") {
       const agreed = does("broadcast") ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
@@ -102,9 +114,9 @@ export class Story {
       return `Backward, last unit first: ${again}every rank has the gradients of its own batch, and sends none of them yet.`;
     }
     if (act === "update") {
-      if (parts.optimizer_state) return `Update: each rank updates only the ${part} that it owns, so it needs optimizer state for that part alone.`;
-      return parts.parameters || parts.gradients ? `Update: each rank updates only the ${part} that it owns.` : "Update: every rank makes the same update of all parameters.";
+      if (parts.optimizer_state) return `Update: each rank updates only the ${ownPart} that it owns, so it needs optimizer state for that part alone.`;
+      return own ? `Update: each rank updates only the ${ownPart} that it owns.` : "Update: every rank makes the same update of all parameters.";
     }
-    return `After the update: each rank sends the ${part} that it updated to all others, so that everybody has the new parameters.`;
+    return `After the update: each rank sends the ${ownPart} that it updated to all others, so that everybody has the new parameters.`;
   }
 }

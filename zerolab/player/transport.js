@@ -70,6 +70,13 @@ export class Transport {
     this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
   }
 
+  /** Marks event `index` on the track, with what it is in words. */
+  mark(index, title) {
+    const mark = element("i", { class: "zl-mark", title });
+    mark.style.left = `${this.#share(index) * 100}%`;
+    this.track.append(mark);
+  }
+
   #speeds() {
     const options = SPEEDS.map((speed) => element("option", { value: speed }, `${speed}×`));
     const select = element("select", { "aria-label": "Speed", title: "Speed (+ and −)" }, ...options);
