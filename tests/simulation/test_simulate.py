@@ -1,10 +1,13 @@
 """A simulated rank does what a real one does: the same state, peaks, traffic and ownership, at any size."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from zerolab import compare, simulate, theory
+from zerolab import catalog, compare, published, simulate, theory
 from zerolab.recording.recording import Recording
 from zerolab.simulation.fake import world
 
@@ -67,14 +70,71 @@ def test_time_is_the_cost_models_and_the_same_each_time():
     assert slow.rows[0]["step_seconds"] > first.rows[0]["step_seconds"]
 
 
-def test_the_peak_of_a_simulation_is_that_of_real_ranks():
+TINY_LLAMA = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 64, "a test", hidden=48, kv_heads=2)
+TOKENS = torch.zeros(4, 16, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model": "gpt-tiny"},
+        {"model": partial(published.build, TINY_LLAMA), "batches": [(TOKENS, TOKENS)] * 3},
+    ],
+    ids=["gpt", "llama"],
+)
+def test_the_peak_of_a_simulation_is_that_of_real_ranks(model):
     """But for the batches, which real ranks read from memory, and the last step's loss, which their loop keeps."""
-    real = compare(world_size=2, model="gpt-tiny", steps=3)
-    fake = simulate(world_size=2, model="gpt-tiny")
+    real = compare(world_size=2, steps=3, **model)
+    if "batches" in model:  # compare divides the rows among the ranks, simulate takes one rank's
+        model = {**model, "batches": [(TOKENS[:2], TOKENS[:2])]}
+    fake = simulate(world_size=2, **model)
     for measured, simulated in zip(real.rows, fake.rows, strict=True):
         for category in ("parameters", "gradients", "optimizer_state", "communication"):
             assert measured["peak"][category] == simulated["peak"][category], (measured["stage"], category)
         assert measured["peak"]["activations"] - simulated["peak"]["activations"] in (0, 4)
+
+
+class Convolutions(nn.Sequential):
+    def __init__(self):
+        block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        super().__init__(block, nn.Flatten(), nn.Linear(8 * 7 * 7, 10))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.cells, self.out = nn.Embedding(64, 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 64)
+
+    def forward(self, tokens):
+        return self.out(self.cells(self.tokens(tokens))[0])
+
+
+class Masked(nn.Module):
+    """Buffers made of numbers, a mask, positions looked up, dropout, and a forward that runs again in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)) for _ in range(3))
+        self.register_buffer("mask", torch.tril(torch.ones(4, 4)).bool())
+        self.register_buffer("scale", torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        scores = (x @ x.transpose(-1, -2)).masked_fill(~self.mask, float("-inf")).softmax(dim=-1)
+        return scores @ (x * self.scale[torch.arange(4)][:, None])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (Convolutions, (torch.ones(2, 3, 16, 16), torch.zeros(2, dtype=torch.int64))),
+        (Recurrent, (TOKENS, TOKENS)),
+        (Masked, (torch.ones(2, 4, 8), torch.ones(2, 4, 8))),
+    ],
+)
+def test_a_model_of_ones_own_is_simulated_with_whatever_is_in_it(model, batch):
+    assert_explained(simulate(world_size=4, model=model, batches=[batch]))
 
 
 def test_what_is_made_in_a_world_has_no_memory_but_for_single_numbers():
