@@ -46,6 +46,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         head = [widgets.HBox(row) for row in rows]
         super().__init__([*head, widgets.HBox([self.button, self.progress, self.said]), self.shown])
 
+    # Runs in the kernel's main thread, as a cell would: the stop button then stops the ranks, too.
     def run(self) -> None:
         """Trains what is chosen and shows it beside the run before; what goes wrong is said in the panel."""
         self.button.disabled = True
@@ -82,7 +83,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def _show(self) -> None:
         """The last two runs: bars of measured and formula, and the player on both."""
-        last = self.runs[-2:]
+        last = self.runs[-2:]  # a third beside them would leave none of them room
         recordings = [recording for run in last for recording in run.recordings.values()]
         rows: list[dict[str, Any]] = []
         for number, run in enumerate(last, start=len(self.runs) - len(last) + 1):

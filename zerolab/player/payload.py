@@ -134,6 +134,7 @@ def _fields(tables: _Tables) -> dict[str, tuple[bool, Callable[[Event], int]]]:
 
 def _live(events: list[Event]) -> dict[str, list[int]]:
     """The live bytes per category after each event; an event that says nothing repeats its rank's last word."""
+    # Repeating instead of leaving out costs nothing: as differences, repetitions are runs of zeros.
     out: dict[str, list[int]] = {category: [] for category in CATEGORIES}
     last: dict[int, dict[str, int]] = {}
     for event in events:
@@ -178,6 +179,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     The part that a rank never lets go of is the one it owns. Where every rank always held everything (ZeRO-1 under an
     optimizer without state), the stage's own rule is used: N equal parts in rank order.
     """
+    # Optimizer state first: it is never gathered, so what a rank holds of it is what it owns.
     for category in ("optimizer_state", "parameters", "gradients"):
         of_ranks = held.get((unit.name, category), {})
         parts = sorted([start, stop, rank] for rank, spans in of_ranks.items() for start, stop in spans)

@@ -25,6 +25,7 @@ def moment(recording: "Recording") -> int:
     places = {(rank, seq): place for place, (_, rank, seq, _) in enumerate(events)}
     own = [e for _, rank, _, e in events if rank == 0 and e.kind == "collective" and e.parent is None]
     last = max((e.step for e in own), default=0)
+    # A run without reductions (one forward, or a loop of one's own) shows its middle collective instead.
     telling = [e for e in own if e.step == last and e.phase == "reduce"] or own
     if not telling:
         return max(0, len(events) // 2)

@@ -58,8 +58,10 @@ class Player(anywidget.AnyWidget):
     _esm = script()
     _css = style()
     payload = traitlets.Dict().tag(sync=True)
-    event = traitlets.Int(-1).tag(sync=True)
+    event = traitlets.Int(-1).tag(sync=True)  # -1: the browser opens where there is something to see
+    # Not sent: the kernel has the events already, so only the event's number crosses from the browser.
     current = traitlets.Dict()
+    # Written by the browser alone, a few times a second at most, or playing would flood the kernel.
     _state = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recording: "Recording", other: "Recording | None" = None, event: int = -1) -> None:
