@@ -19,6 +19,7 @@ VARIANTS = {
     "torch-zero1": {"find_unused_parameters": True, "parameters_as_bucket_view": True},
     "fsdp1": {"sharding_strategy": "SHARD_GRAD_OP", "backward_prefetch": "BACKWARD_POST"},
     "fsdp2": {"reshard_after_forward": False},
+    "hsdp": {"reshard_after_forward": True},
 }
 
 
@@ -31,7 +32,7 @@ def my_rows(step):
 
 def build(stage, *arguments, **keywords):
     """An engine over the awkward model, with the options that the system needs for it."""
-    return ENGINES[stage](make(), *arguments, **OPTIONS.get(stage, {}), **keywords)
+    return ENGINES[stage](make(), *arguments, **{**OPTIONS.get(stage, {}), **keywords})
 
 
 def sizes(stage):
@@ -52,9 +53,11 @@ def test_sgd_reaches_the_weights_of_ddp(clusters, as_ddp, stage):
         assert distance(state, as_ddp) <= 1e-6
 
 
-@pytest.mark.parametrize("stage", VARIANTS)
-def test_an_option_of_speed_or_memory_does_not_change_what_is_learned(clusters, as_ddp, stage):
-    for state in clusters(2).run(train_sharded, stage, torch.optim.SGD, steps=4, lr=0.1, **VARIANTS[stage]):
+@pytest.mark.parametrize(
+    ("stage", "options"), [*VARIANTS.items(), ("fsdp1", {"backward_prefetch": None}), ("fsdp2", {"offload": True})]
+)
+def test_an_option_of_speed_or_memory_does_not_change_what_is_learned(clusters, as_ddp, stage, options):
+    for state in clusters(sizes(stage)).run(train_sharded, stage, torch.optim.SGD, steps=4, lr=0.1, **options):
         assert distance(state, as_ddp) <= 1e-6
 
 
@@ -74,9 +77,22 @@ def test_a_size_based_wrap_policy_makes_other_units_and_the_same_weights(cluster
         assert distance(state, as_ddp) <= 1e-6
 
 
-def test_fsdp2_keeps_shards_on_the_cpu_where_there_is_no_accelerator(clusters, as_ddp):
-    for state in clusters(2).run(train_sharded, "fsdp2", torch.optim.SGD, steps=4, lr=0.1, offload=True):
-        assert distance(state, as_ddp) <= 1e-6
+def test_a_mixed_precision_policy_of_fsdp2_computes_in_bf16_over_fp32_shards(clusters):
+    def mixed():
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        engine = build("fsdp2", torch.optim.SGD, lr=0.1, mp_policy=policy)
+        seen = set()
+        engine.module.norm.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+        for step in range(3):
+            engine.training_step(*my_rows(step), loss_fn)
+        return seen, engine.state_dict()
+
+    for seen, state in clusters(2).run(mixed):
+        assert seen == {torch.bfloat16}
+        assert {value.dtype for value in state.values()} == {torch.float32}
+        assert distance(state, train_alone(torch.optim.SGD, steps=3, lr=0.1)) <= 2e-2
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -121,19 +137,21 @@ def test_a_state_dict_has_the_modules_own_keys_and_loads_into_another_engine(clu
         assert later == 0
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(clusters, stage):
-    recordings = clusters(sizes(stage)).record(train_and_look, stage)
+@pytest.mark.parametrize(
+    ("stage", "options"), [*((stage, {}) for stage in STAGES), *VARIANTS.items(), ("fsdp2", {"offload": True})]
+)
+def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(clusters, stage, options):
+    recordings = clusters(sizes(stage)).record(train_and_look, stage, options)
     for rank, shown in zip(recordings.ranks, recordings.results, strict=True):
         assert rank.meta["stage"] == stage
         assert rank.meta["state"] == {category: shown[category] for category in rank.meta["state"]}
 
 
-def train_and_look(stage):
+def train_and_look(stage, options=None):
     """Three steps of AdamW; what the engine showed of its state at the last update."""
     from zerolab.foreign import shown_at_updates
 
-    engine = build(stage, torch.optim.AdamW, lr=1e-3)
+    engine = build(stage, torch.optim.AdamW, lr=1e-3, **(options or {}))
     with shown_at_updates(engine) as shown:
         for step in range(3):
             engine.training_step(*my_rows(step), loss_fn)
