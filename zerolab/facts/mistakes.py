@@ -152,12 +152,15 @@ def how_an_unknown_name_fails(expression: str) -> str:
 
 def mix_the_two_fsdps() -> str:
     """Shards the layers with FSDP2 and wraps the model in FSDP1 on top; the error, or empty if a step goes well."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
+    # On the CPU on every box: without a mesh FSDP2 would take the GPUs that it sees.
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     try:
         for layer in model:
-            fully_shard(layer)
+            fully_shard(layer, mesh=mesh)
         FullyShardedDataParallel(model, device_id=torch.device("cpu"))(torch.ones(1, 8)).sum().backward()
     except Exception as error:  # noqa: BLE001  (whatever it is, it is what is measured)
         return _told(error)
@@ -165,13 +168,17 @@ def mix_the_two_fsdps() -> str:
 
 
 def offload_with_fsdp1() -> str:
-    """FSDP1 with its CPUOffload; the error, or empty if a step goes well."""
+    """FSDP1 with its CPUOffload; the error, or empty if a step goes well.
+
+    It computes on the CPU; what it wants an accelerator for is the pinned memory that the shards wait in.
+    """
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    offload, device = CPUOffload(offload_params=True), torch.device("cpu")
     try:
-        model = FullyShardedDataParallel(nn.Linear(8, 8), cpu_offload=CPUOffload(offload_params=True), device_id=device)
-        model(torch.ones(1, 8, device=device)).sum().backward()
+        FullyShardedDataParallel(nn.Linear(8, 8), cpu_offload=offload, device_id=device)(
+            torch.ones(1, 8)
+        ).sum().backward()
     except Exception as error:  # noqa: BLE001  (whatever it is, it is what is measured)
         return _told(error)
     return ""
