@@ -80,6 +80,7 @@ def draw_flats(dice, world_size):
 
 
 STAGE = {"returns": "the optimizer", "collectives": ("reduce_scatter", "all_gather"), "world_sizes": (2,)}
+TWO_AND_THREE = {**STAGE, "world_sizes": (2, 3)}
 KINDS = {
     "function": (double, "double it", FunctionTargets(draw=lambda dice: {"number": dice.randrange(1, 99)})),
     "ranks": (
@@ -95,7 +96,7 @@ KINDS = {
     "backward": (
         by_units,
         "reduce each unit",
-        TrainingTargets(stage="zero2", shape="backward", shards=("gradients", "optimizer_state"), **STAGE),
+        TrainingTargets(stage="zero2", shape="backward", shards=("gradients", "optimizer_state"), **TWO_AND_THREE),
     ),
     "units": (
         gathered_units,
@@ -220,7 +221,7 @@ def test_a_borrowed_method_is_refused():
 
 def test_a_unit_that_is_used_after_release_is_named():
     said = refused("units", gathered_units)
-    assert "the backward of unit 3 was used after release" in said
+    assert "the backward of unit 5 was used after release" in said
 
 
 def test_a_forgotten_wait_does_not_pass_by_luck():

@@ -65,8 +65,8 @@ class Plan:
 def draw(seed: int, world_size: int, units: bool = False) -> Plan:
     """What one run uses: widths that leave padding more often than not, rows, and the seed of weights and batches."""
     dice = random.Random(f"{seed} {world_size}")
-    if units:  # of about equal size, so that two whole ones can be told from all four
-        widths = tuple(dice.randrange(60, 71) for _ in range(5))
+    if units:  # six of about equal size, so that on three ranks two whole ones can be told from all of them
+        widths = tuple(dice.randrange(60, 71) for _ in range(7))
     else:
         widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
     return Plan(seed=dice.randrange(2**31), widths=widths, rows=dice.randrange(3, 7), units=units)

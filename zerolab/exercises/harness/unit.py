@@ -47,8 +47,12 @@ class Unit:
         self.parameters.untyped_storage().resize_(0)
 
     def allocate(self) -> None:
-        """Takes memory for the flat again; what is in it then is nothing in particular."""
+        """Takes memory for the flat again; what is in it then is nothing in particular.
+
+        It is NaN, and not what lay there before: else a gather that forgets a part would work now and then.
+        """
         self.parameters.untyped_storage().resize_(self.parameters.numel() * self.parameters.element_size())
+        self.parameters.fill_(torch.nan)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The unit's outputs for `inputs`; it remembers what its backward needs. Raises UsedAfterRelease."""

@@ -131,6 +131,11 @@ def _judge_gradient(entry: Given, turn: Turn, part: Part, tolerance: float) -> s
             return f"got the mean gradient of part {other}, for the parameters of part {turn.rank}."
     if gradient.shape != mean[span].shape:
         return f"got a gradient of {gradient.size} elements for {entry.stop - entry.start} parameters."
+    if np.isnan(gradient).any():
+        return (
+            "got a gradient that differs from the mean over all ranks: NaN is in it. Was memory read that nobody had "
+            "filled?"
+        )
     difference = np.abs(gradient - mean[span]).max()
     return f"got a gradient that differs from the mean over all ranks by up to {difference:.2g}."
 
