@@ -8,6 +8,7 @@ from statistics import median
 from time import perf_counter
 
 import workloads
+from faults import faults
 from gpu import gpu
 from growth import growth
 from measuring import Figure, interleaved
@@ -113,6 +114,7 @@ def recording(rounds: int) -> Iterator[Figure]:
 FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {
     "startup": startup,
     "roundtrip": roundtrip,
+    "faults": faults,
     "recording": recording,
     "steps-mlp": steps_mlp,
     "steps-gpt": steps_gpt,

@@ -29,6 +29,15 @@ def trivial() -> int:
     return 0
 
 
+def first_step() -> None:
+    """A first step of AdamW, which imports what torch has left for it, done on every rank."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    dist.barrier()
+
+
 def engine(variant: str, model: nn.Module) -> Any:
     """The engine that a variant names, with AdamW; `fsdp2-keep` is FSDP2 with reshard_after_forward=False."""
     stage = variant.removesuffix("-keep")

@@ -101,7 +101,7 @@ class Call:
     def _last_place(self, member: "Member") -> tuple[str, str]:
         """Phase and line that a rank was last known at: it says so at each collective, and when it is asked."""
         noted = self._ranks.board.read_place(member.rank)
-        if member.seen is not None and member.seen[0] > max(noted.time, self._started):
+        if member.seen is not None and member.seen[3] and member.seen[0] > max(noted.time, self._started):
             return member.seen[2:]
         if noted.time > self._started and noted.filename:
             return noted.phase, stack.place(noted.filename, noted.line)

@@ -61,10 +61,11 @@ class Ranks:
 
     def call(self, message: bytes, chosen: Sequence[int], timeout: float) -> list[bytes]:
         """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
+        call = Call(self, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
         for rank in chosen:
             with contextlib.suppress(OSError):  # it has died, and the call finds out how
                 self.members[rank].commands.send_bytes(message)
-        return Call(self, chosen, Output(chosen), timeout).finish()
+        return call.finish()
 
     def are_all_alive(self) -> bool:
         """Whether no rank has ended."""

@@ -1,0 +1,78 @@
+"""Runs every example of docs/what-can-go-wrong.md in a real kernel, and compares what it prints with the page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "what-can-go-wrong.md"
+MAKE = (
+    "import _thread, ctypes, os, signal, threading, time\nimport torch, torch.distributed as dist\n"
+    "from zerolab import Cluster\n%load_ext zerolab\ncluster = Cluster(3, device='cpu', timeout=3)"
+)
+EXAMPLE = re.compile(
+    r"^## (?P<title>.+?)\n.*?```python\n(?P<code>.*?)```\n.*?```text\n(?P<output>.*?)```", re.MULTILINE | re.DOTALL
+)
+CHANGING = (
+    (re.compile(r"\x1b\[[0-9;]*m"), ""),
+    (re.compile(r"pid \d+"), "pid 4711"),
+    (re.compile(r"cell \[\d+\]"), "cell [5]"),
+    (re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)+"), ""),
+    (re.compile(r"lost a peer, in"), "waiting in"),  # whether a rank has noticed by then is a matter of milliseconds
+    (re.compile(r"^ *[ ~^]+$\n?", re.MULTILINE), ""),  # Python 3.13 marks other parts of a line than 3.11
+    (re.compile(r"[ \t]+"), " "),
+    (re.compile(r"rank \d has waited"), "rank 0 has waited"),
+)
+EXAMPLES = [(found["title"], found["code"], found["output"]) for found in EXAMPLE.finditer(PAGE.read_text())]
+
+
+def comparable(text):
+    for pattern, replacement in CHANGING:
+        text = pattern.sub(replacement, text)
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def shown(printed, error):
+    """What a learner sees; of an error in the kernel itself, the last line."""
+    if error is None:
+        return printed
+    ours = error["ename"] in ("RankError", "CollectiveHang", "KeyboardInterrupt")
+    return printed + ("\n".join(error["traceback"]) if ours else f"{error['ename']}: {error['evalue']}")
+
+
+def matches(expected, lines):
+    """Whether the lines are the expected ones; `...` stands for any that are left out."""
+    if not expected:
+        return not lines
+    if expected[0] == "...":
+        return any(matches(expected[1:], lines[start:]) for start in range(len(lines) + 1))
+    return bool(lines) and expected[0] == lines[0] and matches(expected[1:], lines[1:])
+
+
+@pytest.fixture(scope="module")
+def notebook(kernel):
+    kernel.run(f"import os\nos.chdir({str(kernel.folder)!r})")
+    assert kernel.run(MAKE, timeout=60) == ("", None)
+    return kernel
+
+
+def test_the_page_has_examples_and_each_of_them_a_meaning_and_a_remedy():
+    sections = PAGE.read_text().split("\n## ")[1:]
+    assert len(sections) == len(EXAMPLES) > 15
+    for section in sections:
+        assert "**What it means.**" in section
+        assert "**What to do.**" in section
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("title", "code", "output"), EXAMPLES, ids=[title for title, _, _ in EXAMPLES])
+def test_the_page_shows_what_is_really_printed(notebook, title, code, output):
+    if title == "Fresh ranks":
+        notebook.run("cluster.run(os._exit, 1)")
+    else:
+        notebook.run("cluster.run(dist.get_rank)")  # whatever the example before it has cost
+    lines = comparable(shown(*notebook.run(code, timeout=40)))
+    if title == "More prints than a cell can show":
+        lines = [line for line in lines if re.search(r"left out|line 99999", line)]
+        lines = [re.sub(r"\d[\d,]+ bytes are", "1,000,000 bytes are", line) for line in lines]
+    assert matches(comparable(output), lines), "\n".join(lines)
