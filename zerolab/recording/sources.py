@@ -5,6 +5,7 @@ Importing this module is cheap; the runtime fills `LABELS` in each rank before a
 
 import hashlib
 import linecache
+import functools
 import os
 import sys
 import sysconfig
@@ -37,6 +38,7 @@ def label(filename: str) -> str | None:
     return None if str(path).startswith(_MACHINERY) else path.name
 
 
+@functools.cache  # asked at every run for each of a thousand modules, and looking up links took a tenth of a second
 def is_own(filename: str) -> bool:
     """Whether a file is the learner's: not Python's, not a package's, not ours."""
     return not os.path.realpath(filename).startswith(_MACHINERY)
