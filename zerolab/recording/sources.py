@@ -3,9 +3,9 @@
 Importing this module is cheap; the runtime fills `LABELS` in each rank before a function that points into cells runs.
 """
 
+import functools
 import hashlib
 import linecache
-import functools
 import os
 import sys
 import sysconfig
