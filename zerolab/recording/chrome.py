@@ -43,9 +43,14 @@ def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:
                 yield _name("thread_name", pid, COMMUNICATION + lane, "communication" + f" {lane + 1}" * (lane > 0))
             busy_until[lane] = event.t_end
             yield _complete(event, COMMUNICATION + lane)
-        if event.live:
-            time = event.t_start if event.op == "peak" else event.t_end
-            yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": time / 1000, "args": dict(event.live)}
+    yield from _memory(rank)
+
+
+def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:
+    """The live bytes as a counter, in order of time: an event tells them at its end, and so after those within it."""
+    told = [(event.t_start if event.op == "peak" else event.t_end, event.live) for event in rank.events if event.live]
+    for time, live in sorted(told, key=lambda moment: moment[0]):
+        yield {"ph": "C", "name": "memory", "pid": rank.rank, "tid": 0, "ts": time / 1000, "args": dict(live)}
 
 
 def _complete(event: Event, thread: int) -> dict[str, Any]:

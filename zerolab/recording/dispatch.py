@@ -28,11 +28,15 @@ class Effect(Enum):
     COMMUNICATES = "c10d is asked for something"
 
 
+_NONE, _FRESH, _SHOWS, _COMMUNICATES = Effect
+
+
 class Kind(NamedTuple):
     """What is known of an operation; found out once for each."""
 
     effect: Effect
     second_is_tensor: bool  # where a number may stand, which torch then makes a tensor of
+    execute: Any  # what the operation calls in its turn: one frame of Python less
     func: Any  # kept, so that no other operation gets its `id`
 
 
@@ -55,30 +59,33 @@ class Watch(TorchDispatchMode):
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
         if types and any(_wraps_others(kind) for kind in types):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
-        log, ledger = self._log, self._ledger
+        # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
+        # than in a loop of its own: most operations (views, writes in place) leave again as soon as possible.
+        log = self._log
         log.operations += 1
-        if ledger.freed:
-            ledger.settle()
-        kind = self._kinds.get(id(func))
-        if kind is None:
-            kind = self._kinds[id(func)] = _kind_of(func)
-        effect, second_is_tensor, _ = kind
-        if effect is Effect.COMMUNICATES:
+        kind = self._kinds.get(id(func)) or self._learn(func)
+        effect, second_is_tensor, execute, _ = kind
+        if effect is _COMMUNICATES:
             return self._on_c10d(func, args, kwargs or {})
-        result = func(*args, **kwargs) if kwargs else func(*args)
-        if effect is not Effect.NONE:
+        result = execute(*args, **kwargs) if kwargs else execute(*args)
+        if effect is not _NONE:
+            ledger = self._ledger
             ledger.operation = func
             if not log.in_backward and _graph_task() != -1:
                 log.enter_backward()
             if result.__class__ is torch.Tensor:
                 ledger.see(result)
-                if effect is Effect.SHOWS:
+                if effect is _SHOWS:
                     ledger.resized(result.untyped_storage())
             else:
                 self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_BYTES:
-            ledger.touch(func, _bytes_of_number(args[1], args[0]))
+            self._ledger.touch(func, _bytes_of_number(args[1], args[0]))
         return result
+
+    def _learn(self, func: Any) -> Kind:
+        kind = self._kinds[id(func)] = _kind_of(func)
+        return kind
 
     def _see_all(self, result: Any) -> None:
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
@@ -91,9 +98,9 @@ class Watch(TorchDispatchMode):
 
 
 def _kind_of(func: Any) -> Kind:
-    schema = getattr(func, "_schema", None)
+    schema, execute = getattr(func, "_schema", None), getattr(func, "_op", func)
     if schema is None:
-        return Kind(Effect.FRESH, second_is_tensor=False, func=func)
+        return Kind(Effect.FRESH, second_is_tensor=False, execute=func, func=func)
     namespace, name = schema.name.split("::")
     second = str(schema.arguments[1].type) if len(schema.arguments) > 1 else ""
     if namespace == "c10d":
@@ -106,7 +113,8 @@ def _kind_of(func: Any) -> Kind:
         effect = Effect.SHOWS
     else:
         effect = Effect.NONE
-    return Kind(effect, second_is_tensor=second == "Tensor" and not schema.arguments[1].kwarg_only, func=func)
+    second_is_tensor = second == "Tensor" and not schema.arguments[1].kwarg_only
+    return Kind(effect, second_is_tensor, execute, func)
 
 
 def _bytes_of_number(number: object, other: object) -> int:

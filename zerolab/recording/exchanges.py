@@ -28,6 +28,7 @@ PHASES_OF: dict[str, Phase] = {
     "reduce_scatter": "reduce",
     "reduce": "reduce",
 }
+_MESSAGES = {torch.ops.c10d.send.default: "send", torch.ops.c10d.recv_.default: "recv"} if dist.is_available() else {}
 CHECKS = "zerolab/engines/checks.py"  # what is sent from here compares the ranks and belongs to no step
 
 
@@ -111,13 +112,16 @@ class Exchanges:
 
     def on_c10d(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Logs and executes an operation of c10d."""
-        request = c10d.read(func, args)
-        if request is None:
-            return func(*args, **keywords)
-        draft = self._log_request(request)
-        if self._is_check(draft):
-            for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
-                self._log.ledger.set_apart(tensor)
+        if self._inside is not None and func in _MESSAGES:
+            draft = self._log_message(_MESSAGES[func], *args)
+        else:
+            request = c10d.read(func, args)
+            if request is None:
+                return func(*args, **keywords)
+            draft = self._log_request(request)
+            if self._is_check(draft):
+                for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
+                    self._log.ledger.set_apart(tensor)
         result = func(*args, **keywords)
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if isinstance(handle, torch.ScriptObject):
@@ -141,6 +145,14 @@ class Exchanges:
         return result
 
     # The events.
+
+    def _log_message(self, op: str, tensors: list[torch.Tensor], _: Any, peer: int, *__: Any) -> Draft:
+        """A send or receive of the engines' own collectives: there are 6 (N-1) of them for each unit in a step."""
+        inside, tensor = self._inside or {}, tensors[0]
+        shared = {key: inside[key] for key in ("phase", "unit", "group", "dtype")}
+        ranks, parent = inside["group"], inside["seq"]
+        peer = peer if ranks is None else ranks[peer]
+        return self._log.add("collective", op, **shared, numel=tensor.numel(), parent=parent, peer=peer)
 
     def _log_request(self, request: c10d.Request) -> Draft:
         op, tensors, numel, nbytes, ranks, peer = request

@@ -131,6 +131,8 @@ class Ledger:
 
     def touch(self, operation: object, nbytes: int) -> None:
         """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
+        if self.freed:
+            self.settle()
         if self.total + nbytes > self._here.total:
             self.operation = operation
             self._rise(nbytes)

@@ -32,6 +32,7 @@ class Ownership:
         self._engines: list[weakref.ref[Any]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below as one says them
         self._told: dict[tuple[int, str], Spans] = {}
         self._later: set[str] = set()
@@ -70,6 +71,12 @@ class Ownership:
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
         self.sync()
+
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Looks again if the update has made new state, as a first one does: else nothing has changed hands."""
+        if self._states.get(optimizer) != len(optimizer.state):
+            self._states[optimizer] = len(optimizer.state)
+            self.sync()
 
     def lend(self, arguments: Any) -> None:
         """Notes what another system sends or receives: at no other moment can its buffers be told from the rest."""

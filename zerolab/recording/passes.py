@@ -164,7 +164,7 @@ class Passes:
             if other is optimizer:
                 break
         if not self._updating:
-            self._ownership.sync()
+            self._ownership.after_update(optimizer)
 
 
 def around_engines(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Callable[..., Any]]:

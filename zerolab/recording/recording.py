@@ -258,6 +258,7 @@ class Recording:
         collectives = sum(collective.step > 0 for collective in self.collectives)
         parts = [_count(_number(self.meta.get("steps")), "step"), _count(collectives, "collective")]
         parts += [f"{_count(missing, 'rank')} missing"] if missing else []
+        parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
 
 
