@@ -71,6 +71,20 @@ def _held_more_than_once(recording: "Recording") -> float:
     return 100 * (1 - max(sizes) / sum(sizes))
 
 
+def _reductions_under_way(recording: "Recording") -> float:
+    """The most reductions of the last step that rank 0 had started and not yet waited for."""
+    under_way: set[int] = set()
+    most = 0
+    for event in recording.ranks[0].events:
+        if event.step == recording.meta["steps"] and event.op == "reduce_scatter":
+            if event.kind == "collective":
+                under_way.add(event.seq)
+            elif event.kind == "wait" and event.parent is not None:
+                under_way.discard(event.parent)
+            most = max(most, len(under_way))
+    return float(most)
+
+
 PREDICTIONS = {
     "00-ddp-state": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
     "01-a100-full": Prediction("billion parameters", _parameters_on_an_a100, "ddp"),
@@ -84,6 +98,7 @@ PREDICTIONS = {
     "06-zero3-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero3"),
     "07-fsdp2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "fsdp2"),
     "08-deepspeed2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "deepspeed-2"),
+    "09-under-way": Prediction("reductions under way", _reductions_under_way, "zero2"),
     "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
 }
 
