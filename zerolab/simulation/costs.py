@@ -68,9 +68,10 @@ class Hardware:
         """How long a collective over a whole buffer of `nbytes` takes `ranks` ranks."""
         link = catalog.link(self.gpu.link)
         within, nodes = min(ranks, self.gpus_per_node), -(-ranks // self.gpus_per_node)
-        if nodes == 1:
+        if nodes == 1:  # both ways are the same ring then
             return PASSES.get(op, 1) * ring_seconds(link, nbytes, ranks)
         slowest = min(link.bytes_per_second, within * self.network.bytes_per_second)
+        # Each of the N - 1 steps of the ring waits for its slowest hop; M - 1 of them are counted between nodes.
         latency = (ranks - nodes) * link.latency_seconds + (nodes - 1) * self.network.latency_seconds
         ring = latency + (ranks - 1) / ranks * nbytes / slowest
         by_level = ring_seconds(self.network, nbytes / within, nodes) + ring_seconds(link, nbytes, within)
@@ -139,7 +140,7 @@ class Meter:
         """An operation of `flops` arithmetic operations that reads and writes `nbytes`."""
         work = self.work
         work.operations += 1
-        if flops:
+        if flops:  # large multiplications are bound by arithmetic, so their bytes are not counted as moved
             work.flops += flops
         else:
             work.moved_bytes += nbytes
@@ -152,5 +153,5 @@ class Meter:
         self.work.sent_bytes += passes * nbytes * (ranks - 1) / ranks
         seconds = self._hardware.collective_seconds(op, nbytes, ranks)
         self.clock.communicate(seconds)
-        if not self._hardware.overlap:
+        if not self._hardware.overlap:  # the cores that would compute meanwhile are the ones that send
             self.clock.wait(self.clock.communicated)

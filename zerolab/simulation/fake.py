@@ -38,14 +38,14 @@ def world(world_size: int) -> Iterator[Shapes]:
         raise RuntimeError("this process is in a process group already: simulate from the notebook, not on its ranks")
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    shapes = Shapes()
+    shapes = Shapes()  # made outside of itself: what it gives the group to send is a real, empty tensor
     with ExitStack() as stack:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
         stack.callback(dist.destroy_process_group)
         stack.enter_context(intercept(checks, "check_same_on_all_ranks", _alike))
         stack.enter_context(intercept(checks, "check_has_values", _without_values))
         stack.enter_context(replace(*FUSED))
-        stack.enter_context(shapes)
+        stack.enter_context(shapes)  # below the recorder, which comes later and so sees each operation first
         yield shapes
 
 
@@ -62,7 +62,7 @@ def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
 
     def wait(original: Callable[..., None], exchange: Any) -> None:
         clock.wait(ready.pop(exchange, 0.0))
-        waiting.append(exchange)
+        waiting.append(exchange)  # the works within it are waited for with it, not each once more
         try:
             original(exchange)
         finally:

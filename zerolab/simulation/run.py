@@ -72,7 +72,8 @@ def simulate(
         network: a name of `catalog.LINKS`, between nodes.
         bandwidth: bytes a second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
         gpus_per_node: ranks that the GPU's own link joins.
-        utilisation: the part of the GPU's dense rate that matrix multiplications reach.
+        utilisation: the part of the GPU's dense rate that matrix multiplications reach; 0.7 brings out published
+            steps of FSDP on A100 (tests/simulation/test_published.py).
         hardware: all of that in one, in place of the five before it.
         progress: called with a sentence as each stage begins.
 
@@ -163,6 +164,7 @@ def _run(
     clock = Clock()
     meter = Meter(clock, hardware, precision)
     with world(world_size) as shapes:
+        # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
         model, inputs, targets = prepare()
         layouts = partition(model, world_size)
         with timed(shapes, meter), FakeRecorder() as recorder:
@@ -171,7 +173,7 @@ def _run(
             for _ in range(STEPS):  # what is told of is the last
                 begun, waited, meter.work = clock.computed, clock.waited, Work()
                 engine.training_step(inputs, targets, models.loss)
-        executed = recorder.finish()
+        executed = recorder.finish()  # within the world, which knows the rank and N
     costs = {"assumptions": hardware.describe(), "seconds": clock.computed - begun}
     costs |= {"exposed_communication_seconds": clock.waited - waited, **asdict(meter.work)}
     return _merge(replace(executed, meta={**executed.meta, "device": hardware.gpu.name}), costs), layouts
@@ -179,7 +181,7 @@ def _run(
 
 def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
     """Rank 0's recording, beside it the first ranks that are derived from it."""
-    one = Recording.merge([executed])
+    one = Recording.merge([executed])  # derived ranks share its clock, so that merging one is enough
     (rank0,) = one.ranks
     ranks = [derive(rank0, rank) for rank in range(min(one.world_size, SHOWN_RANKS))]
     meta = {**one.meta, "costs": costs}

@@ -77,7 +77,7 @@ class Shapes(TorchDispatchMode):
         kind = self._kinds.get(id(func))
         if kind is None:
             kind = self._kinds[id(func)] = _kind_of(func)
-        if kind.places and not _is_real(args):
+        if kind.places and not _is_real(args):  # wherever code asks for, be it "cpu" or a GPU that is not here
             keywords = {**keywords, "device": META}
         if kind.effect == "free":
             return func(*args, **keywords)
@@ -106,7 +106,7 @@ class Shapes(TorchDispatchMode):
                 f"{func} cannot be simulated: torch cannot execute it without values; train it on real ranks"
             ) from error
         written = _bytes_of(result)
-        if kind.looks_up:
+        if kind.looks_up:  # a few rows of a table that may be gigabytes
             read = written
         elif kind.overwrites:
             read -= written
@@ -143,6 +143,7 @@ class Shapes(TorchDispatchMode):
             self._bytes_read(func, request.tensors)
             if self.meter is not None:
                 self.meter.communicate(request.op, request.nbytes, len(request.ranks))
+        # c10d has no form for meta tensors; what counts of the answer is the handle that is waited for.
         return func(*tree_map_only(torch.Tensor, lambda _: self._nothing, args))
 
     def _refuse(self, func: Any, tensor: torch.Tensor) -> None:
