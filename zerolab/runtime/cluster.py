@@ -45,7 +45,7 @@ class Cluster:
         _check(world_size, device, timeout)
         idle_limit = idle.limit()
         if world_size is not None:
-            devices.check_limits(world_size)
+            devices.check_limits(world_size)  # before anything is started: a refusal must cost nothing
         if device != "cuda":  # where one must look first whether there is a GPU at all
             launcher()  # it imports torch in the background while this process does the same
         choice = devices.choose(world_size, device)
@@ -136,8 +136,11 @@ class Cluster:
             self._busy.release()
 
     def _usable_ranks(self) -> "Ranks":
-        """The ranks there are, or fresh ones if the last call cost them or they died since."""
+        """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""
         if self._ranks is not None and not self._ranks.are_all_alive():
+            death = self._ranks.death_at_rest()
+            if death is not None:  # what the ranks held is lost; better said than trained on without
+                raise death
             self._lost = True
             self._let_go()
         ranks = self._ranks or self._start()

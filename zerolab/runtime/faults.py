@@ -186,7 +186,7 @@ def rank_error(
     else:
         facts |= {"traceback": _readable(crash)} | _ending(cause.value)
         what = _death(facts, standing.stage)
-    parts = [f"rank {cause.rank} (pid {pid}) {what}\nThat was {standing.moment}"]
+    parts = [f"rank {cause.rank} (pid {pid}) {what}", f"That was {standing.moment}"]
     parts += ["\n".join(mismatches)] if mismatches else []
     if facts["traceback"]:
         parts.append(f"On rank {cause.rank}:\n{_indented(facts['traceback'])}")

@@ -146,9 +146,10 @@ def _perform(message: bytes) -> Any:
     function, args, kwargs = travel.unpack(call)
     counter.place("", *_first_line(function))
     counter.stage(RUNNING)
-    if task == "run":
-        return function(*args, **kwargs)
-    return _record(function, args, kwargs)
+    result = function(*args, **kwargs) if task == "run" else _record(function, args, kwargs)
+    counter.place("", *_first_line(function))  # its last line is not at fault for what happens to its result
+    counter.stage(PACKING)
+    return result
 
 
 def _first_line(function: Any) -> tuple[str, int]:
@@ -177,7 +178,6 @@ def _attempt(action: Any) -> bytes:
     """Call something; bytes that tell the kernel what came of it, after all that was printed has been written."""
     try:
         result = action()
-        counter.stage(PACKING)
         limit = travel.LIMIT * (4 if isinstance(result, Watched) else 1)  # a recording has no place to be cut
         answer = ("done", travel.pack_result(result, limit))
         del result
