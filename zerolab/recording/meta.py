@@ -14,12 +14,13 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, object]:
     """All of it, as plain values; `state`, `peak`, `peak_total` and `peaks` (by phase) are those of the last step."""
     units = ownership.units.values()
+    dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
     meta: dict[str, object] = {
         "stage": ownership.stage,
         "num_params": sum(unit.numel for unit in units) or None,
         "optimizer": ownership.optimizer,
-        "precision": "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None,
+        "precision": ownership.precision if ownership.precision == "bf16" else dtypes,
         "backend": backend,
         "device": ownership.device,
         "simulated": backend == "fake",

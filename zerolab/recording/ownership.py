@@ -38,6 +38,7 @@ class Ownership:
         self._later: set[str] = set()
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
+        self.precision: str | None = None  # as the engine says it; its layouts have the dtypes of the module as it was
         self.optimizer: str | None = None  # the class of the one that made the last update
         self.device = "cpu"
         self.follows_others = False  # an engine gathers and reduces in code of another system
@@ -45,7 +46,7 @@ class Ownership:
     def add_engine(self, engine: Any) -> None:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
-        self.stage = getattr(engine, "stage", None)
+        self.stage, self.precision = getattr(engine, "stage", None), getattr(engine, "precision", None)
         self.device = next(engine.model.parameters()).device.type
         self.follows_others |= hasattr(engine, "module")
         self._models.pop(engine.model, None)
