@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from statistics import median
 from time import perf_counter
 
@@ -11,6 +11,7 @@ import workloads
 from faults import faults
 from gpu import gpu
 from growth import growth
+from looking import recording
 from measuring import Figure, interleaved
 from peaks import peaks
 from player import player
@@ -86,29 +87,6 @@ def roundtrip(rounds: int) -> list[Figure]:
         for variant, milliseconds in interleaved(["run"], rounds, measure):
             figure.add(variant, milliseconds)
     return [figure]
-
-
-def recording(rounds: int) -> Iterator[Figure]:
-    """A step of gpt-10m (8x128 tokens a rank) with and without the recorder, in the stages with fewest and most events.
-
-    Seconds are taken inside the ranks.
-    """
-    stages = ("ddp", "zero3")
-    budgets = {f"{stage} recorded": 1.05 for stage in stages}
-    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:
-        for stage in stages:
-            title = f"Recording overhead on a step of gpt-10m, 8x128 tokens a rank, {RANKS} ranks, {stage}"
-            figure = Figure(f"recording_{stage}", title, "seconds", stage, budgets)
-            call = (workloads.step_seconds, stage, "gpt-10m", {"rows": 8, "length": 128}, 1, 1)
-
-            def measure(variant: str, call: tuple[object, ...] = call) -> float:
-                if variant.endswith("recorded"):
-                    return max(cluster.record(*call).results)
-                return max(cluster.run(*call))
-
-            for variant, seconds in interleaved([stage, f"{stage} recorded"], rounds, measure):
-                figure.add(variant, seconds)
-            yield figure
 
 
 FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {

@@ -44,14 +44,11 @@ def engine(variant: str, model: nn.Module) -> Any:
     return ENGINES[stage](model, torch.optim.AdamW, lr=1e-3, **OPTIONS.get(variant, {}))
 
 
-def step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
-    """Median seconds of a training step of model `name` under `variant`, after `warm_up` steps that do not count."""
-    made = engine(variant, models.build(name))
-    return median(_seconds(made, name, shape, warm_up + steps)[warm_up:])
-
-
 def kept_step_seconds(variant: str, name: str, shape: dict[str, int], steps: int) -> float:
-    """As `step_seconds`, with an engine that is made and warmed up the first time, and lives as long as the ranks."""
+    """Median seconds of a training step of model `name`.
+
+    The engine is made and warmed up the first time, and lives as long as the ranks.
+    """
     if variant not in _kept:
         _kept[variant] = engine(variant, models.build(name))
         _silence_hook(_kept[variant])
