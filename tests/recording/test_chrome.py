@@ -1,34 +1,154 @@
-"""The trace obeys Chrome's format, so that Perfetto opens it."""
+"""The trace obeys Chrome's format, so that Perfetto opens it.
+
+What is checked is the text of the Trace Event Format (Google, "Trace Event Format", sections on the JSON object format,
+metadata, complete and counter events), as rules: no published validator is a Python package without a download.
+"""
 
 import json
+from itertools import groupby
 
-from zerolab import simulate
+import pytest
+
+from zerolab import Recording, simulate
+
+REQUIRED = {"M": {"name", "pid", "args"}, "X": {"name", "ts", "dur", "pid", "tid"}, "C": {"name", "ts", "pid", "args"}}
+KNOWN = {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args", "id"}
+METADATA = {"process_name": "name", "thread_name": "name", "process_sort_index": "sort_index"}
 
 
-def test_the_trace_obeys_the_format(tmp_path):
-    recording = simulate("zero3", world_size=2, model="gpt-tiny").recordings["zero3"]
-    recording.to_chrome(tmp_path / "run.trace.json")
-    trace = json.loads((tmp_path / "run.trace.json").read_text())
-    events = trace["traceEvents"]
-    assert trace["displayTimeUnit"] in ("ms", "ns")
+def is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def broken_rules(trace):
+    """What a trace does against the format, in words; nothing if it may be opened."""
+    broken = [] if trace.get("displayTimeUnit") in ("ms", "ns") else ["displayTimeUnit is neither ms nor ns"]
+    for event in trace["traceEvents"]:
+        phase = event.get("ph")
+        if phase not in REQUIRED:
+            broken.append(f"no rule for phase {phase!r}")
+            continue
+        broken += [f"{phase} without {field}" for field in REQUIRED[phase] - event.keys()]
+        broken += [f"{phase} with {field}" for field in event.keys() - KNOWN]
+        broken += [f"{field} is no number" for field in ("ts", "dur") if not is_number(event.get(field, 0))]
+        broken += [
+            f"{field} is no whole number" for field in ("pid", "tid") if not isinstance(event.get(field, 0), int)
+        ]
+        broken += [f"{field} is negative" for field in ("ts", "dur") if event.get(field, 0) < 0]
+        if phase == "M" and METADATA.get(event["name"]) not in event["args"]:
+            broken.append(f"metadata {event['name']}")
+        if phase == "C" and not all(is_number(value) for value in event["args"].values()):
+            broken.append("a counter that is no number")
+    return [*broken, *rules_of_threads(trace["traceEvents"]), *rules_of_counters(trace["traceEvents"])]
+
+
+def rules_of_threads(events):
+    """Every thread that has events has a name, and its events lie beside or inside one another."""
+    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    bars = sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["pid"], e["tid"], e["ts"], -e.get("dur", 0)))
+    for thread, its in groupby(bars, key=lambda event: (event["pid"], event["tid"])):
+        if thread not in named:
+            yield f"thread {thread} has no name"
+        ends = []
+        for bar in its:
+            while ends and ends[-1] <= bar["ts"] + 1e-6:
+                ends.pop()
+            if ends and bar["ts"] + bar.get("dur", 0) > ends[-1] + 1e-6:
+                yield f"{bar['name']} in thread {thread} overlaps another"
+            ends.append(bar["ts"] + bar.get("dur", 0))
+
+
+def rules_of_counters(events):
+    """A process's counter goes forward in time, with the same series each time: else the areas mean something else."""
+    counters = [event for event in events if event["ph"] == "C"]
+    for pid in {event["pid"] for event in counters}:
+        its = [event for event in counters if event["pid"] == pid]
+        if len({tuple(event["args"]) for event in its}) > 1:
+            yield f"counter of process {pid} changes its series"
+        times = [event["ts"] for event in its]
+        if times != sorted(times):
+            yield f"counter of process {pid} goes back in time"
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return simulate("zero3", world_size=2, model="gpt-tiny").recordings["zero3"]
+
+
+def traced(recording, folder):
+    recording.to_chrome(folder / "run.trace.json")
+    return json.loads((folder / "run.trace.json").read_text())
+
+
+@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+def test_the_trace_of_a_run_breaks_no_rule_of_the_format(recordings, stage, tmp_path):
+    assert broken_rules(traced(recordings[stage], tmp_path)) == []
+
+
+def test_the_trace_of_a_simulation_breaks_none_and_says_what_it_is(simulated, tmp_path):
+    trace = traced(simulated, tmp_path)
+    assert broken_rules(trace) == []
     assert trace["otherData"]["simulated"] is True
-    assert {event["ph"] for event in events} == {"M", "X", "C"}
-    assert all({"name", "pid", "tid"} <= event.keys() for event in events)
-    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
-    bars = [event for event in events if event["ph"] == "X"]
-    assert all(event["dur"] >= 0 and event["ts"] >= 0 and (event["pid"], event["tid"]) in names for event in bars)
-    assert all(set(e["args"].values()) and min(e["args"].values()) >= 0 for e in events if e["ph"] == "C")
-    for thread in names:
-        assert_nested([event for event in bars if (event["pid"], event["tid"]) == thread])
 
 
-def assert_nested(bars):
-    """Bars of one thread lie beside or inside one another."""
-    open_ends = []
-    for bar in sorted(bars, key=lambda bar: (bar["ts"], -bar["dur"])):
-        while open_ends and open_ends[-1] <= bar["ts"] + 1e-6:
-            open_ends.pop()
-        end = bar["ts"] + bar["dur"]
-        assert not open_ends or end <= open_ends[-1] + 1e-6, bar
-        open_ends.append(end)
+def test_ranks_are_processes_streams_threads_and_memory_a_counter_in_microseconds(recordings, tmp_path):
+    recording = recordings["zero2"]
+    events = traced(recording, tmp_path)["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["rank 0", "rank 1"]
+    threads = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"computation", "waiting", "communication"} <= threads
+    rank = recording.ranks[1]
+    gather = [event for event in rank.events if event.op == "all_gather" and event.kind == "collective"][-1]
+    (bar,) = [e for e in events if e["ph"] == "X" and (e["pid"], e["ts"]) == (1, gather.t_start / 1000)]
+    assert bar["dur"] == (gather.t_end - gather.t_start) / 1000
+    assert bar["name"] == f"all_gather {gather.unit}"
+    highest = max(sum(e["args"].values()) for e in events if e["ph"] == "C" and e["pid"] == 1)
+    assert highest >= rank.meta["peak_total"]
+
+
+def test_the_rules_find_what_is_wrong(recordings, tmp_path):
+    trace = traced(recordings["ddp"], tmp_path)
+    bar = next(event for event in trace["traceEvents"] if event["ph"] == "X")
+    counter = next(event for event in trace["traceEvents"] if event["ph"] == "C")
+    wrong = [
+        {**bar, "tid": 99},
+        {**bar, "ts": -1.0},
+        {**bar, "ph": "Z"},
+        {**counter, "ts": 0.0},
+        {**counter, "args": {}},
+    ]
+    wrong.append({key: value for key, value in bar.items() if key != "dur"})
+    for event in wrong:
+        changed = {**trace, "traceEvents": [*trace["traceEvents"], event]}
+        assert broken_rules(changed), event
+
+
+# Where rank 1 raises, rank 0 waits for it until it is ended; where it dies, rank 0 notices and raises.
+@pytest.mark.parametrize(("ending", "left"), [("raises", [1]), ("dies", [0])])
+def test_a_recording_that_was_cut_off_shows_what_there_is_and_says_so(cluster, tmp_path, ending, left):
+    from zerolab import RankError
+
+    def train_until(ending):
+        import os
+
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.ones(8)
+        dist.all_reduce(tensor)
+        if dist.get_rank() == 1 and ending == "dies":
+            os._exit(3)
+        if dist.get_rank() == 1:
+            raise ValueError("enough")
+        dist.all_reduce(tensor)
+
+    with pytest.raises(RankError) as caught:
+        cluster.record(train_until, ending)
+    caught.value.recording.save(tmp_path / "cut.json")
+    loaded = Recording.load(tmp_path / "cut.json")
+    assert [rank.rank for rank in loaded.ranks] == left
+    assert not any(rank.complete for rank in loaded.ranks)
+    assert "cut off" in repr(loaded)
+    assert "1 rank missing" in repr(loaded)
+    assert broken_rules(traced(loaded, tmp_path)) == []
+    assert len(loaded.table().rows) == len(left)
