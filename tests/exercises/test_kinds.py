@@ -219,6 +219,15 @@ def test_a_borrowed_method_is_refused():
     assert "Zero1 is a finished answer" in refused("engine", borrowed)
 
 
+def test_a_function_that_asks_for_the_answer_is_refused(monkeypatch):
+    from zerolab import theory
+
+    asks = FunctionTargets(draw=lambda dice: {"number": dice.randrange(9)}, forbids=("zerolab.theory:state_bytes",))
+    monkeypatch.setitem(KINDS, "function", (double, "double it", asks))
+    said = refused("function", lambda number: theory.state_bytes("ddp", number, 1))
+    assert said.startswith("state_bytes is a finished answer: write the function yourself\nfunction: not yet")
+
+
 def test_a_unit_that_is_used_after_release_is_named():
     said = refused("units", gathered_units)
     assert "the backward of unit 5 was used after release" in said

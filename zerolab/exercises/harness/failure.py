@@ -8,6 +8,8 @@ from zerolab.runtime.faults import CollectiveHang, RankError
 
 _HARNESS = re.compile(r'File "(?:zerolab/(?:exercises/harness|recording|runtime)|contextlib)')
 
+_PLACE = re.compile(r"That was .* at zerolab/exercises/harness/")
+
 
 def in_words(error: RankError, name: str) -> str:
     """What happened and what to look at. `name` is the function that the learner wrote."""
@@ -17,19 +19,25 @@ def in_words(error: RankError, name: str) -> str:
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
     if error.exception == "OutOfTime":
-        limit = without_volatile(str(error).split("\n\n")[0]).partition("OutOfTime: ")[2]
+        limit = _first_words(error).partition("OutOfTime: ")[2]
         what = f"`{name}` did not finish in {limit} on rank {error.rank}. Does a loop never end? It was stopped here:"
         return "\n".join([what, *(f"    {line}" for line in _own_frames(error.traceback))])
     if error.exception in ("NotAllowedHere", "UsedAfterRelease"):
-        said = without_volatile(str(error).split("\n\n")[0]).partition(f"{error.exception}: ")[2]
+        said = _first_words(error).partition(f"{error.exception}: ")[2]
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
     if error.signal == "SIGSEGV":
         return (
             f"rank {error.rank} was killed by SIGSEGV while `{name}` ran: it touched memory that had been given back "
             "(used after release). Was a tensor freed or resized before `wait()`?"
         )
-    first = without_volatile(str(error).split("\n\n")[0])
+    first = _first_words(error)
     return "\n".join([f"`{name}` failed: {first}", *(f"    {line}" for line in _own_frames(error.traceback))])
+
+
+def _first_words(error: RankError) -> str:
+    """What happened, without where the harness stood then; the learner's own lines are told below."""
+    said = without_volatile(str(error).split("\n\n")[0])
+    return "\n".join(line for line in said.splitlines() if not _PLACE.match(line))
 
 
 def _own_frames(traceback: str) -> list[str]:

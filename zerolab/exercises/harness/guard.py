@@ -67,13 +67,14 @@ def finished_answers_out_of_reach(answer: Callable[..., Any], also: tuple[str, .
     """
     own_globals = _globals_of(answer)
     with ExitStack() as patches:
-        for call in (*FORBIDDEN_CALLS, *also):
+        calls = dict.fromkeys(FORBIDDEN_CALLS, WRITE) | dict.fromkeys(also, "write the function yourself")
+        for call, remedy in calls.items():
             module_name, _, path = call.partition(":")
             owner_path, _, attribute = path.rpartition(".")
             module = sys.modules.get(module_name)
             if module is not None:  # what is not imported yet cannot be called; importing it is caught below
                 owner = getattr(module, owner_path) if owner_path else module
-                patches.enter_context(patch.object(owner, attribute, _refuse(owner_path or path)))
+                patches.enter_context(patch.object(owner, attribute, _refuse(owner_path or path, remedy)))
         from zerolab.engines.engine import Engine
 
         patches.enter_context(patch.object(Engine, "__init__", _unless_finished(Engine.__init__)))
@@ -88,9 +89,9 @@ def _globals_of(answer: Callable[..., Any]) -> dict[str, Any]:
     return next(found, {})
 
 
-def _refuse(what: str) -> Callable[..., Any]:
+def _refuse(what: str, remedy: str) -> Callable[..., Any]:
     def refused(*_: Any, **__: Any) -> Any:
-        raise NotAllowedHere(f"{what} is a finished answer: {WRITE}")
+        raise NotAllowedHere(f"{what} is a finished answer: {remedy}")
 
     return refused
 
