@@ -99,6 +99,7 @@ PREDICTIONS = {
     "07-fsdp2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "fsdp2"),
     "08-deepspeed2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "deepspeed-2"),
     "09-under-way": Prediction("reductions under way", _reductions_under_way, "zero2"),
+    "10-ddp-bf16": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
     "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
 }
 
