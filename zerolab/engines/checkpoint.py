@@ -29,6 +29,7 @@ def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     """What the ranks hold of one thing, such as Adam's first moment, end to end: shape [padded]. Collective."""
     if not flat.is_sharded:
         return piece
+    # Where the model lies, although an offloaded piece does not: the backend that gathers may read only there.
     everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
     flat.part(everything).copy_(piece)
     all_gather(everything).wait()
@@ -167,6 +168,7 @@ def load(engine: "Engine", path: str | Path) -> None:
 def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any]) -> None:
     """Writes what every rank has whole, from rank 0; returns when the file is there. Collective."""
     if dist.get_rank() == 0:
+        # Every rank has the whole state; one writes, because all of them would write the same file.
         tensors = {f"model/{key}": value.contiguous() for key, value in model.items()}
         numbers: dict[str, Any] = {}
         for name, entries in optimizer["state"].items():
@@ -231,6 +233,7 @@ def _cut(flat: Flat, key: str, values: list[Any]) -> Any:
 def _write(path: Path, tensors: dict[str, torch.Tensor], about: dict[str, str]) -> None:
     """Beside the file first, then in its place in one move, so that a reader sees the old file or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # In the same folder, so that the move cannot cross file systems, where it would not be atomic.
     try:
         save_file(tensors, beside, metadata=about)
         with beside.open("rb+") as file:

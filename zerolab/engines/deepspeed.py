@@ -60,6 +60,7 @@ class DeepSpeed0(Native):
         return optimizer
 
     def _configuration(self) -> dict[str, Any]:
+        # A bucket as large as the largest unit: what our own engines have in flight, so that peaks compare.
         bucket = max(flat.layout.numel for flat in self.flats)
         return {
             "train_micro_batch_size_per_gpu": 1,  # it must be there; what is trained is what comes

@@ -147,7 +147,7 @@ class Engine:
         self._await_gradients(parameters_behind(loss))
         try:
             loss.backward()
-            for flat in self.trainable:
+            for flat in self.trainable:  # a function of the graph may give None instead of a gradient
                 flat.awaited.clear()
             while self._to_reduce:  # what no gradient came for: it is zero
                 self._start_reduction(self._to_reduce.pop(0))
@@ -163,7 +163,7 @@ class Engine:
         Raises:
             RuntimeError: no backward has brought the mean gradients.
         """
-        if self._accumulating:
+        if self._accumulating:  # so that `training_step` serves for micro-batches, too
             return
         if not self._reduced:
             raise RuntimeError("step() without gradients: call backward() first, and the last one outside accumulate()")
@@ -172,7 +172,7 @@ class Engine:
         self.optimizer.step()
         for flat in self.trainable:
             flat.finish_update()
-        self._reduced = False
+        self._reduced = False  # before anything is sent: a failed exchange leaves no gradients to use again
         self.publish()
 
     @contextmanager
@@ -198,6 +198,7 @@ class Engine:
             raise RuntimeError("no gradients to clip: call backward() first, and the last one outside accumulate()")
         means = [flat.mean for flat in self.trainable if flat.mean is not None]
         wide = torch.promote_types(means[0].dtype, torch.float32)
+        # A bf16 sum of squares would lose all but 8 bits, so squares are added up in fp32 or better.
         square = torch.stack([torch.linalg.vector_norm(mean, dtype=wide) ** 2 for mean in means]).sum()
         if any(flat.is_sharded for flat in self.trainable):
             dist.all_reduce(square)
@@ -220,6 +221,7 @@ class Engine:
             if flat.layout.frozen and flat.awaited:
                 name = flat.awaited.pop().name
                 raise RuntimeError(f"{name!r} was frozen when the engine was made: make a new engine to train it")
+        # Backward brings the last units first; a unit that is early waits for its turn, or ranks would disagree.
         self._to_reduce = self.trainable[::-1] if self._reduces_now() else []
 
     def _on_gradient(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:

@@ -94,6 +94,7 @@ class Flat:
 
     def hide(self) -> None:
         """Makes the module's parameters empty, because `whole` is about to go."""
+        # A placeholder of no elements: whoever reads it gets an error, where released memory would end the process.
         with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
             nothing = self.whole.new_empty(0)
         for parameter in self.parameters:
@@ -101,7 +102,7 @@ class Flat:
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
-        if self.whole.untyped_storage().size():
+        if self.whole.untyped_storage().size():  # else it is released, and the next gather brings the new values
             self.whole.copy_(values)
         mine = self.part(values) if self.is_sharded else values
         self.shard.copy_(mine)
@@ -112,6 +113,7 @@ class Flat:
 
         Each is freed as soon as it is copied, so that no more than the largest lies there twice.
         """
+        # Not zeroed as a whole: every element but the padding is written below, and memory is what a step waits for.
         self.gradient = gradient = torch.empty(self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device)
         gradient[self.layout.numel :].zero_()
         for slot, parameter in self.members():

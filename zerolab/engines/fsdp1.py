@@ -71,6 +71,7 @@ class FSDP1(Native):
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         units = {model.get_submodule(unit) for unit in self.units}
+        # FSDP1 wants one answer to requires_grad for a flat, unless it keeps the parameters apart.
         trainable = [parameter.requires_grad for parameter in model.parameters()]
         self._options["use_orig_params"] |= len(set(trainable)) > 1  # a flat of frozen and trained ones needs it
         mixed = MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None
@@ -118,7 +119,7 @@ class FSDP1(Native):
     def owned(self) -> Iterator[Owned]:
         """This rank's part of each flat parameter, or of the parameters in it."""
         for prefix, flat in self._flat_params():
-            if flat._params is None:
+            if flat._params is None:  # without use_orig_params the optimizer knows the flat alone
                 yield Owned(flat, [piece for piece in _cover(prefix, flat, self._span(flat)) if piece.numel])
                 continue
             for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):

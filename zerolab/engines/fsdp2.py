@@ -59,7 +59,7 @@ class FSDP2(Native):
             # Pinned memory is for the way to an accelerator.
             "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if self._offload else OffloadPolicy(),
         }
-        names = [name for name, _ in model.named_parameters()]
+        names = [name for name, _ in model.named_parameters()]  # fully_shard replaces the parameters, in this order
         for module in [*map(model.get_submodule, self.units), model]:
             fully_shard(module, **options)
         sharded = {id(parameter): name for name, parameter in zip(names, model.parameters(), strict=True)}

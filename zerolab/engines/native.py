@@ -83,7 +83,7 @@ class Native:
         self._dtype = compute_dtype(precision)
         if precision not in self.precisions:
             raise ValueError(f"{self.stage} has no {precision} with fp32 masters: choose {', '.join(self.precisions)}")
-        layouts = partition(model, self.world_size, units)
+        layouts = partition(model, self.world_size, units)  # for names in pictures only: the system cuts its own way
         check_same_layouts(layouts)
         if all(layout.frozen for layout in layouts):
             raise ValueError(f"all parameters of {type(model).__name__} are frozen: nothing to train")
@@ -97,7 +97,7 @@ class Native:
         self._trained_shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
         self._group_of = _claims(model, param_groups)
         self._accumulating = False
-        for parameter in model.parameters():
+        for parameter in model.parameters():  # not every system does it, and all must start alike to be compared
             dist.broadcast(parameter.detach(), src=0)
         self.module = model
         self.model: Any = self._wrap(model)

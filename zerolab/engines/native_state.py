@@ -55,6 +55,7 @@ def gather(
         shapes: of all parameters that are trained, by name.
     """
     mine = list(_entries(owned, optimizer_state))
+    # Only rank r knows which entries it has: without its list the others could not tell how much to receive.
     texts = gather_texts("\n".join(json.dumps(line) for line, _ in mine))
     state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
     seen: set[tuple[str, str, int]] = set()
@@ -109,6 +110,7 @@ def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank
         entries[line.key] = torch.tensor(line.number, dtype=getattr(torch, line.dtype)) if line.dtype else line.number
         return
     dtype, device = getattr(torch, line.dtype), communication_device()
+    # From rank r to all: simpler than gathering uneven pieces, and a checkpoint is rare.
     sent = torch.empty(line.numel, dtype=dtype, device=device) if piece is None else piece.to(device).contiguous()
     dist.broadcast(sent, src=rank)
     whole = entries.setdefault(line.key, torch.zeros(shape, dtype=dtype, device=device))
@@ -116,9 +118,10 @@ def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank
 
 
 def _fill(state: dict[str, dict[str, Any]], shapes: dict[str, torch.Size]) -> None:
-    """Gives zeros to a parameter that never had a gradient: other systems keep nothing for it, ours count it as zero."""
+    """Gives zeros to a parameter that never had a gradient, for which other systems keep nothing."""
     example = next((name for name, entries in state.items() if entries), None)
     for name, entries in state.items():
+        # Ours count a missing gradient as zero and keep zeros; a state with holes would not load there.
         if example is not None and not entries:
             for key, value in state[example].items():
                 if isinstance(value, torch.Tensor):
@@ -134,6 +137,7 @@ def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, sta
         return example
     if key in COUNTERS or (example.dim() == 0 and updated.dim() > 0):
         return example.clone()
+    # Padding must be zero, as the system itself starts it.
     share = torch.zeros_like(updated, dtype=example.dtype, memory_format=torch.contiguous_format)
     elements = local(share).view(-1)
     for name, place, start, numel in pieces:

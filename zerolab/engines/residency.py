@@ -16,7 +16,7 @@ from torch import nn
 from zerolab.engines.checks import check_same_on_all_ranks
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import is_running, parameters_behind, tensors_needing_gradient
+from zerolab.engines.graph import is_running, tensors_needing_gradient
 from zerolab.engines.order import Order
 from zerolab.engines.partition import ROOT
 
@@ -37,6 +37,7 @@ class UnitByUnit(Engine):
 
     def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **keywords: Any) -> None:
         self.release_after_forward = release_after_forward
+        # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order, self._backward_order = Order(ahead=prefetch), Order(ahead=prefetch)
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
@@ -60,11 +61,10 @@ class UnitByUnit(Engine):
 
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd, then releases what is still whole, because no gradient told that its unit was done."""
-        self._compare_units(loss)
         self._backward_order.begin()
         try:
             super().backward(loss)
-        finally:
+        finally:  # a unit whose inputs need no gradient, a frozen first block say, is never told that it is done
             self.release_everything()
 
     def release_everything(self) -> None:
@@ -91,7 +91,7 @@ class UnitByUnit(Engine):
         for flat in self.flats:
             self._units.setdefault(flat.layout.unit, []).append(flat)
         for module, units in self._users().items():
-            for unit in units:
+            for unit in units:  # our hook first: hooks of the model may read its parameters
                 module.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
                 module.register_forward_hook(partial(self._after_forward, unit))
         self.model.register_forward_pre_hook(self._begin_forward, prepend=True)
@@ -175,11 +175,11 @@ class UnitByUnit(Engine):
     def _is_ready(self, flat: Flat) -> bool:
         return super()._is_ready(flat) and not self._owed[flat.layout.unit]
 
-    def _compare_units(self, loss: torch.Tensor) -> None:
+    def _await_gradients(self, parameters: set[int]) -> None:
         """Ranks that gather different units would wait for each other: compares at first, and after each change."""
-        behind = parameters_behind(loss)
-        reached = [unit for unit, flats in self._units.items() if any(flat.has_any_of(behind) for flat in flats)]
+        reached = [unit for unit, flats in self._units.items() if any(flat.has_any_of(parameters) for flat in flats)]
         used = [*self._forward_order.now, "backward:", *reached]
         if used != self._compared:
             self._compared = used
             check_same_on_all_ranks(used, "the units that a forward used and a backward needs")
+        super()._await_gradients(parameters)
