@@ -72,7 +72,8 @@ class Unit:
         gradient = self.begin_gradient()
         self._outputs.backward(output_gradient)
         input_gradient = self._inputs.grad
-        assert input_gradient is not None  # noqa: S101  (for the type checker: `_inputs` asks for one)
+        if input_gradient is None:
+            raise RuntimeError(f"no gradient reached the inputs of unit {self.layout.name}: were its outputs detached?")
         self._inputs = self._outputs = None
         self.end_gradient()
         return input_gradient, gradient
