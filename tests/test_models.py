@@ -89,3 +89,11 @@ def test_an_unknown_name_or_rank_gets_a_sentence() -> None:
         models.build("gpt-5")
     with pytest.raises(ValueError, match="rank is 2 in a world of 2: it must be 0 to 1"):
         models.batches("mlp-odd", 2, 2, 1)
+
+
+def test_a_process_that_trains_on_a_device_has_models_and_batches_there(monkeypatch):
+    monkeypatch.setattr(models, "_device", torch.device("cpu"))
+    models.train_on(torch.device("meta"))  # stands for a GPU
+    for name in ("gpt-tiny", "mlp-odd"):
+        assert {parameter.device.type for parameter in models.build(name).parameters()} == {"meta"}
+        assert {tensor.device.type for batch in models.batches(name, 2, 0, 2) for tensor in batch} == {"meta"}

@@ -17,6 +17,8 @@ from torch.nn import functional
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
+_device = torch.device("cpu")
+
 VOCABULARY = 128  # the text is ASCII: a byte is a token
 
 
@@ -111,15 +113,21 @@ RECIPES = {
 }
 
 
+def train_on(device: torch.device) -> None:
+    """From here on models and batches of this process are on `device`: a rank with a GPU says so when it starts."""
+    global _device  # noqa: PLW0603  (a process trains on one device)
+    _device = device
+
+
 def build(name: str, seed: int = 0) -> nn.Module:
     """The model called `name`, with the same weights for the same seed; the caller's random state is left alone.
 
-    Raises ValueError for an unknown name.
+    On the GPU in a rank that has one, else on the CPU. Raises ValueError for an unknown name.
     """
     recipe = _recipe(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return recipe.build()
+        return recipe.build().to(_device)  # made on the CPU, so that the weights are the same everywhere
 
 
 def batches(
@@ -135,7 +143,7 @@ def batches(
     """This rank's batches, one (inputs, targets) a step; every rank has its own, the same in every run.
 
     Language models get int64 tokens [rows, length] and the bytes that follow each of them; MLPs get float32
-    [rows, inputs] and [rows, outputs]. `rows` and `length` replace what the recipe says.
+    [rows, inputs] and [rows, outputs], on the GPU in a rank that has one. `rows` and `length` replace what the recipe says.
 
     Raises ValueError for an unknown name, a rank outside 0..world_size - 1, or fewer than one row.
     """
@@ -149,8 +157,8 @@ def batches(
     if recipe.length:
         starts = torch.randint(len(text()) - length, shape, generator=generator)[:, rank]
         windows = starts[..., None] + torch.arange(length + 1)
-        return [(window[:, :-1], window[:, 1:]) for window in text()[windows]]
-    numbers = torch.randn(*shape, recipe.inputs, generator=generator)[:, rank]
+        return [(window[:, :-1], window[:, 1:]) for window in text()[windows].to(_device)]
+    numbers = torch.randn(*shape, recipe.inputs, generator=generator)[:, rank].to(_device)
     return [(step, step[:, : recipe.outputs].sin()) for step in numbers]
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from zerolab import models
 from zerolab.runtime import counter, stack, travel
 from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import Fds, Setup
@@ -124,6 +125,7 @@ def _join(setup: Setup, inherited: Fds) -> None:
     if setup.gpus:
         device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
         torch.cuda.set_device(device)
+        models.train_on(device)
     backend = "cpu:gloo,cuda:nccl" if len(setup.gpus) >= setup.world_size else "gloo"
     store = dist.FileStore(_path_of(inherited.store), setup.world_size)
     dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
