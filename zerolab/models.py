@@ -143,7 +143,8 @@ def batches(
     """This rank's batches, one (inputs, targets) a step; every rank has its own, the same in every run.
 
     Language models get int64 tokens [rows, length] and the bytes that follow each of them; MLPs get float32
-    [rows, inputs] and [rows, outputs], on the GPU in a rank that has one. `rows` and `length` replace what the recipe says.
+    [rows, inputs] and [rows, outputs]. They are on the GPU in a rank that has one. `rows` and `length` replace what the
+    recipe says.
 
     Raises ValueError for an unknown name, a rank outside 0..world_size - 1, or fewer than one row.
     """
