@@ -5,6 +5,7 @@ import json
 import pytest
 
 from zerolab import progress
+from zerolab.exercises import names
 
 
 @pytest.fixture
@@ -35,8 +36,9 @@ def test_tries_are_counted_and_a_pass_stays(file):
     for passed in (False, True, False):
         progress.note_attempt("zero1-average", passed=passed)
     assert progress.read()["exercises"] == {"zero1-average": {"tries": 3, "passed": True}}
-    assert "zero1-average  passed  tries: 3" in progress.summary()
-    assert "1 of 1 exercises passed" in progress.summary()
+    (line,) = [line for line in progress.summary().splitlines() if line.startswith("zero1-average ")]
+    assert line.split() == ["zero1-average", "passed", "tries:", "3"]
+    assert f"1 of {len(names())} exercises passed" in progress.summary()
 
 
 def test_the_first_guess_is_kept(file):
