@@ -3,8 +3,10 @@
 The faults are those of the tests: every one, at every moment of a call, on one, two and all of three ranks.
 """
 
+import io
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from time import perf_counter
 
@@ -48,7 +50,7 @@ def faults(rounds: int) -> list[Figure]:
 
 
 def _taken(cluster: Cluster, fault: str, moment: object, who: tuple[int, ...], recovery: Figure) -> float:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # the note on fresh ranks
         trouble = grief.Grief(fault, who, folder)
         try:
             grief.call(cluster, moment, trouble)
