@@ -214,7 +214,8 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
             for meta, training in zip(metas, trainings, strict=True)
         ]
     else:  # every rank has equal shards, so equal terms
-        terms = [theory.terms(stage, layouts, world_size, precision)] * world_size
+        offload = bool(recording.meta["offload"])
+        terms = [theory.terms(stage, layouts, world_size, precision, offload=offload)] * world_size
     return {
         "stage": stage,
         "world_size": world_size,

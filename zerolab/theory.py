@@ -80,7 +80,9 @@ def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str
     return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
 
 
-def terms(stage: str, flats: Iterable[FlatLayout], world_size: int, precision: str = "fp32") -> dict[str, int]:
+def terms(
+    stage: str, flats: Iterable[FlatLayout], world_size: int, precision: str = "fp32", *, offload: bool = False
+) -> dict[str, int]:
     """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank.
 
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
@@ -90,6 +92,8 @@ def terms(stage: str, flats: Iterable[FlatLayout], world_size: int, precision: s
     * `step_counters`: Adam's step, 4 bytes for each flat that is updated (Adam, algorithm 1).
     * `fp32_gradient_shard`: in bf16 the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
+    * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the
+      master copy, which the formula counts).
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
 
     Raises ValueError as `state_bytes` does.
@@ -106,6 +110,7 @@ def terms(stage: str, flats: Iterable[FlatLayout], world_size: int, precision: s
         "step_counters": STEP_COUNTER_BYTES * len(trainable),
         "fp32_gradient_shard": FP32_BYTES * updated if precision == "bf16" else 0,
         "frozen": sum(needed.values()) - sum(formula.values()),
+        **({"offloaded_copy": FP32_BYTES * updated} if offload and precision == "fp32" else {}),
     }
 
 

@@ -262,18 +262,23 @@ def test_an_engine_that_is_dropped_is_freed_as_it_would_be_without_a_recorder(cl
     assert cluster.record(make_and_drop).results == [True, True]
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_formula_beside_a_run_in_bf16_is_that_of_bf16(cluster, stage):
-    def train():
-        engine = ENGINES[stage](models.build("mlp-odd"), torch.optim.AdamW, lr=1e-3, precision="bf16")
+@pytest.mark.parametrize("offload", [False, True], ids=["plain", "offload"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_formula_and_the_terms_beside_a_run_are_those_of_its_precision_and_offload(cluster, precision, offload):
+    def train(stage):
+        options = {"precision": precision, "offload": offload}
+        engine = ENGINES[stage](models.build("mlp-odd"), torch.optim.AdamW, lr=1e-3, **options)
         for batch in models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), 2):
             engine.training_step(*batch, models.loss)
 
-    recording = cluster.record(train)
-    world_size, num_params = recording.world_size, recording.meta["num_params"]
-    assert recording.meta["precision"] == "bf16"
-    assert recording.meta["formula"] == theory.state_bytes(stage, num_params, world_size, "bf16")
-    layouts = partition(models.build("mlp-odd"), world_size)
-    terms = theory.terms(stage, layouts, world_size, "bf16")
-    for rank in recording.ranks:
-        assert sum(rank.meta["state"].values()) == sum(recording.meta["formula"].values()) + sum(terms.values())
+    for stage in STAGES:
+        recording = cluster.record(train, stage)
+        world_size, num_params = recording.world_size, recording.meta["num_params"]
+        assert (recording.meta["precision"], recording.meta["offload"]) == (precision, offload)
+        assert recording.meta["formula"] == theory.state_bytes(stage, num_params, world_size, precision)
+        terms = theory.terms(
+            stage, partition(models.build("mlp-odd"), world_size), world_size, precision, offload=offload
+        )
+        for rank in recording.ranks:
+            assert sum(rank.meta["state"].values()) == sum(recording.meta["formula"].values()) + sum(terms.values())
+            assert recording.explain(rank.rank)[-1]["difference"] == 0

@@ -17,6 +17,7 @@ TERMS = {
     "step_counters": "4 bytes a flat",
     "fp32_gradient_shard": "fp32 copy of the owned gradients",
     "frozen": "no gradients, no optimizer state",
+    "offloaded_copy": "fp32 copy that the optimizer updates",
 }
 PEAK_TERMS = {  # term of the peak -> the ledger's category, and in words
     "parameters": ("parameters", "held all the time"),
@@ -78,7 +79,7 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
         for u in recording.units
     ]
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
-    terms = theory.terms(stage, flats, world_size, precision)
+    terms = theory.terms(stage, flats, world_size, precision, offload=bool(recording.meta.get("offload")))
     words = SHARE if precision == "fp32" else SHARE_BF16
     rows: list[dict[str, Any]] = []
     for category, nbytes in formula.items():

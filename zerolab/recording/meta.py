@@ -21,6 +21,7 @@ def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, objec
         "num_params": sum(unit.numel for unit in units) or None,
         "optimizer": ownership.optimizer,
         "precision": ownership.precision if ownership.precision == "bf16" else dtypes,
+        "offload": ownership.offload,
         "backend": backend,
         "device": ownership.device,
         "simulated": backend == "fake",

@@ -39,6 +39,7 @@ class Ownership:
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
         self.precision: str | None = None  # as the engine says it; its layouts have the dtypes of the module as it was
+        self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that made the last update
         self.device = "cpu"
         self.follows_others = False  # an engine gathers and reduces in code of another system
@@ -47,6 +48,7 @@ class Ownership:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
         self.stage, self.precision = getattr(engine, "stage", None), getattr(engine, "precision", None)
+        self.offload = bool(getattr(engine, "offload", False))
         self.device = next(engine.model.parameters()).device.type
         self.follows_others |= hasattr(engine, "module")
         self._models.pop(engine.model, None)

@@ -16,6 +16,7 @@ _SHARED_META = (  # what is the same on every rank, or measured on the first
     "num_params",
     "optimizer",
     "precision",
+    "offload",
     "backend",
     "device",
     "simulated",
@@ -129,7 +130,7 @@ class Recording:
         raise ValueError(f"rank {number!r} is not in this recording: choose one of {there}")
 
     def highest(self, category: str, rank: int | None = None, step: int | None = None) -> int:
-        """The most live bytes of one category that a rank held within one step.
+        """The most live bytes of one category at any event of one step on a rank; between two there may be more.
 
         Args:
             category: one of `parameters`, `gradients`, `optimizer_state`, `activations`, `communication`, `other`.
