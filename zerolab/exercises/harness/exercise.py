@@ -68,7 +68,10 @@ class Exercise:
 
     def cells(self) -> list[tuple[str, str]]:
         """The exercise in a notebook, as (cell type, source): statement, hole, check, what to look for, picture."""
-        given = "\n".join(["from zerolab import check, hole", *filter(None, [self.given])])
+        lines = self.given.splitlines()
+        own = [line for line in lines if line.startswith("from zerolab")]
+        others = [line for line in lines if line and line not in own]
+        given = "\n".join([*others, *([""] if others else []), "from zerolab import check, hole", *own])
         hole_cell = f"{given}\n\n\n{self._with_holes()}"
         return [
             ("markdown", f"## Exercise: {self.title}\n\n{self.statement}"),
