@@ -126,7 +126,7 @@ def test_what_cannot_be_sent_is_refused_before_it_is_sent_and_the_ranks_are_kept
     before, lock = pids(cluster), threading.Lock()
     with pytest.raises(TypeError, match=r"<lambda> cannot be sent to the ranks: .*lock.* inside the function instead"):
         cluster.run(lambda: lock)
-    with pytest.raises(TypeError, match="a Cluster stays in the notebook"):
+    with pytest.raises(TypeError, match="A Cluster stays in the notebook"):
         cluster.run(lambda: cluster.world_size)
     assert pids(cluster) == before
 

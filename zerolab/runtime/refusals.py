@@ -113,7 +113,9 @@ def a(noun: str) -> str:
 def _why(culprit: object, reason: Exception) -> str:
     if isinstance(reason, RefusedError):
         return f"{str(reason)[:1].upper()}{str(reason)[1:]}"
-    kind = type(culprit).__name__
+    kind, refusal = type(culprit).__name__, _refuses(culprit)
+    if refusal is not None:
+        return f"{refusal[:1].upper()}{refusal[1:]}."
     if inspect.isgenerator(culprit):
         return (
             "It is a generator, which goes on in one process only. Make a list of it, or call it inside the function."
@@ -137,11 +139,25 @@ def _innermost(whole: Part, reason: Exception, send: Callable[[Any], None], dept
 
 
 def _fails_itself(value: object) -> bool:
+    """Whether it is the value that cannot go and not something in it: we refuse it, or its own class does."""
     try:
         check(value)
     except RefusedError:
         return True
-    return False
+    return _refuses(value) is not None
+
+
+def _refuses(value: object) -> str | None:
+    """The sentence with which a class of its own accord refuses to be sent, such as a Cluster's; None if none does."""
+    if type(value).__reduce__ is object.__reduce__ or isinstance(value, type):
+        return None
+    try:
+        value.__reduce__()
+    except TypeError as error:
+        return _sentence(error)
+    except Exception:  # noqa: BLE001  # it has a way to be sent, which failed
+        return None
+    return None
 
 
 def _parts_of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
