@@ -40,6 +40,10 @@ def _bytes_a_parameter(recording: "Recording") -> float:
     return _state(recording) / int(str(recording.meta["num_params"]))
 
 
+def _state_in_gigabytes(recording: "Recording") -> float:
+    return _state(recording) / 1e9
+
+
 def _elements_sent_a_parameter(recording: "Recording") -> float:
     """Elements that one rank sends in the last step, for each parameter of the model, without the (N-1)/N."""
     logical: Any = recording.ranks[0].meta["logical_bytes"]
@@ -100,6 +104,7 @@ PREDICTIONS = {
     "08-deepspeed2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "deepspeed-2"),
     "09-under-way": Prediction("reductions under way", _reductions_under_way, "zero2"),
     "10-ddp-bf16": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "11-seven-billion": Prediction("GB of model state", _state_in_gigabytes, "zero3"),
     "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
 }
 

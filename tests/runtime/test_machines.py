@@ -93,8 +93,12 @@ def test_a_rank_takes_no_more_of_its_own_than_the_limit_of_the_world_size_counts
         assert figures["Private_Dirty"] + figures["Private_Clean"] <= devices.RANK_BYTES
 
 
-FULL = """
+BOX = "/mnt/box"  # where the checkout is seen while its own place may lie under a full folder
+FULL = f"""
 set -e
+mount -t tmpfs none /mnt
+mkdir {BOX}
+mount --bind {ROOT} {BOX}
 mount -t tmpfs -o size=64m none /dev/shm
 for folder in /var/tmp /tmp; do
     mount -t tmpfs -o size=100k none $folder
@@ -128,8 +132,9 @@ with Cluster(4, device="cpu") as cluster:
 def test_no_room_for_temporary_files_and_a_small_shared_memory_do_not_matter(require):
     probe = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], check=False)
     require(probe.returncode == 0, "the right to mount in a namespace of one's own", "run as root on Linux")
-    command = ["unshare", "--mount", "bash", "-c", FULL, "bash", sys.executable, "-c", LESSON]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    python = sys.executable.replace(str(ROOT), BOX)
+    command = ["unshare", "--mount", "bash", "-c", FULL, "bash", python, "-c", LESSON]
+    environment = os.environ | {"PYTHONPATH": BOX}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "4 [25000000.0, 25000000.0, 25000000.0, 25000000.0]\n"

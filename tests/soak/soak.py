@@ -308,13 +308,14 @@ def main():
     parser = argparse.ArgumentParser(description="Runs on one cluster, some with faults; what is left behind.")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=None, help="printed, so that a run can be repeated")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the figures")
     chosen = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if chosen.seed is None else chosen.seed
     print(f"{chosen.runs} runs, seed {seed}", flush=True)
     figures = soak(chosen.runs, seed)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"soak_{chosen.runs}.json").write_text(json.dumps(figures, indent=1) + "\n")
-    (RESULTS / f"soak_{chosen.runs}.md").write_text(as_text(figures))
+    chosen.results.mkdir(exist_ok=True)
+    (chosen.results / f"soak_{chosen.runs}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    (chosen.results / f"soak_{chosen.runs}.md").write_text(as_text(figures))
     print(as_text(figures))
     sys.exit(1 if figures["wrong"] else 0)
 

@@ -1,16 +1,24 @@
 """The soak itself: a short one is clean, and it notices what a long one is for."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import soak
 
 
 @pytest.mark.slow
-def test_a_short_soak_reports_every_fault_as_itself_and_leaves_nothing_behind():
-    figures = soak.soak(40, seed=4, say=lambda *_, **__: None)
+def test_a_short_soak_reports_every_fault_as_itself_and_leaves_nothing_behind(tmp_path):
+    # In a process of its own, whose children are the soak's and nobody else's.
+    command = [sys.executable, soak.__file__, "--runs", "40", "--seed", "4", "--results", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = json.loads((tmp_path / "soak_40.json").read_text())
     assert figures["wrong"] == []
     assert sum(figures["faults"].values()) >= 2
     assert figures["held"]["after"]["processes"] == soak.WORLD_SIZE + 1
-    assert "40 runs" in soak.as_text(figures)
+    assert "40 runs" in (tmp_path / "soak_40.md").read_text()
 
 
 def test_what_has_grown_is_named_with_both_numbers():

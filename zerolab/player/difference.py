@@ -81,6 +81,12 @@ def _place(recording: "Recording", event: Event | None) -> int | None:
     return sum(other < key for other in every)
 
 
+def _when(pair: Pair) -> tuple[int, bool, int]:
+    """When a difference came: on the first recording's clock, for the two have no common one; else on the second's."""
+    event = pair[0] or pair[1]
+    return (event.step, pair[0] is None, event.t_end) if event is not None else (0, True, 0)
+
+
 def first_difference(first: "Recording", second: "Recording") -> dict[str, object] | None:
     """Where two recordings part: `{"rank", "events": [place in first, place in second]}`; None if they never do.
 
@@ -100,5 +106,5 @@ def first_difference(first: "Recording", second: "Recording") -> dict[str, objec
             break
     if not found:
         return None
-    pair, number = min(found, key=lambda entry: min((e.step, e.t_end) for e in entry[0] if e is not None))
+    pair, number = min(found, key=lambda entry: _when(entry[0]))
     return {"rank": number, "events": [_place(first, pair[0]), _place(second, pair[1])]}
