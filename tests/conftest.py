@@ -93,12 +93,15 @@ def pytest_collection_modifyitems(config, items):
 seconds = defaultdict(lambda: defaultdict(float))
 
 
+RUNTIME = {"soak", "test_run.py", "test_doctor.py"}  # of ranks and machines, though not in its folder
+
+
 def part_of(nodeid, keywords):
     """The part of the tests that a test's time counts for: its folder, but for what drives a browser."""
     if "browser" in keywords:
         return "browser"
-    folder = Path(nodeid.split("::")[0]).parts[1:2]
-    return folder[0] if folder and folder[0] in MINUTES else "truth"
+    name = Path(nodeid.split("::")[0]).parts[1]
+    return "runtime" if name in RUNTIME else name if name in MINUTES else "truth"
 
 
 def pytest_runtest_logreport(report):
