@@ -7,7 +7,6 @@ become stills that a real browser takes, and everything that differs from run to
 """
 
 import base64
-import io
 import os
 import sys
 import tempfile
@@ -124,16 +123,12 @@ def views(book: NotebookNode) -> Iterator[NotebookNode]:
 
 
 def take_still(recording: Recording) -> str:
-    """The player's picture of a recording, in few colours, as base64. Raises ValueError above 60 KB."""
-    from PIL import Image
-
-    small = io.BytesIO()
+    """The player's picture of a recording, as base64. Raises ValueError above 60 KB."""
     with tempfile.TemporaryDirectory(prefix="zerolab-still-") as folder:
-        picture = Image.open(still(recording, Path(folder) / "still.png")).convert("RGB")
-    picture.quantize(colors=128, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
-    if small.tell() > LARGEST_STILL:
-        raise ValueError(f"a still takes {small.tell():,} bytes, more than {LARGEST_STILL:,}: show less in it")
-    return base64.b64encode(small.getvalue()).decode()
+        picture = still(recording, Path(folder) / "still.png").read_bytes()
+    if len(picture) > LARGEST_STILL:
+        raise ValueError(f"a still takes {len(picture):,} bytes, more than {LARGEST_STILL:,}: show less in it")
+    return base64.b64encode(picture).decode()
 
 
 def clean(book: NotebookNode, stills: dict[str, str]) -> None:

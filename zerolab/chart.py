@@ -1,6 +1,5 @@
 """What all plotly figures share: the player's type and colours, fixed ids, and how a notebook shows and stores them."""
 
-import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -119,8 +118,6 @@ def _photograph(text: str) -> bytes:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from PIL import Image
-
     from zerolab.player import browser
 
     with TemporaryDirectory() as folder, browser.chromium() as started:
@@ -130,7 +127,4 @@ def _photograph(text: str) -> bytes:
         tab.goto(file.as_uri())
         tab.locator(".main-svg").first.wait_for()  # plotly draws after the page has loaded
         shot = tab.locator(".plotly-graph-div").screenshot(animations="disabled")
-    out = io.BytesIO()
-    image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
-    image.save(out, "PNG", optimize=True)
-    return out.getvalue()
+    return browser.in_few_colours(shot)

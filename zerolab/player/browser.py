@@ -1,5 +1,6 @@
 """A headless Chromium, started the same way wherever a picture is taken or a page is tried."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,3 +44,19 @@ def chromium(path: str | os.PathLike[str] | None = None) -> "Iterator[Browser]":
             yield browser
         finally:
             browser.close()
+
+
+def in_few_colours(shot: bytes) -> bytes:
+    """A screenshot as a PNG of 128 colours: smoothed letters have thousands, and so it takes a third of the bytes.
+
+    Raises ImportError without Pillow.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(f"A still needs Pillow ({error}): pip install 'zerolab[test]'.") from error
+    small = io.BytesIO()
+    Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        small, "PNG", optimize=True
+    )
+    return small.getvalue()

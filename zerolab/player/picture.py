@@ -1,12 +1,12 @@
 """A picture of the player, for stored notebooks, slides and the README: always the same size and theme."""
 
-import io
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerolab.player.browser import chromium as browser
+from zerolab.player.browser import in_few_colours
 from zerolab.player.page import page
 
 if TYPE_CHECKING:
@@ -46,11 +46,6 @@ def still(
 
     Raises ImportError without playwright or Pillow and RuntimeError without a Chromium; `chromium` is the path of one.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(f"A still needs Pillow ({error}): pip install 'zerolab[test]'.") from error
-
     shown = moment(recording) if event is None else event
     options = f"#still&theme={theme}&event={shown + 1}{'' if text else '&text=off'}"
     with tempfile.TemporaryDirectory() as folder, browser(chromium) as started:
@@ -59,7 +54,5 @@ def still(
         tab = started.new_page(viewport={"width": WIDTH, "height": 900})
         tab.goto(file.as_uri() + options)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
-    # Smoothed letters have thousands of colours; 128 look the same and take a third of the bytes.
-    image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
-    image.save(path, "PNG", optimize=True)
+    Path(path).write_bytes(in_few_colours(shot))
     return Path(path)
