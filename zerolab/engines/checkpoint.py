@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
 
 FORMAT = "zerolab-checkpoint-1"
+# By name: a step counter has the shape of a parameter that is a single number.
 COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
 
 
@@ -42,6 +43,7 @@ def state_dict(engine: "Engine") -> dict[str, torch.Tensor]:
     check_tensors(entries)
     copies: dict[int, torch.Tensor] = {}
     for flat in engine.flats:
+        # From the masters: bf16 weights would lose what the optimizer knows.
         views = flat.views(gather_from_owners(flat, flat.owned.detach()))
         copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
     return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
@@ -57,10 +59,12 @@ def load_state_dict(engine: "Engine", state: dict[str, torch.Tensor]) -> None:
     entries = engine.model.state_dict(keep_vars=True)
     shapes = {id(parameter): slot.shape for flat in engine.flats for slot, parameter in flat.members()}
     check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
+    # A tied parameter has several keys and one tensor; the last key's value is taken for all.
     values = {id(entry): state[key] for key, entry in entries.items()}
     with torch.no_grad():
         for flat in engine.flats:
             flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters], flat.owned.dtype))
+        # Not in any flat: buffers stay local, and each rank reads them for itself.
         for buffer in engine.model.buffers():
             if id(buffer) in values:
                 buffer.copy_(values[id(buffer)])
@@ -76,6 +80,7 @@ def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
     state: dict[str, dict[str, Any]] = {}
     for flat in engine.trainable:
         for slot in flat.layout.slots:
+            # Before the first step too, so that a state always names every trained parameter.
             state[slot.name] = {}
         for key, value in engine.optimizer.state.get(flat.owned, {}).items():
             views = _views(flat, value)
@@ -94,6 +99,7 @@ def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
     Raises:
         ValueError: it belongs to other parameters, or groups that the engine does not have.
     """
+    # All of it is judged before any is taken over: half a load would leave ranks that no error mends.
     check_own_optimizer_state(engine, state)
     load_groups(engine.optimizer, state)
     for flat in engine.trainable:
@@ -118,6 +124,7 @@ def check_optimizer_state(
     if different := sorted(shapes.keys() ^ state["state"].keys()):
         raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
     kinds = {tuple(sorted(entries)) for entries in state["state"].values()}
+    # One flat has one entry of each kind, so its parameters must bring the same kinds.
     if len(kinds) > 1:
         raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
     for name, entries in state["state"].items():
@@ -131,6 +138,7 @@ def check_optimizer_state(
             f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
             "make the engine with the same param_groups, in the same order"
         )
+    # SGD's momentum under AdamW's name would load silently, and train otherwise.
     if missing := sorted(optimizer.defaults.keys() - saved[0].keys()):
         name = type(optimizer).__name__
         raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
@@ -139,6 +147,7 @@ def check_optimizer_state(
 def load_groups(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Gives the optimizer's groups the keywords of the saved ones, such as a schedule's learning rate."""
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        # The names stay the engine's own: the saved ones are the parameters', not the flats'.
         group |= {key: value for key, value in saved.items() if key != "params"}
 
 
@@ -180,8 +189,10 @@ def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str,
                     numbers[place] = value
         about = {"format": FORMAT, "numbers": json.dumps(numbers), "groups": json.dumps(optimizer["param_groups"])}
         if not Path(path).parent.is_dir():
+            # It is not made: a mistyped path would leave its folders behind.
             raise ValueError(f"there is no folder {str(Path(path).parent)!r} to save into: make it first")
         _write(Path(path), tensors, about | {"trained": json.dumps(list(optimizer["state"]))})
+    # Without it another rank could look for the file before it is there.
     dist.barrier()
 
 
@@ -206,6 +217,7 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     state: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
     for place, value in {**tensors, **json.loads(about["numbers"])}.items():
         if place.startswith("optimizer/"):
+            # From the right: a parameter's name may hold a slash, an optimizer's key never does.
             name, key = place.removeprefix("optimizer/").rsplit("/", 1)
             state[name][key] = value
     model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
@@ -237,6 +249,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], about: dict[str, str]) 
     try:
         save_file(tensors, beside, metadata=about)
         with beside.open("rb+") as file:
+            # A rename may reach the disk before the bytes do; after a power cut the file would be empty.
             os.fsync(file.fileno())
         beside.replace(path)
     finally:

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.partition import FlatLayout
 
+# By name where the reason can be told; the others are found by trying (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
     "LBFGS": "it searches along one direction for all parameters together",
     "Adafactor": "it keeps statistics by row and column of each matrix",
@@ -31,9 +32,11 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
     if not (isinstance(optimizer_cls, type) and issubclass(optimizer_cls, torch.optim.Optimizer)):
         raise TypeError(f"optimizer_cls is {optimizer_cls!r}: pass an optimizer's class, such as torch.optim.AdamW")
     for name, reason in WHOLE_TENSOR_OPTIMIZERS.items():
+        # The names of the bases, too: a subclass of LBFGS needs whole tensors as well.
         if name in {base.__name__ for base in optimizer_cls.__mro__}:
             raise ValueError(f"{name} cannot run on shards, because {reason}: use an element-wise one, such as AdamW")
     try:
+        # Here and not in the optimizer: by then the ranks would have exchanged parameters.
         inspect.signature(optimizer_cls).bind([], **keywords)
     except TypeError as error:
         raise TypeError(f"{optimizer_cls.__name__} does not take {sorted(keywords)}: {error}") from None
@@ -46,6 +49,7 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
 
 def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
     """Tries it: two updates of a matrix must be those of its rows, one by one."""
+    # No two values alike and no zero, so that a rule by row, column or norm shows.
     matrix, gradient = torch.arange(1.0, 9).view(2, 4), torch.arange(8.0).sub(3.3).view(2, 4)
     whole, rows = [nn.Parameter(matrix.clone())], [nn.Parameter(row.clone()) for row in matrix]
     try:
@@ -53,6 +57,7 @@ def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
             optimizer = optimizer_cls(parameters, **keywords)
             update: Any = getattr(optimizer_cls, "step")  # noqa: B009  (a plain type has none)
             update = getattr(update, "__wrapped__", update)  # without the hooks of a recorder
+            # Twice, because a first update often hides what the state does to the second.
             for _ in range(2):
                 for parameter, value in zip(parameters, gradients, strict=True):
                     parameter.grad = value.clone()
@@ -92,8 +97,10 @@ def check_parameters(model: nn.Module) -> None:
                 f"{name!r} has no shape yet: pass a batch through the model before making the engine"
             )
         check_has_values(name, parameter)
+        # Two engines on one model would each reduce the other's gradients.
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise ValueError(f"{name!r} belongs to an engine already (or has a gradient hook): make a new model")
+        # Laid into a flat they would become two copies, and train apart from then on.
         memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
         if parameter.numel() and names.setdefault(memory, name) != name:
             raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
@@ -118,6 +125,7 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
     text = "\n".join(str(value) for value in values)
+    # 16 bytes are enough to agree on; the texts travel only when the ranks differ.
     mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=communication_device())
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
@@ -125,6 +133,7 @@ def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
         texts = [text.split("\n") for text in gather_texts(text)]
         longest = max(len(lines) for lines in texts)
         places = [[*lines, *["nothing"] * (longest - len(lines))] for lines in texts]
+        # The first difference alone: what comes after it is often its consequence.
         different = next(place for place in zip(*places, strict=True) if len(set(place)) > 1)
         shown = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(different))
         raise ValueError(f"{what} differ between ranks ({shown}): give every rank the same")
@@ -132,6 +141,7 @@ def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
 
 def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
     """Raises ValueError on every rank unless all ranks cut the same model into the same flats."""
+    # Sizes first: a wrong size is the plainer message, and the usual mistake.
     check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
     kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
     check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
@@ -144,6 +154,7 @@ def gather_texts(mine: str) -> list[str]:
     lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, length)
     longest = max(1, *(int(each) for each in lengths))  # nothing cannot be sent
+    # all_gather wants tensors of one size; the lengths say where each text ends.
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8).to(communication_device())
     everyone = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(everyone, padded)

@@ -17,6 +17,7 @@ from functools import wraps
 import torch
 import torch.distributed as dist
 
+# One count a process: engines that share a group share it, too, and their messages must not meet.
 _exchanges_started: Counter[str] = Counter()
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -44,6 +45,7 @@ def _through_main_memory(collective: Collective) -> Collective:
 
     @wraps(collective)
     def start(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
+        # NCCL reads a GPU's memory itself.
         if not (flat.is_cuda and _is_direct(group)):
             return collective(flat, group, name)
         copy = flat.cpu()
@@ -126,6 +128,7 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
 
 
 def _parts(flat: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:
+    # Views, never copies: what arrives lands in the flat itself.
     return list(flat.chunk(dist.get_world_size(group)))
 
 
@@ -137,6 +140,7 @@ def _own_part(flat: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tens
 def _peers(group: dist.ProcessGroup | None) -> list[int]:
     """The other ranks, the next one first, so that not all ranks send to rank 0 at once."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    # Each rank is then some peer's first, second, third: every link is busy from the start.
     return [(rank + distance) % world_size for distance in range(1, world_size)]
 
 
@@ -159,7 +163,9 @@ def _start(
     # Ranks count by name, not in all: a rank that starts B before A still matches the others' A and B.
     key = f"{group.group_name if group is not None else ''} {what}"
     _exchanges_started[key] += 1
+    # A tag has 31 bits, and every rank must come to the same one: `hash` is salted in each process.
     tag = zlib.crc32(f"{key} {_exchanges_started[key]}".encode()) & 0x7FFFFFFF
     sends = [dist.isend(send[peer], group=group, group_dst=peer, tag=tag) for peer in _peers(group)]
     receives = [dist.irecv(receive[peer], group=group, group_src=peer, tag=tag) for peer in _peers(group)]
+    # isend gives None to a rank that is not of the group.
     return [work for work in sends + receives if work is not None]

@@ -44,6 +44,7 @@ class DeepSpeed0(Native):
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         self._deepspeed = import_deepspeed(next(model.parameters()).device.type)
+        # Before it flattens them: afterwards its lists hold the same objects without names.
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         if self._dtype is not None:
             dtype = self._dtype
@@ -64,6 +65,7 @@ class DeepSpeed0(Native):
         bucket = max(flat.layout.numel for flat in self.flats)
         return {
             "train_micro_batch_size_per_gpu": 1,  # it must be there; what is trained is what comes
+            # `clip_grad_norm_` does it, as in every engine, so that a loop reads the same.
             "gradient_clipping": 0.0,
             "zero_allow_untested_optimizer": True,
             "bf16": {"enabled": self._dtype is not None},
@@ -79,6 +81,7 @@ class DeepSpeed0(Native):
 
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd; DeepSpeed communicates meanwhile."""
+        # Not loss.backward(): it scales the loss and counts micro-batches there.
         self.model.backward(loss)
 
     def _update(self) -> None:
@@ -86,6 +89,7 @@ class DeepSpeed0(Native):
 
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
+        # Our `accumulate` says when, where DeepSpeed would count from its configuration.
         self.model.set_gradient_accumulation_boundary(False)
         try:
             yield
@@ -116,6 +120,7 @@ class _Sharded(DeepSpeed0):
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
+        # Its own clipping is part of its step; ours comes before, as in every engine.
         pieces = [piece for _, gradient, _ in self._flats() for piece in gradient]
         square = torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float32) ** 2 for piece in pieces]).sum()
         dist.all_reduce(square)
@@ -174,6 +179,7 @@ class _Sharded(DeepSpeed0):
 
     def _buckets(self) -> Iterator[Holding]:
         """The buffers in which gradients travel; they may stay when they have arrived."""
+        # With overlap there are two buffers, filled in turn.
         for bucket in self._zero.ipg_buckets.values():
             for buffer in bucket.buffer if isinstance(bucket.buffer, list) else [bucket.buffer]:
                 if buffer is not None:
@@ -205,6 +211,7 @@ class DeepSpeed1(_Sharded):
         for number, master in enumerate(zero.single_partition_of_fp32_groups):
             size, pieces, offset = zero.partition_size[number], [], 0
             begin = self.rank * size
+            # Its own order: with `round_robin_gradients` it is not the model's.
             for parameter in zero.round_robin_bit16_groups[number]:
                 first, last = max(offset, begin), min(offset + parameter.numel(), begin + size)
                 if last > first:
@@ -237,6 +244,7 @@ class DeepSpeed3(_Sharded):
     def _part(self, parameter: Any) -> tuple[str, int, int]:
         """Name, first element and number of elements of what this rank keeps of a parameter."""
         size = parameter.ds_tensor.ds_numel
+        # The last ranks of a small parameter may have nothing but padding.
         start = min(self.rank * size, parameter.ds_numel)
         return self._names[id(parameter)], start, min(size, parameter.ds_numel - start)
 
@@ -283,6 +291,7 @@ def import_deepspeed(device: str = "cpu") -> Any:
         if error.name != "deepspeed":
             raise
         raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"') from None
+    # Its banner and warnings, times N, would bury what the learner prints.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # On a CPU it would compile an all_reduce through shared memory for minutes, which no recorder could see.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

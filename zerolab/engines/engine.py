@@ -77,6 +77,7 @@ class Engine:
         offload: bool = False,
         **optimizer_keywords: Any,
     ) -> None:
+        # What one rank alone may refuse comes before the first exchange, or the others would wait for it.
         check_optimizer(optimizer_cls, optimizer_keywords)
         check_parameters(model)
         check_options(optimizer_cls, units, param_groups, reduce_dtype)
@@ -95,6 +96,7 @@ class Engine:
         self._in_flight: tuple[Flat, torch.Tensor, Exchange] | None = None
         self._to_reduce: list[Flat] = []
         self._accumulating = self._reduced = False
+        # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
         model.register_forward_pre_hook(self._prepare_inputs, with_kwargs=True)
         self._rows_compared = False
         self._watch()
@@ -144,6 +146,7 @@ class Engine:
         """
         if self._reduced:
             raise RuntimeError("a second backward() before step(): wrap all but the last one in engine.accumulate()")
+        # Known before autograd begins, or no flat could tell which of its gradients is the last.
         self._await_gradients(parameters_behind(loss))
         try:
             loss.backward()

@@ -80,6 +80,7 @@ class Flat:
 
     def views(self, whole: torch.Tensor) -> list[torch.Tensor]:
         """The slots of a tensor as large as the flat, each in its parameter's shape."""
+        # Views of the one storage that is exchanged: what a collective brings is in the parameters at once.
         return [whole[slot.start : slot.stop].view(slot.shape) for slot in self.layout.slots]
 
     def part(self, whole: torch.Tensor) -> torch.Tensor:
@@ -90,12 +91,14 @@ class Flat:
     def show(self) -> None:
         """Makes the module's parameters views of `whole`."""
         for parameter, view in zip(self.parameters, self.views(self.whole), strict=True):
+            # A new Parameter would be another object to the optimizer, to hooks and to whoever ties it.
             parameter.data = view
 
     def hide(self) -> None:
         """Makes the module's parameters empty, because `whole` is about to go."""
         # A placeholder of no elements: whoever reads it gets an error, where released memory would end the process.
         with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
+            # One for all: a released parameter costs no bytes, whatever its shape was.
             nothing = self.whole.new_empty(0)
         for parameter in self.parameters:
             parameter.data = nothing
@@ -105,6 +108,7 @@ class Flat:
         if self.whole.untyped_storage().size():  # else it is released, and the next gather brings the new values
             self.whole.copy_(values)
         mine = self.part(values) if self.is_sharded else values
+        # Under bf16 it is rounded; the master keeps the exact values.
         self.shard.copy_(mine)
         self.owned.copy_(mine)
 
@@ -135,6 +139,7 @@ class Flat:
     def begin_update(self) -> None:
         """Gives the optimizer the mean gradient; to a master copy, in the master's precision and place."""
         if self.mean is not None:
+            # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
             self.owned.grad = self.mean.to(self.owned)
 
     def finish_update(self) -> None:

@@ -20,6 +20,7 @@ from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.native_state import Owned, Piece
 
+# What every wrapper adds to the names below it; checkpoints must not carry it.
 _WRAPPER = "_fsdp_wrapped_module."
 
 
@@ -53,6 +54,7 @@ class FSDP1(Native):
         offload: bool = False,
         **keywords: Any,
     ) -> None:
+        # HSDP has a class of its own, by FSDP2; NO_SHARD is DDP.
         if sharding_strategy not in ("FULL_SHARD", "SHARD_GRAD_OP"):
             raise ValueError(f"sharding_strategy is {sharding_strategy!r}: choose FULL_SHARD or SHARD_GRAD_OP")
         if backward_prefetch not in (*BackwardPrefetch.__members__, None):
@@ -61,6 +63,7 @@ class FSDP1(Native):
             raise ValueError("FSDP1's CPUOffload pins memory for an accelerator, and there is none: leave offload out")
         self._options: dict[str, Any] = {
             "sharding_strategy": ShardingStrategy[sharding_strategy],
+            # None is a choice as well: gather only when the unit is needed.
             "backward_prefetch": BackwardPrefetch[backward_prefetch] if backward_prefetch else None,
             "cpu_offload": CPUOffload(offload_params=offload),
         }
@@ -70,6 +73,7 @@ class FSDP1(Native):
         super().__init__(*arguments, **keywords)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
+        # The same units as our engines, or the pictures could not be laid side by side.
         units = {model.get_submodule(unit) for unit in self.units}
         # FSDP1 wants one answer to requires_grad for a flat, unless it keeps the parameters apart.
         trainable = [parameter.requires_grad for parameter in model.parameters()]
@@ -99,6 +103,7 @@ class FSDP1(Native):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
+        # On every rank, because our checkpoints are whole on every rank.
         with FullyShardedDataParallel.summon_full_params(self.model, writeback=False):
             entries = self._entries()
             return {key: entries[key].detach().clone() for key in self._shapes}
@@ -148,11 +153,14 @@ class FSDP1(Native):
     def _of_flat(self, prefix: str, flat: Any) -> Iterator[Holding]:
         """The pieces of one flat parameter that are here: `prefix` stands before the names of its parameters."""
         shard = _shard(flat)
+        # What is whole may be padded at its end: a span without an end covers it.
         here, everywhere = self._span(flat), (0, 10**18)
         yield from self._pieces("parameters", prefix, flat, shard, here)
+        # It keeps its storage's object and frees the bytes, as our own release does.
         gathered = getattr(flat, "_full_param_padded", None)
         if gathered is not None and gathered.untyped_storage().size():
             yield from self._pieces("parameters", prefix, flat, gathered, everywhere)
+        # Once each: while a backward ends two of the names mean the same tensor.
         for gradient in {id(g): g for g in _gradients(flat)}.values():
             is_shard = gradient.numel() == shard.numel()
             yield from self._pieces("gradients", prefix, flat, gradient, here if is_shard else everywhere)

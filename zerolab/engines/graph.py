@@ -18,12 +18,14 @@ def parameters_behind(loss: torch.Tensor) -> set[int]:
         raise TypeError(f"the loss is a {type(loss).__name__}: pass a tensor of one element, such as outputs.loss")
     if not loss.requires_grad:
         raise RuntimeError("the loss needs no gradient: compute it outside no_grad, from what engine.model returns")
+    # A list and not a recursion: the graph of a deep model is deeper than Python's stack.
     found, seen, waiting = set(), set(), [torch.autograd.graph.get_gradient_edge(loss).node]
     while waiting:
         node: Any = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
+        # By name: torch does not export the classes of its nodes.
         kind = type(node).__name__
         if kind == "AccumulateGrad":
             found.add(id(node.variable))

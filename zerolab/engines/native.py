@@ -23,9 +23,11 @@ from zerolab.engines.native_state import Owned, Piece
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
 
+# Refused and not ignored: a comparison with an option that did nothing would compare something else.
 OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")
 
 
+# Pictures ask every engine for `flats[i].layout`; here nothing else of a flat exists.
 class Unit(NamedTuple):
     """A flat's plan without its tensors: another system lays them out in its own way."""
 
@@ -76,6 +78,7 @@ class Native:
         precision: str = "fp32",
         **optimizer_keywords: Any,
     ) -> None:
+        # Before the optimizer's check, which would call an engine's option an unknown keyword.
         self._refuse_own_options(optimizer_keywords)
         check_optimizer(optimizer_cls, optimizer_keywords)
         check_options(optimizer_cls, units, param_groups, None)
@@ -92,6 +95,7 @@ class Native:
         self._places = {
             slot.name: Place(layout.name, slot.start, slot.shape.numel()) for layout in layouts for slot in layout.slots
         }
+        # The keys of the module as the learner wrote it: wrappers put prefixes before them.
         self._shapes = {key: value.shape for key, value in model.state_dict().items()}
         # Now, while parameters have their own names and shapes: a system may cut them, flatten them, wrap the module.
         self._trained_shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
@@ -99,12 +103,14 @@ class Native:
         self._accumulating = False
         for parameter in model.parameters():  # not every system does it, and all must start alike to be compared
             dist.broadcast(parameter.detach(), src=0)
+        # Set before the wrapping: a system may return another module, and checkpoints speak of this one.
         self.module = model
         self.model: Any = self._wrap(model)
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
 
     def _refuse_own_options(self, keywords: dict[str, Any]) -> None:
         """Raises ValueError for an option of our engines that this system has under another name, or not at all."""
+        # The default of our engines, and what these systems do anyway.
         if keywords.get("overlap") is True and "overlap" not in self.instead:
             del keywords["overlap"]
         for option in OWN_OPTIONS:
@@ -155,6 +161,7 @@ class Native:
     def _update(self) -> None:
         if not self._accumulating:
             self.optimizer.step()
+            # To None, as our engines leave them: a gradient that is kept as zeros would show in every picture.
             self.optimizer.zero_grad()
 
     @contextmanager
@@ -172,6 +179,7 @@ class Native:
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
+        # Right where every rank has all gradients, or DTensors, which know that they are shards.
         return nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -193,6 +201,7 @@ class Native:
     def optimizer_state_dict(self) -> dict[str, Any]:
         """The optimizer's state, whole on every rank, by parameter name, as our own engines give it. Collective."""
         state = native_state.gather(self.owned(), self._state(), self._trained_shapes)
+        # The system's own optimizer numbers its parameters; ours are known by name, which survives another N.
         groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
         return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
 
@@ -216,6 +225,7 @@ class Native:
         Raises:
             ValueError: the file is missing, damaged, or of another model.
         """
+        # Every rank reads the file for itself: nothing has to be sent.
         model, optimizer = checkpoint.read(path)
         self._check_optimizer_state(optimizer)  # before anything is changed
         self.load_state_dict(model)

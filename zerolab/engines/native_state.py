@@ -58,8 +58,10 @@ def gather(
     # Only rank r knows which entries it has: without its list the others could not tell how much to receive.
     texts = gather_texts("\n".join(json.dumps(line) for line, _ in mine))
     state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
+    # Replicas hold the same piece: HSDP's halves, and everyone's under DDP.
     seen: set[tuple[str, str, int]] = set()
     for rank, text in enumerate(texts):
+        # In the order of this rank's own list, which is the order in which everyone reads it.
         pieces = iter(tensor for _, tensor in mine)
         for line in (_Line(*json.loads(line)) for line in text.splitlines()):
             piece = next(pieces) if rank == dist.get_rank() else None
@@ -99,6 +101,7 @@ def _entries(
                     elements = local(value).reshape(-1)[place : place + numel]
                     yield _Line(name, key, start, numel, _word(value.dtype), None), elements
                 elif isinstance(value, torch.Tensor):
+                    # A single number travels in the list itself, exactly: JSON keeps every digit of a double.
                     yield _Line(name, key, 0, -1, _word(value.dtype), value.item()), None
                 else:
                     yield _Line(name, key, 0, -1, "", value), None
@@ -107,12 +110,14 @@ def _entries(
 def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank: int, shape: torch.Size) -> None:
     """Puts what `rank` has of one entry where it belongs; it sends its elements to all."""
     if line.numel < 0:
+        # As a tensor again where it was one: torch's optimizers tell a step counter from a number.
         entries[line.key] = torch.tensor(line.number, dtype=getattr(torch, line.dtype)) if line.dtype else line.number
         return
     dtype, device = getattr(torch, line.dtype), communication_device()
     # From rank r to all: simpler than gathering uneven pieces, and a checkpoint is rare.
     sent = torch.empty(line.numel, dtype=dtype, device=device) if piece is None else piece.to(device).contiguous()
     dist.broadcast(sent, src=rank)
+    # Filled piece by piece, so that no rank needs more than the whole and one piece.
     whole = entries.setdefault(line.key, torch.zeros(shape, dtype=dtype, device=device))
     whole.view(-1)[line.start : line.start + line.numel] = sent
 
@@ -135,6 +140,7 @@ def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, sta
     """This rank's share of one entry: as large as what the optimizer updates, or the number that it is."""
     if not isinstance(example, torch.Tensor):
         return example
+    # A copy for each: torch counts a step in place.
     if key in COUNTERS or (example.dim() == 0 and updated.dim() > 0):
         return example.clone()
     # Padding must be zero, as the system itself starts it.

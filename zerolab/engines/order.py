@@ -28,4 +28,5 @@ class Order:
         place = len(self.now)
         self.now.append(unit)
         expected = self._last[place : place + 1 + self._ahead]
+        # After a surprise no guess: a unit gathered for nothing costs its traffic, and its memory until it is used.
         return expected[1:] if expected[:1] == [unit] else []

@@ -100,6 +100,7 @@ def partition(
         kinds: dict[_Kind, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in members:
             kinds.setdefault(_kind(name, parameter, param_groups), []).append((name, parameter))
+        # The same order on every rank, whatever order their modules were built in.
         for kind in sorted(kinds, key=str):
             frozen, group, dtype = kind
             name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype in kinds}) > 1)
@@ -120,6 +121,7 @@ def find_units(model: nn.Module) -> list[str]:
 
 def _blocks(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     children = [(f"{name}.{child_name}".lstrip("."), child) for child_name, child in module.named_children()]
+    # The first list on a path holds the blocks; a list inside a block (experts, heads) belongs to the block.
     if isinstance(module, _CONTAINERS) and not _is_list_of_lists(module):
         yield from children
     else:
@@ -128,6 +130,7 @@ def _blocks(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _is_list_of_lists(container: nn.Module) -> bool:
+    # Lists of one class alone: a list that mixes stages and blocks is taken as it is.
     children = list(container.children())
     return (
         len({type(child) for child in children}) == 1
@@ -147,10 +150,12 @@ def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn
         inside = [unit for unit in units if name.startswith(unit + ".")]
         if len(inside) > 1:
             raise ValueError(f"units {inside[0]!r} and {inside[1]!r} lie inside one another: keep one of them")
+        # By identity, because a tied weight has several names and may be reached through several units.
         owners.setdefault(id(parameter), set()).add(inside[0] if inside else ROOT)
     members: dict[str, list[tuple[str, nn.Parameter]]] = {unit: [] for unit in [ROOT, *units]}
     for name, parameter in model.named_parameters():
         homes = owners[id(parameter)]
+        # What units share cannot travel with one of them: the other would find it released.
         members[homes.pop() if len(homes) == 1 else ROOT].append((name, parameter))
     return members
 
@@ -163,6 +168,7 @@ def _lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
 
 
 def _kind(name: str, parameter: nn.Parameter, param_groups: ParamGroups) -> _Kind:
+    # Frozen first: no test of a group may bring a frozen parameter to an optimizer.
     if not parameter.requires_grad:
         return True, None, parameter.dtype
     claims = (number for number, (selects, _) in enumerate(param_groups) if selects(name, parameter))

@@ -25,4 +25,5 @@ def compute_dtype(precision: str) -> torch.dtype | None:
 
 def cast_floating(values: Any, dtype: torch.dtype) -> Any:
     """The same nest of values, its floating-point tensors in `dtype`."""
+    # Token numbers and masks are no quantities: they stay as they are.
     return tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)

@@ -39,6 +39,7 @@ class UnitByUnit(Engine):
         self.release_after_forward = release_after_forward
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order, self._backward_order = Order(ahead=prefetch), Order(ahead=prefetch)
+        # Earlier, the exchange of the unit before would still hold its buffers: three units' worth at once.
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
         super().__init__(*arguments, **keywords)
@@ -69,6 +70,7 @@ class UnitByUnit(Engine):
 
     def release_everything(self) -> None:
         """Leaves nothing whole."""
+        # A graph that the learner keeps alive would otherwise hold its units for ever.
         self._owed.clear()
         self._after_half.clear()
         for flat in self.flats:
@@ -78,6 +80,7 @@ class UnitByUnit(Engine):
         """Releases a unit that owes no gradient any more, neither to its parameters nor to its inputs."""
         if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
             return
+        # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
         if not self._owed[unit] and not any(flat.awaited for flat in self._units[unit]):
             for flat in self._units[unit]:
                 self.release(flat)
@@ -85,6 +88,7 @@ class UnitByUnit(Engine):
     def _watch(self) -> None:
         """Gathers each unit before a module runs that holds parameters of it, and releases it after."""
         super()._watch()
+        # A count, because modules of one unit run inside one another: only the outermost gathers and releases.
         self._running: Counter[str] = Counter()  # how deep we are inside a unit
         self._owed: defaultdict[str, WeakSet[Owed]] = defaultdict(WeakSet)
         self._units: dict[str, list[Flat]] = {}
@@ -99,6 +103,7 @@ class UnitByUnit(Engine):
     def _users(self) -> dict[nn.Module, dict[str, None]]:
         """The units that each module needs: a unit's own module, and every module with parameters of its own."""
         unit_of = {id(parameter): flat.layout.unit for flat in self.flats for parameter in flat.parameters}
+        # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
         users = {self.model.get_submodule("" if unit == ROOT else unit): {unit: None} for unit in self._units}
         for module in self.model.modules():
             for parameter in module.parameters(recurse=False):
@@ -106,6 +111,7 @@ class UnitByUnit(Engine):
         return users
 
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
+        # Checkpointing calls the model's blocks again in backward; that is no new forward.
         if not is_running():
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
@@ -131,6 +137,7 @@ class UnitByUnit(Engine):
             return None
         if not self._forward_order.expects(unit):  # a new order: all ranks must have it, or they wait for each other
             check_same_on_all_ranks([unit], "the units that a forward uses next")
+        # Its own gather is awaited first: what is fetched ahead must not delay what is needed now.
         self._start_gathering(self._use(unit, self._forward_order))
         own_inputs = tuple(self._owe(unit, value) for value in inputs)
         return own_inputs, {name: self._owe(unit, value) for name, value in keywords.items()}
@@ -139,6 +146,7 @@ class UnitByUnit(Engine):
         if is_running():  # its backward comes next, so the unit stays
             return
         for tensor in tensors_needing_gradient(outputs):
+            # On the outputs, not on the module: a full backward hook would break an inplace ReLU that follows.
             tensor.register_hook(partial(self._before_backward, unit))
         self._running[unit] -= 1
         if not self._running[unit] and self.release_after_forward:
@@ -156,6 +164,7 @@ class UnitByUnit(Engine):
         return value
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
+        # A unit of several outputs hears of several gradients; only the first has to gather.
         if not all(self.is_whole(flat) for flat in self._units[unit]):
             self._after_half[unit] = self._use(unit, self._backward_order)
             if not any(flat.awaited for flat in self._units[unit]):  # a frozen unit has no gradients to wait for
@@ -165,6 +174,7 @@ class UnitByUnit(Engine):
         """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
         super()._at_half(flat)
         expected = self._after_half.pop(flat.layout.unit, [])
+        # One that backward has already used would be gathered for nothing, and stay until the end.
         self._start_gathering([unit for unit in expected if unit not in self._backward_order.now])
 
     def _after_backward(self, unit: str, owed: Owed, input_gradient: torch.Tensor) -> None:

@@ -32,6 +32,7 @@ class TorchDDP(Native):
         bucket_cap_mb: float | None = None,
         **keywords: Any,
     ) -> None:
+        # torch's own defaults, where one is set: what is measured is what people run.
         self._options: dict[str, Any] = {
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,
@@ -52,6 +53,7 @@ class TorchDDP(Native):
     def holdings(self) -> Iterator[Holding]:
         """Parameters and gradients whole, and the state of what this rank updates."""
         for name, parameter in self.module.named_parameters():
+            # By name and not by bucket: DDP fixes its buckets only after the first backward.
             yield self._held("parameters", name, parameter)
             if parameter.grad is not None:
                 yield self._held("gradients", name, parameter.grad)
@@ -72,6 +74,7 @@ class TorchZero1(TorchDDP):
         super().__init__(*arguments, **keywords)
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
+        # Here: only this stage needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(
@@ -83,6 +86,7 @@ class TorchZero1(TorchDDP):
 
     def owned(self) -> Iterator[Owned]:
         """The whole parameters that this rank updates."""
+        # The optimizer inside has this rank's parameters alone; the one around it has everyone's.
         mine = {id(parameter) for group in self.optimizer.optim.param_groups for parameter in group["params"]}
         return (owned for owned in super().owned() if id(owned.key) in mine)
 
