@@ -1,6 +1,12 @@
 """Exercises of every kind: whatever a learner writes is answered in words, and what is only luck does not pass."""
 
+import contextlib
+import ctypes
+import inspect
 import os
+import signal
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +19,7 @@ from zerolab.engines.engine import Engine
 from zerolab.exercises import FunctionTargets, RankTargets, TrainingTargets, hole
 from zerolab.exercises.harness import checking
 from zerolab.exercises.harness.exercise import Exercise
-from zerolab.exercises.harness.plain import describe, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, plain, same
 
 # --- one small exercise of each kind, from which the tests take what they need -------------------------------------
 
@@ -172,6 +178,59 @@ def test_what_never_ends_is_ended_and_told(kind, monkeypatch):
             pass
 
     assert "did not finish in 1 seconds" in refused(kind, answer_of(kind, forever))
+
+
+@every_kind
+def test_what_catches_every_exception_and_goes_on_is_ended_and_told(kind, monkeypatch):
+    monkeypatch.setattr(checking, "ANSWER_SECONDS", 1.0)
+
+    def deaf():
+        while True:
+            with contextlib.suppress(BaseException):
+                time.sleep(0.01)
+
+    said = refused(kind, answer_of(kind, deaf))
+    assert "did not finish in time on rank" in said
+    assert "`except:` catches everything" in said
+
+
+@every_kind
+def test_what_ends_python_itself_is_told(kind):
+    assert "ended with exit code 5" in refused(kind, answer_of(kind, lambda: sys.exit(5)))
+
+
+@every_kind
+def test_what_touches_released_memory_is_told(kind):
+    assert "used after release" in refused(kind, answer_of(kind, lambda: ctypes.string_at(0)))
+
+
+@every_kind
+def test_the_next_check_works_after_a_rank_was_killed(kind):
+    refused(kind, answer_of(kind, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    right = "function" if kind == "units" else kind  # the answer for units above is wrong on purpose
+    assert check(right, KINDS[right][0], seed=1).passed
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "engine"])
+@pytest.mark.parametrize("answer", [lambda: None, lambda *, number: number, lambda *_, more: more])
+def test_a_signature_that_does_not_fit_is_told_before_anything_runs(kind, answer, capsys):
+    assert not check(kind, answer).ran
+    assert "which its definition does not fit" in capsys.readouterr().out
+
+
+def test_a_built_in_function_without_a_signature_is_run_and_judged():
+    with pytest.raises(ValueError, match="no signature"):
+        inspect.signature(max)
+    assert "not iterable" in refused("function", max)
+
+
+def test_where_two_lists_part_is_told():
+    steps = [f"step {number}" for number in range(40)]
+    assert first_difference([*steps[:30], "jump", *steps[31:]], steps, 0.0) == (
+        "at place 30 stands jump, and step 30 belongs there"
+    )
+    assert first_difference(steps[:-1], steps, 0.0) == "it has 39 items where 40 belong"
+    assert first_difference(steps, list(steps), 0.0) == first_difference(3, 4, 0.0) == ""
 
 
 @pytest.mark.parametrize("kind", ["function", "ranks"])

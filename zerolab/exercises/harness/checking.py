@@ -57,10 +57,15 @@ def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
         return f'The hole "{holes[0]}" is still open: nothing was run.'
     if inspect.isgeneratorfunction(answer) or inspect.iscoroutinefunction(answer):
         return f"`{exercise.name}` contains `yield` or `async`, so calling it does not run it: write a plain function."
-    if exercise.is_class:
-        return _refuse_methods(exercise, answer)
+    return _refuse_methods(exercise, answer) if exercise.is_class else _refuse_arguments(exercise, answer)
+
+
+def _refuse_arguments(exercise: Exercise, answer: Callable[..., Any]) -> str:
+    """Why a function cannot be called as the solution is."""
     try:
         inspect.signature(answer).bind(*exercise.arguments)
+    except ValueError:  # some built-in functions have no signature to look at: running them will tell
+        return ""
     except TypeError as error:
         arguments = ", ".join(exercise.arguments)
         return (

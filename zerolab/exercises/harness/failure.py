@@ -8,13 +8,17 @@ from zerolab.runtime.faults import CollectiveHang, RankError
 
 _HARNESS = re.compile(r'File "(?:zerolab/(?:exercises/harness|recording|runtime)|contextlib)')
 
+# Lines of the harness mean nothing to a learner: its barrier is where a rank waits whose answer has returned.
+_AFTER = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: dist\.barrier\(\).*")
+_IN_HARNESS = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: .*")
 _PLACE = re.compile(r"That was .* at zerolab/exercises/harness/")
 
 
 def in_words(error: RankError, name: str) -> str:
     """What happened and what to look at. `name` is the function that the learner wrote."""
     if isinstance(error, CollectiveHang):
-        what = without_volatile(str(error).split("\n\nEvery rank")[0])
+        what = _AFTER.sub(f"`{name}` has returned", without_volatile(str(error).split("\n\nEvery rank")[0]))
+        what = _IN_HARNESS.sub(f"inside `{name}`", what)
         return (
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
@@ -25,6 +29,12 @@ def in_words(error: RankError, name: str) -> str:
     if error.exception in ("NotAllowedHere", "UsedAfterRelease"):
         said = _first_words(error).partition(f"{error.exception}: ")[2]
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
+    if error.signal == "SIGALRM":  # the second alarm of `limit.at_most`
+        return (
+            f"`{name}` did not finish in time on rank {error.rank}, and went on when it was stopped, so the rank was "
+            "ended. Does a loop never end, and catch every exception? `except ValueError:` catches what is meant, "
+            "`except:` catches everything."
+        )
     if error.signal == "SIGSEGV":
         return (
             f"rank {error.rank} was killed by SIGSEGV while `{name}` ran: it touched memory that had been given back "

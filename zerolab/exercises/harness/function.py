@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most
-from zerolab.exercises.harness.plain import describe, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.tables import Table
 
@@ -62,6 +62,8 @@ class FunctionTargets(Targets):
         if all(value is None for value in given):
             return f"`{exercise.name}` returned nothing; {call} should return {describe(right[first])}."
         why = f"{call} gave {describe(given[first])}; right is {describe(right[first])}"
+        where = first_difference(given[first], right[first], self.tolerance)
+        why = f"{why}: {where}" if where else why
         for wrong in exercise.wrong:
             values = _results(exercise.compile(exercise.wrong_source(wrong)), inputs)
             if same(given, values, self.tolerance):

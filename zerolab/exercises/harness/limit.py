@@ -10,6 +10,8 @@ import torch.distributed as dist
 from zerolab.engines import collectives
 from zerolab.recording.patches import intercept, replace
 
+GRACE_SECONDS = 1.0  # from the request to stop to the end of the rank, for an answer that catches the request
+
 
 class OutOfTime(BaseException):
     """The answer took too long. Not an Exception, so that an `except Exception` in a learner's loop lets it through."""
@@ -17,9 +19,15 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raises OutOfTime inside of it after so many seconds. For the main thread of a rank."""
+    """Raises OutOfTime inside of it after so many seconds. For the main thread of a rank.
+
+    An answer that goes on all the same, because a bare `except:` has caught that, ends with its process: a second
+    alarm kills it, and the signal tells the driver what it was.
+    """
 
     def ring(*_: Any) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         raise OutOfTime(f"{seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, ring)

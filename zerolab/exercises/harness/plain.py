@@ -34,6 +34,16 @@ def same(one: Any, other: Any, tolerance: float) -> bool:
     return type(one) is type(other) and not isinstance(one, np.ndarray) and bool(one == other)
 
 
+def first_difference(one: Any, other: Any, tolerance: float) -> str:
+    """Where two lists part, as `describe` shows only how they begin. Empty for what is no list, or is equal."""
+    if not (isinstance(one, list) and isinstance(other, list)) or same(one, other, tolerance):
+        return ""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if not same(left, right, tolerance):
+            return f"at place {place} stands {describe(left)}, and {describe(right)} belongs there"
+    return f"it has {len(one)} items where {len(other)} belong"
+
+
 def describe(value: Any) -> str:
     """A plain value in few characters: `1,234`, `[1, 2, 3]`, `4 numbers from 0.5 to 2`."""
     if isinstance(value, np.ndarray):
