@@ -29,11 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Command = parsed.command
     try:
         return command(parsed) or 0
+    # What the package raises on wrong use has its remedy in it; a traceback would only hide that.
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         print(f"zerolab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("zerolab: stopped", file=sys.stderr)
+        # What a shell gives a program that Ctrl-C ended.
         return 130
 
 
@@ -42,6 +44,7 @@ def write_json(path: Path, value: Any) -> None:
 
     Raises OSError if the folder does not exist or may not be written to.
     """
+    # In the same folder, so that the move stays within one file system and is a single step.
     neighbour = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         neighbour.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    # Each command carries its function: `main` knows none of them by name.
     parser.set_defaults(command=function)
     return parser
 
@@ -74,6 +78,7 @@ def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> No
     parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--model", default=model, help="mlp-odd, mlp-bench, gpt-tiny or gpt-10m (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=steps, help="training steps, at least 2 (default: %(default)s)")
+    # No choices= here: the package's own message also says what to do.
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
 
 
@@ -102,6 +107,7 @@ def _compare(arguments: Arguments) -> None:
     )
     if arguments.json:
         write_json(arguments.json, comparison.rows)
+    # After the file: a closed pipe must not cost the rows.
     print(comparison.table(times=True))
 
 
@@ -132,6 +138,7 @@ def _simulate(arguments: Arguments) -> None:
 
     options = ("precision", "rows", "length", "gpu", "network", "gpus_per_node", "utilisation")
     chosen = {name: getattr(arguments, name) for name in options}
+    # GB/s on the command line, bytes a second inside: no other place converts.
     chosen["bandwidth"] = None if arguments.bandwidth is None else arguments.bandwidth * 1e9
     simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen, progress=_progress_line())
     if arguments.json:
@@ -171,6 +178,7 @@ def _play(arguments: Arguments) -> None:
 
     Recording.load(arguments.recording).to_html(page)
     print(f"the page is {page}")
+    # Over ssh a browser would open where nobody looks, or a text browser in the terminal.
     if not arguments.no_open and has_display(os.environ):
         webbrowser.open(page.resolve().as_uri())
 
@@ -184,6 +192,7 @@ def _add_lab(commands: Any) -> None:
 def _lab(arguments: Arguments) -> None:
     from zerolab.workspace import lab
 
+    # None leaves the choice to whether there is a display.
     lab(port=arguments.port, browser=False if arguments.no_browser else None)
 
 
@@ -210,6 +219,7 @@ def _doctor(arguments: Arguments) -> int:
 
     report = doctor.examine()
     print(json.dumps(report, indent=1) if arguments.json else doctor.describe(report))
+    # For a workshop host's script: it may stop before thirty people come.
     return 0 if report["ok"] else 1
 
 

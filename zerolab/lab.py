@@ -99,10 +99,13 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
             progress(f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})")
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
         with Cluster(world_size=world_size, device=device) as cluster:
+            # The cluster's, not the caller's: "auto" has been decided by now, once for all ranks.
             choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
             training = partial(train, stage, model, feed, steps, **choice)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in foreign.FORMS))
+            # Without the first step, which makes Adam's state and warms caches.
             seconds = [median(run.seconds[1:]) for run in cluster.run(training)]
+            # The slowest rank's: the others wait for it.
             rows.append(_row(recordings[stage], layouts, precision, max(seconds)))
     return Comparison(rows, recordings)
 
@@ -113,6 +116,7 @@ def record(
     """One recorded training of `model` under `stage`, as `compare` does it. Raises as `compare` does."""
     (chosen,) = _checked_stages([stage], world_size, "fp32")
     partition(_build(model), world_size)  # says what is wrong before any rank starts
+    # A named model only: the command line has no way to pass batches.
     feed = _feed(model, None, world_size, steps)
     with Cluster(world_size=world_size, device=device) as cluster:
         return cluster.record(train, chosen, model, feed, steps, device=cluster.device)
@@ -142,9 +146,11 @@ def train(
 
     `looked_into`: note at each update what the engine shows of its state, for a system whose layout is its own.
     """
+    # The caller's options last, so that they may change even the learning rate.
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
     engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, **keywords)
     losses, seconds = [], []
+    # What another system keeps is no closed form: it has to be looked at when the state is complete.
     with foreign.shown_at_updates(engine if looked_into else None) as shown:
         for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
             start = perf_counter()
@@ -159,6 +165,7 @@ def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str
     if not chosen:
         raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
     for stage in chosen:
+        # Asked only for its refusal; the answer does not matter.
         foreign.state_bytes(stage, 1, 1, precision)  # refuses unknown names
         foreign.check(stage, world_size, precision)
     return chosen
@@ -170,6 +177,7 @@ def _build(model: ModelSource) -> nn.Module:
         return models.build(model)
     if not callable(model) or isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+    # The notebook's own random numbers go on as if no model had been made.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return model()
@@ -194,6 +202,7 @@ def _feed(
             raise ValueError(
                 f"batch {index} has {len(inputs)} rows for {world_size} ranks: give every rank the same number"
             )
+    # It travels to the ranks, where a generator could be read only once.
     return partial(_share, list(batches))
 
 

@@ -34,6 +34,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Mixes positions; `x` is [rows, length, width]."""
         rows, length, width = x.shape
+        # One matrix for all three: one parameter to place, and one gradient to await.
         split = self.queries_keys_values(x).view(rows, length, 3, self.heads, width // self.heads)
         queries, keys, values = split.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
@@ -48,6 +49,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
+        # Inside a block a Sequential is no unit of its own: the search for units ends at the block.
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -156,6 +158,7 @@ def batches(
     generator = torch.Generator().manual_seed(seed)
     shape = (steps, world_size, rows)
     if recipe.length:
+        # A window is one longer than its inputs: the byte after the last one is a target.
         starts = torch.randint(len(text()) - length, shape, generator=generator)[:, rank]
         windows = starts[..., None] + torch.arange(length + 1)
         return [(window[:, :-1], window[:, 1:]) for window in text()[windows].to(_device)]
@@ -178,6 +181,7 @@ def text() -> torch.Tensor:
     """The sonnets as int64 tokens [characters], one a byte."""
     content = files("zerolab").joinpath("data", "sonnets.txt").read_bytes()
     # numpy's memory, and not torch's: what a rank keeps from run to run is in no recording of its memory.
+    # int64, because an embedding takes nothing smaller.
     return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).astype(np.int64))
 
 

@@ -19,6 +19,7 @@ from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 
 STAGES = ("deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3")
+# Small, because the files lie in the package; two steps, because Adam has its state from the second on.
 MODEL, RANKS, STEPS = "gpt-tiny", 4, 2
 FOLDER = files("zerolab").joinpath("data", "deepspeed")
 
@@ -42,6 +43,7 @@ def deepspeed_runs() -> Runs:
     if find_spec("deepspeed") is not None:
         return Runs(record_all(), f"recorded just now with DeepSpeed {version('deepspeed')}")
     about = json.loads(FOLDER.joinpath("about.json").read_text(encoding="utf-8"))
+    # Said in every place that shows them: a shipped recording must not pass for one made here.
     origin = f"DeepSpeed is not installed here: recorded on {about['date']} with DeepSpeed {about['deepspeed']}"
     return Runs(load_all(), f"{origin}, torch {about['torch']}")
 

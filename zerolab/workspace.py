@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 FIRST_NOTEBOOK = "00-start-here.ipynb"
+# JupyterLab's own first port, which people know.
 FIRST_PORT, PORTS = 8888, 100
 PACKAGE = Path(__file__).resolve().parent
 WORK = Path("work")
@@ -29,6 +30,7 @@ def published() -> dict[str, Path]:
         RuntimeError: there are none, so this installation is incomplete.
 
     """
+    # Notebooks lie beside the package in a checkout, and inside it in a wheel.
     checkout = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "notebooks" if checkout else PACKAGE / "_notebooks"
     glossary = PACKAGE.parent / "docs" / "glossary.md" if checkout else folder / "glossary.md"
@@ -109,6 +111,7 @@ def free_port(first: int = FIRST_PORT) -> int:
     """
     for port in range(first, min(first + PORTS, 65536)):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # As the server itself does: a port that was closed a moment ago counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
@@ -125,6 +128,7 @@ def has_display(environment: Mapping[str, str]) -> bool:
 
 def how_to_reach(port: int, token: str, environment: Mapping[str, str]) -> str:
     """The address of the first lesson, and the `ssh -L` line that brings it to the person's own machine."""
+    # The address by which this person came here; the host's own name may mean nothing outside.
     connection = environment.get("SSH_CONNECTION", "").split()
     host = connection[2] if len(connection) == len(("client", "port", "server", "port")) else socket.gethostname()
     user = environment.get("USER") or environment.get("LOGNAME") or "USER"
@@ -147,6 +151,7 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
         "jupyterlab",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
+        # The address is printed beforehand, so Jupyter may not choose another port.
         "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
@@ -170,6 +175,7 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
     if importlib.util.find_spec("jupyterlab") is None:
         raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')
     folder = folder.resolve()
+    # Before the port is sought: what could fail for want of rights should fail first.
     new = fill(folder)
     chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
     browser = has_display(os.environ) if browser is None else browser
@@ -179,6 +185,7 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
         print("You are root, and so is every cell that you run; --allow-root is added. A user of your own is safer.")
     if not browser:
         print(how_to_reach(chosen, token, os.environ))
+    # execve replaces this process, and with it what Python has not written yet.
     sys.stdout.flush()
     command = lab_command(folder, chosen, browser=browser, root=root)
     os.execve(command[0], command, os.environ | {"JUPYTER_TOKEN": token})  # noqa: S606  (no shell is wanted)
