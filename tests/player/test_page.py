@@ -100,7 +100,7 @@ def test_an_event_without_a_line_shows_the_last_one_of_its_rank_or_says_that_the
     assert not tab.locator(".zl-lit").count()
     tab.evaluate(f"window.zerolabPlayers[0].goto({events.index(bare.ranks[1].events[6])})")
     before = made.ranks[1].events[4].source.line
-    assert f"zerolab/engines/zero3.py:{before} (the last line before this event)" in tab.content()
+    assert f"zerolab/engines/zero3.py:{before} (last line before it)" in tab.content()
     assert tab.locator(".zl-lit").get_attribute("data-line") == str(before)
 
 

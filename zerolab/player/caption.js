@@ -1,6 +1,6 @@
 // One sentence about one event, in words and numbers, all of them from the recording.
 
-import { MOVED } from "./flow.js";
+import { MOVED, WIDTH } from "./flow.js";
 import { bytes, count, duration, exact, words } from "./format.js";
 import { size } from "./story.js";
 
@@ -64,11 +64,14 @@ function hold(model, event) {
   const what = `the ${words(event.category)} of ${event.unit}`;
   const now = size(event.spans ?? []);
   const before = size(model.held(event.rank, event.category, event.unit, event.index - 1));
-  const whole = model.units.find((unit) => unit.name === event.unit)?.padded || event.numel;
+  const unit = model.units.find(({ name }) => name === event.unit);
+  const whole = unit?.padded || event.numel;
   if (now === 0) return `let go of ${what}: nothing of them is held any more.`;
   if (now < before) return `released ${what}: of ${exact(before)} elements it keeps ${exact(now)}.`;
   const rest = before && now === whole && event.category === "parameters" ? `: its own ${exact(before)}, and the rest from the others` : "";
-  if (now > before) return `now holds ${share(now, whole)} of ${what}${rest}.`;
+  const weight = now * (WIDTH[event.dtype ?? unit?.dtype] ?? 0); // of moments there are several an element: not told
+  const heavy = weight && event.category !== "optimizer_state" ? ` (${bytes(weight)})` : "";
+  if (now > before) return `now holds ${share(now, whole)}${heavy} of ${what}${rest}.`;
   return `still holds ${share(now, whole)} of ${what}.`;
 }
 
@@ -85,9 +88,18 @@ function highest(model, event) {
   const live = Object.entries(model.live(event.rank, event.index)).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
   const named = live.length > 4 ? live.slice(0, 3) : live;
   const rest = live.slice(named.length).reduce((sum, [, value]) => sum + value, 0);
-  const terms = [...named.map(([category, value]) => `${words(category)} ${bytes(value)}`), ...(rest ? [`the rest ${bytes(rest)}`] : [])].join(" + ");
+  const why = { parameters: wholeUnits(model, event) };
+  const terms = [...named.map(([category, value]) => `${words(category)} ${bytes(value)}${why[category] ?? ""}`), ...(rest ? [`the rest ${bytes(rest)}`] : [])].join(" + ");
   const formula = model.formulaBytes === null ? "" : `; formula ${bytes(model.formulaBytes)}`;
-  return `is at its peak, ${count(model.total(event.index), "byte")}: ${terms}${formula}.`;
+  const total = model.total(event.index);
+  return `is at its peak, ${total < 1e9 ? count(total, "byte") : bytes(total)}: ${terms}${formula}.`; // beyond that the line would not hold it
+}
+
+/** " (blocks.3 whole)": which units a rank that keeps shards has gathered; "" where it keeps all of them anyway. */
+function wholeUnits(model, { rank, index }) {
+  const whole = model.units.filter(({ name, padded }) => padded && size(model.held(rank, "parameters", name, index)) === padded);
+  if (!whole.length || whole.length === model.units.length) return "";
+  return whole.length === 1 ? ` (${whole[0].name} whole)` : ` (${whole.length} units whole)`;
 }
 
 function updated(model, event) {
@@ -110,7 +122,7 @@ export function caption(model, i) {
   if (event.kind === "module") {
     const activations = model.live(event.rank, i).activations;
     const what = event.unit ?? "the model";
-    return `${rank} ran ${what} ${event.op} in ${duration(event.end - event.start)}; ${count(activations, "byte")} of activations are live.`;
+    return `${rank} computed the ${event.op} of ${what} in ${duration(event.end - event.start)}; ${bytes(activations)} of activations are live.`;
   }
   return event.text ? `${rank}: ${event.text}` : `${rank}: ${words(event.op)}.`;
 }

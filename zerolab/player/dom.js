@@ -8,10 +8,12 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-const ICONS = {
+export const ICONS = {
   play: "M5 3.2v11.6L14.5 9z",
   pause: "M4.5 3h3.2v12H4.5zM10.3 3h3.2v12h-3.2z",
   funnel: "M2.5 3h13l-5 6.4V15l-3-1.6V9.4z",
+  zoomIn: "M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2zm0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6zM6.7 5.2v1.5H5.2v1.6h1.5v1.5h1.6V8.3h1.5V6.7H8.3V5.2z",
+  zoomOut: "M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2zm0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6zM5.2 6.7v1.6h4.6V6.7z",
   next: "M4 3.4 11.2 9 4 14.6zM11.8 3.4H14v11.2h-2.2z",
   previous: "M14 3.4 6.8 9l7.2 5.6zM4 3.4h2.2v11.2H4z",
   nextPhase: "M2 3.4 8.5 9 2 14.6zM8.5 3.4 15 9l-6.5 5.6zM15 3.4h1.6v11.2H15z",
@@ -43,6 +45,20 @@ export function layers(label) {
   const still = element("canvas", { role: "img", "aria-label": label });
   const moving = element("canvas", { class: "zl-over", "aria-hidden": "true" });
   return { still, moving, box: element("div", { class: "zl-layers" }, still, moving) };
+}
+
+/** One entry of a legend for a line that stands dashed in the picture. */
+export function dashed(text, colour) {
+  const key = swatch(text, null);
+  const context = key.firstChild.getContext("2d");
+  context.strokeStyle = colour;
+  context.lineWidth = 1.5;
+  context.setLineDash([4, 2]);
+  context.beginPath();
+  context.moveTo(0, 5);
+  context.lineTo(13, 5);
+  context.stroke();
+  return key;
 }
 
 /** One entry of a legend: a swatch painted by `fill(context)` or framed by `frame`, and its meaning in words. */

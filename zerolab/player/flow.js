@@ -9,7 +9,13 @@ export const MOVED = { all_gather: "parameters", reduce_scatter: "gradients", al
 const MOST_ARROWS = 8;
 
 /** Bytes of an element. */
-const WIDTH = { float64: 8, float32: 4, bfloat16: 2, float16: 2 };
+export const WIDTH = { float64: 8, float32: 4, bfloat16: 2, float16: 2 };
+
+/** Pixels by which an arrow bends to the right. */
+const BULGE = 14;
+
+/** A piece narrower than this, in pixels, has a thin arrow, or its neighbours' arrows would hide it. */
+const NARROW = 8;
 
 /** Pixels between two rows that the size of a piece needs to be written there. */
 const LABEL_ROOM = 9;
@@ -34,7 +40,7 @@ export function sentPieces(model, event, time) {
 }
 
 function nearest(model, { group, rank }) {
-  const others = (group ?? Array.from({ length: model.worldSize }, (_, k) => k)).filter((other) => other !== rank);
+  const others = (group ?? Array.from({ length: model.worldSize }, (_, k) => k)).filter((other) => other !== rank && model.ofRank[other].length);
   return others.sort((a, b) => Math.abs(a - rank) - Math.abs(b - rank)).slice(0, MOST_ARROWS);
 }
 
@@ -61,13 +67,13 @@ export function flow(pane, model, palette, event, time) {
   const unit = model.units.find(({ name }) => name === event.unit);
   const drawn = [];
   for (const { category, from, to, piece } of moving) {
-    const [start, end] = [from, to].map((rank) => pane.cell(model.rowOf(rank), category, event.unit));
+    const [start, end] = [from, to].map((rank) => (model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, event.unit) : null));
     if (!start || !end || start.y === end.y) continue;
     const [left, right] = partOf(model, unit, piece);
     for (const cell of [start, end]) frame(pane.over, palette, cell, left, right);
     const x = start.x + ((left + right) / 2) * start.width;
     const down = end.y > start.y;
-    arrow(pane.over.context, palette, piece, x, down ? start.y + start.height : start.y, down ? end.y : end.y + end.height);
+    arrow(pane.over.context, palette, piece, x, down ? start.y + start.height : start.y, down ? end.y : end.y + end.height, (right - left) * start.width < NARROW);
     drawn.push({ unit: event.unit, category, from, to, piece });
   }
   if (drawn.length) label(pane, model, palette, event, unit, drawn);
@@ -81,7 +87,7 @@ function partOf(model, unit, piece) {
 }
 
 function frame(pen, palette, cell, left, right) {
-  if (cell.height >= 5) pen.frame(cell.x + left * cell.width, cell.y, Math.max(2, (right - left) * cell.width), cell.height, palette.ink, 1.5);
+  if (cell.height >= 5 && (right - left) * cell.width >= 6) pen.frame(cell.x + left * cell.width, cell.y, Math.max(2, (right - left) * cell.width), cell.height, palette.ink, 1.5);
 }
 
 /** How big a piece is, between the rows and beside the arrows of the event's rank. */
@@ -100,7 +106,10 @@ function label(pane, model, palette, event, unit, moving) {
   const text = `${size}${many}`;
   const style = { colour: palette.ink, size: 10.5, weight: 600 };
   const width = pane.over.widthOf(text, style);
-  const x = Math.max(pane.gutter.left, Math.min(cell.x + cell.width / 2 - width / 2, pane.over.width - width - 4));
+  // Beside the arrows, not on them: their heads say where the piece goes.
+  const ends = moving.map(({ piece: part }) => partOf(model, unit, part)).map(([from, to]) => cell.x + ((from + to) / 2) * cell.width);
+  const beside = Math.max(...ends) + BULGE + 6;
+  const x = beside + width + 4 <= pane.over.width ? beside : Math.max(pane.gutter.left, Math.min(...ends) - width - 12);
   pane.over.box(x - 3, y - 6.5, width + 6, 13, palette.paper);
   pane.over.text(text, x, y, style);
 }
@@ -114,21 +123,22 @@ export function pieceSize(model, event) {
 }
 
 /** An arrow in the colour of the piece's owner, edged so that it stands out from every bar that it crosses. */
-function arrow(context, palette, piece, x, y0, y1) {
+function arrow(context, palette, piece, x, y0, y1, thin) {
   const tip = y1 > y0 ? 1 : -1;
+  const head = thin ? 0.6 : 1;
   const draw = (stroke, width) => {
     context.strokeStyle = stroke;
     context.lineWidth = width;
     context.beginPath();
     context.moveTo(x, y0);
-    context.quadraticCurveTo(x + 14, (y0 + y1) / 2, x, y1 - tip * 2);
-    context.moveTo(x - 2, y1 - tip * 8);
+    context.quadraticCurveTo(x + BULGE * head, (y0 + y1) / 2, x, y1 - tip * 2);
+    context.moveTo(x - 2 * head, y1 - tip * 8 * head);
     context.lineTo(x, y1 - tip);
-    context.lineTo(x + 8, y1 - tip * 5);
+    context.lineTo(x + 8 * head, y1 - tip * 5 * head);
     context.stroke();
   };
   context.lineJoin = context.lineCap = "round";
-  draw(palette.paper, 6);
-  draw(palette.ink, 3.5);
+  draw(palette.paper, thin ? 3 : 6);
+  if (!thin) draw(palette.ink, 3.5);
   draw(palette.rankColour(piece), 1.75);
 }

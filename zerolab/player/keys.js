@@ -46,8 +46,22 @@ export function listen(root, player) {
   });
 }
 
-/** The list of keys, shown under `?`. */
+/** How the picture is read, for whoever sees one for the first time: `[what, meaning]`. */
+const READING = [
+  ["a colour", "the rank that owns a part: keeps it and updates it"],
+  ["filled, hollow", "here; not here, so another rank has it"],
+  ["an arrow", "a piece on its way to another rank, with its size"],
+  ["amber", "the current event, the same one in every pane"],
+  ["a vertical line", "this moment, in both panes with time"],
+  ["memory", "live bytes of a rank; the formula counts state alone"],
+  ["pointer", "hover lights an event everywhere, a click goes there"],
+];
+
+/** How to read the picture, and the list of keys, shown under `?`. */
 export function help() {
-  const rows = KEYS.flatMap(([, shown, what]) => [element("dt", {}, shown), element("dd", {}, what)]);
-  return element("div", { class: "zl-help", hidden: "", role: "note", "aria-label": "Keyboard" }, element("h3", {}, "Keyboard"), element("dl", {}, ...rows));
+  const list = (title, rows) => element("div", {}, element("h3", {}, title), element("dl", {}, ...rows.flatMap(([term, meaning]) => [element("dt", {}, term), element("dd", {}, meaning)])));
+  return element(
+    "div", { class: "zl-help", hidden: "", role: "note", "aria-label": "How to read this, and the keyboard", tabindex: 0 },
+    list("How to read this", READING), list("Keyboard", KEYS.map(([, shown, what]) => [shown, what])),
+  );
 }

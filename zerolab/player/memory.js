@@ -5,7 +5,7 @@ import { bytes } from "./format.js";
 import { lastAtMost } from "./model.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
-import { endedEarly, nameRow, rankTrouble, rowHeights } from "./rows.js";
+import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { drawTicks } from "./timeline.js";
 
 
@@ -84,11 +84,7 @@ export class Memory {
     const base = place * rows.pitch + MARK + rows.line;
     nameRow(pen, palette, row, place, base - rows.line, rows.line >= 24 ? 14 : rows.line, rows.pitch);
     pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
-    const trouble = rankTrouble(model, rank);
-    if (trouble) {
-      pen.text(trouble, axis.left, base - rows.line / 2, { colour: palette.wait, size: 11.5 });
-      return;
-    }
+    if (tellTrouble(pen, palette, model, row, axis.left, base - rows.line / 2)) return;
     this.#stack(model, palette, axis, rank, base);
     if (this.whole) this.#marks(model, palette, axis, rank, base);
   }

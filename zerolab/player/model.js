@@ -88,16 +88,23 @@ export class Model {
     return at < 0 ? null : this.lineOf(places[at]);
   }
 
-  /** Where there is something to see: the first event in a training step with a line, of the kinds that one looks at. */
+  /**
+   * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and
+   * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none.
+   */
   opening() {
-    const { payload, columns } = this;
+    const { payload, columns, units } = this;
+    const largest = units.reduce((best, unit, k) => (unit.padded > (units[best]?.padded ?? 0) ? k : best), -1) + 1;
+    let first = null;
     const hold = payload.words.indexOf("hold") + 1;
     const shows = ["collective", "module"].map((kind) => payload.kinds.indexOf(kind) + 1);
     for (let i = 0; i < this.count; i++) {
       if (columns.step[i] < 1 || !columns.source[i] || columns.parent[i] >= 0) continue;
-      if (shows.includes(columns.kind[i]) || columns.op[i] === hold) return i;
+      if (!shows.includes(columns.kind[i]) && columns.op[i] !== hold) continue;
+      if (!largest || columns.unit[i] === largest) return i;
+      first ??= i;
     }
-    return this.windows.find((window) => window.step > 0)?.first ?? 0;
+    return first ?? this.windows.find((window) => window.step > 0)?.first ?? 0;
   }
 
   /** Live bytes per category on `rank` just after event `i`; null before the rank's first event. */

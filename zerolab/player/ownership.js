@@ -5,9 +5,11 @@ import { flow, MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { STATE } from "./model.js";
 import { Pen } from "./pen.js";
-import { nameRow, rankTrouble, rowHeights } from "./rows.js";
+import { nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 const HEAD = 20;
+/** Pixels that a shard has at least. */
+const LEAST = 2;
 
 /** The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels. */
 export function unitPlaces(units, left, right) {
@@ -35,6 +37,7 @@ export class Ownership {
     this.gutter = gutter(width);
     this.lines = STATE.filter((category) => !filter.category || !STATE.includes(filter.category) || category === filter.category);
     this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12);
+    this.named = this.rows.line >= 10 && this.gutter.named;
     this.places = unitPlaces(filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units, this.gutter.left, width - 2);
     this.painted = null;
     const height = HEAD + this.rows.pitch * (model.rows.length - 1) + Math.max(this.rows.row + 6, 14);
@@ -100,15 +103,11 @@ export class Ownership {
     const { pen, rows } = this;
     const top = HEAD + place * rows.pitch;
     nameRow(pen, palette, row, place, top, rows.row >= 34 ? rows.line : rows.row, rows.pitch);
-    const trouble = rankTrouble(model, row.rank);
-    if (trouble) {
-      pen.text(trouble, this.gutter.left, top + rows.row / 2, { colour: palette.wait, size: 11.5 });
-      return;
-    }
+    if (tellTrouble(pen, palette, model, row, this.gutter.left, top + rows.row / 2)) return;
     this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
       const style = { colour: palette.muted, size: 10.5, align: "right" };
-      if (rows.line >= 10 && this.gutter.named) pen.text(words(category), this.gutter.left - 10, y + rows.line / 2, style);
+      if (this.named) pen.text(words(category), this.gutter.left - 10, y + rows.line / 2, style);
       for (const { unit, x, width } of this.places) {
         const changes = model.changes(row.rank, category, unit.name);
         const cell = { x, y, width, unit, rank: row.rank, changes };
@@ -128,6 +127,11 @@ export class Ownership {
     pen.context.clearRect(x, y, width, rows.line);
     pen.frame(x, y, width, rows.line, palette.hollow);
     const owners = unit.owners ?? [[0, unit.padded, rank]];
+    // A shard among very many ranks is never drawn so narrow that it looks as if nothing were here.
+    if (held.length === 2 && (held[1] - held[0]) * scale < LEAST) {
+      pen.box(Math.min(x + held[0] * scale, x + width - LEAST), y, LEAST, rows.line, palette.rank(pen.context, rank));
+      return;
+    }
     // Where owners lie closer than a pixel, one of them stands for its pixel.
     const every = Math.max(1, Math.floor(owners.length / Math.max(1, width)));
     for (let k = 0; k < held.length; k += 2) {
@@ -156,10 +160,20 @@ export class Ownership {
       const style = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
       this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
     }
+    this.#shortened(palette);
     if (!this.places.length) {
       const style = { colour: palette.muted, size: 12 };
       this.over.text("This recording says nothing about who holds which unit.", this.gutter.left, 9, style);
     }
+  }
+
+  /** Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once. */
+  #shortened(palette) {
+    const short = this.places.filter(({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }));
+    if (!short.some(({ unit, width }) => this.over.fits(tail(unit.name), { room: width }))) return;
+    const heads = new Set(short.map(({ unit }) => unit.name.slice(0, -tail(unit.name).length)));
+    if (heads.size !== 1) return;
+    this.over.text([...heads][0], this.gutter.left - 10, 9, { colour: palette.muted, align: "right", room: this.gutter.left - 20 });
   }
 
   /** Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective. */

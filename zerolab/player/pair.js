@@ -14,6 +14,7 @@ export class Pair {
     const player = (data, more) => new Player(this.root, data, { ...shared, ...more, moved: (one) => this.#follow(one), altered: (one) => this.#match(one) });
     this.first = player(payload.first, { keyboard, changed, event });
     this.second = player(payload.second, {});
+    this.first.root.classList.add("zl-first");
     this.second.root.classList.add("zl-second");
     this.players.forEach((one, k) => this.#tellApart(one, ["first", "second"][k]));
     this.root.prepend(this.#banner());

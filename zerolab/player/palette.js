@@ -31,12 +31,12 @@ const INKS = {
   light: {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
     lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
-    optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b",
+    optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b", reduction: "#4f3676",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
     lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
-    optimizer: "#c3c9d2", onDark: "#14171c", formula: "#ff6f9f",
+    optimizer: "#c3c9d2", onDark: "#14171c", formula: "#ff6f9f", reduction: "#d7c6f5",
   },
 };
 
@@ -86,11 +86,6 @@ export class Palette {
   /** The fill of waiting: red hatching over paper, never a solid colour, because nothing is done. */
   waiting(context) {
     return this.#pattern(context, this.paper, "rising", this.wait, 0.62);
-  }
-
-  /** The fill of a collective in flight. */
-  communication(context) {
-    return this.#pattern(context, this.communicationColour, "plain", this.ink, 0);
   }
 
   #pattern(context, colour, name, stroke, strength) {

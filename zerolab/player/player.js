@@ -297,7 +297,9 @@ export class Player {
     if (!this.panes || !this.root.clientWidth) return;
     const inner = (section) => section.clientWidth;
     const { ownership, timeline, memory, source } = this.panes;
+    const { named } = ownership;
     ownership.layout(this.model, inner(this.sections.ownership.section), this.filter);
+    if (ownership.named !== (named ?? true)) legends(this);
     timeline.layout(this.model, inner(this.sections.timeline.section));
     memory.layout(this.model, inner(this.sections.memory.section), this.filter, this.top);
     source.layout(this.model);
@@ -357,7 +359,8 @@ export class Player {
     const story = this.story.tell(told < 0 ? this.index : this.model.ofRank[this.followed][told]);
     if (this.why.textContent !== story) this.why.textContent = story;
     const window = name(this.model.windowOf(this.index));
-    this.where.textContent = window === event.phase ? window : `${window} · ${event.phase}`;
+    const phase = event.phase === "step" ? "update" : event.phase; // "step 1 · step" would say one word for two things
+    this.where.textContent = window === phase ? window : `${window} · ${phase}`;
     this.caption.textContent = caption(this.model, this.index);
   }
 

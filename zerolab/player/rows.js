@@ -10,20 +10,27 @@ export function rowHeights(ranks, lines, best, gap) {
 
 /** No more rows than this are drawn; beyond it neighbours share a row. */
 export const MOST_ROWS = 64;
+/** Among more ranks than this, neighbours of which nothing was recorded share a row, or the picture would be full of them. */
+const FEW = 8;
 /** How many rows a summary has. */
 const SUMMARY_ROWS = 32;
 
 /**
  * The rows of the panes for a list of ranks: `[{ rank, from, to }]`. Up to 64 ranks have a row each; of more, a row
- * stands for the ranks `from` to `to` and draws the one of them whose peak is highest.
+ * stands for the ranks `from` to `to` and draws the one of them whose peak is highest. `silent`: nothing was recorded.
  */
 export function rowsOf(ranks, peaks) {
-  const size = ranks.length <= MOST_ROWS ? 1 : Math.ceil(ranks.length / SUMMARY_ROWS);
+  const drawn = ranks.filter((rank) => peaks[rank]).length;
+  const size = drawn <= MOST_ROWS ? 1 : Math.ceil(drawn / SUMMARY_ROWS);
   const rows = [];
-  for (let k = 0; k < ranks.length; k += size) {
-    const group = ranks.slice(k, k + size);
+  for (let k = 0; k < ranks.length;) {
+    const silent = !peaks[ranks[k]];
+    let stop = k + 1;
+    while (stop < ranks.length && !peaks[ranks[stop]] === silent) stop += 1;
+    const group = ranks.slice(k, Math.min(stop, k + (silent && ranks.length > FEW ? ranks.length : size)));
     const highest = group.reduce((best, rank) => ((peaks[rank]?.bytes ?? -1) > (peaks[best]?.bytes ?? -1) ? rank : best));
-    rows.push({ rank: highest, from: group[0], to: group.at(-1) });
+    rows.push({ rank: highest, from: group[0], to: group.at(-1), silent });
+    k += group.length;
   }
   return rows;
 }
@@ -36,7 +43,8 @@ export function rowName({ from, to }) {
 /** A row's name with the rank's colour and pattern, in the left gutter; where rows are low only every second or third is named. */
 export function nameRow(pen, palette, row, place, y, height, pitch) {
   const size = Math.min(12, height);
-  pen.box(0, y + (height - size) / 2, size, size, palette.rank(pen.context, row.rank));
+  if (row.silent) pen.frame(0, y + (height - size) / 2, size, size, palette.hollow);
+  else pen.box(0, y + (height - size) / 2, size, size, palette.rank(pen.context, row.rank));
   if (place % Math.ceil(14 / pitch) === 0) pen.text(rowName(row), 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600, room: 70 });
 }
 
@@ -45,6 +53,16 @@ export function rankTrouble(model, rank) {
   if (model.ofRank[rank].length) return null;
   const known = model.payload.ranks.some((entry) => entry.rank === rank);
   return known ? `Rank ${rank} recorded no events.` : `No recording of rank ${rank} arrived.`;
+}
+
+/** Says in a row that has nothing to show why that is; false for a row with events. */
+export function tellTrouble(pen, palette, model, row, x, y) {
+  if (!row.silent) return false;
+  const alike = row.to > row.from && model.payload.meta.simulated;
+  const several = alike ? `Ranks ${row.from} to ${row.to} do the same, each on its own shards.` : `No recording of ranks ${row.from} to ${row.to} arrived.`;
+  const text = row.to > row.from ? several : rankTrouble(model, row.rank);
+  pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 11.5 });
+  return true;
 }
 
 /** Whether a rank raised or died while it was recorded. */

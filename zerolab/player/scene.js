@@ -1,8 +1,8 @@
 // The player's elements: head, caption, panes, controls. Built once; what they show is the player's business.
 
-import { element, icon, layers, pane, swatch } from "./dom.js";
+import { dashed, element, icon, layers, pane, swatch } from "./dom.js";
 import { FilterPanel } from "./filter.js";
-import { count, words } from "./format.js";
+import { count, exact, words } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
 import { help } from "./keys.js";
 import { Memory } from "./memory.js";
@@ -106,10 +106,10 @@ function head(player) {
     return made;
   };
   player.filterButton = button("Show only some ranks, a category, a unit (f)", icon("funnel"), () => player.toggleFilter());
-  player.helpButton = button("Keyboard (?)", "?", () => player.toggleHelp());
+  player.helpButton = button("How to read this, and the keyboard (?)", "?", () => player.toggleHelp());
   const troubles = Array.from({ length: ranks }, (_, rank) => rankBadge(player.model, rank)).filter(Boolean);
   const badges = troubles.length > MOST_BADGES ? [`${count(troubles.length, "rank")} missing or ended early`] : troubles;
-  if (meta.simulated) badges.unshift("simulated");
+  if (meta.simulated) badges.splice(0, badges.length, troubles.length ? `simulated: ${ranks - troubles.length} of ${exact(ranks)} ranks drawn` : "simulated");
   player.filterBadge = element("b", { class: "zl-only", hidden: "" });
   return element(
     "div", { class: "zl-head" }, element("h2", {}, meta.stage ?? "Recording"),
@@ -120,15 +120,18 @@ function head(player) {
 }
 
 /** The keys to colours and patterns above the panes, in the palette's theme. */
-export function legends({ palette, sections }) {
+export function legends({ palette, sections, model, panes }) {
   const fill = (key, ...rest) => (context) => palette[key](context, ...rest);
   const flat = (key) => () => palette[key];
-  sections.ownership.legend.replaceChildren("colour: owner", swatch("resident", flat("faint")), swatch("not here", null, palette.hollow), swatch("on its way", null, palette.communicationColour, [3, 2]));
+  const named = panes.ownership.named ?? true; // in rows too low for names of lines the legend says which is which
+  const told = named ? ["colour: the rank that owns it"] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
+  sections.ownership.legend.replaceChildren(...told, swatch("here", flat("faint")), swatch("not here", null, palette.hollow), swatch("on its way", null, palette.communicationColour, [3, 2]));
   sections.timeline.legend.replaceChildren(
     swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),
-    swatch("waiting", fill("waiting")), swatch("collective", fill("communication")),
+    swatch("waiting", fill("waiting")), swatch("gather, broadcast", flat("communicationColour")), swatch("reduce", flat("reduction")),
   );
-  sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), fill("category", category))));
+  const formula = model.formulaBytes === null ? [] : [dashed("formula: state alone", palette.formula)];
+  sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), fill("category", category))), ...formula, "▾ peak");
 }
 
 /** Everything that the panes of `player` show now, as plain values. */

@@ -44,7 +44,9 @@ export class SourcePane {
 
   /** Takes in how high the pane is now, and builds the texts ahead while nothing else is to be done. */
   layout(model) {
+    const { height } = this;
     this.height = this.box.clientHeight;
+    if (height !== this.height && this.lit) this.#bring(this.lit); // a player beside another one is narrowed after its first draw
     const ahead = (deadline) => {
       const next = model.payload.sources.findIndex((_, key) => !this.texts.has(key));
       if (next < 0 || !this.box.isConnected) return;
@@ -64,7 +66,7 @@ export class SourcePane {
     }
     const source = model.payload.sources[cause.source];
     this.#show(cause.source, source);
-    this.#head(`${source.label}:${cause.line}`, own ? (own.fromAutograd ? "from autograd" : "") : "the last line before this event");
+    this.#head(`${source.label}:${cause.line}`, own ? (own.fromAutograd ? "from autograd" : "") : "last line before it");
     this.#light(this.texts.get(cause.source).children[cause.line - 1] ?? null);
   }
 
@@ -116,6 +118,11 @@ export class SourcePane {
     this.lit = row;
     if (!row) return;
     row.classList.add("zl-lit");
+    this.#bring(row);
+  }
+
+  /** Scrolls so that a line stands well within the pane; not at all where it does already. */
+  #bring(row) {
     const top = ABOVE + (Number(row.dataset.line) - 1) * LINE;
     if (top >= this.scrolled + 40 && top <= this.scrolled + this.height - 60) return;
     this.box.scrollTop = this.scrolled = Math.max(0, top - this.height / 2);

@@ -1,9 +1,10 @@
 // What every rank did when: a lane for computing and a lane for communication, on the common time axis.
 
 import { gutter } from "./axis.js";
+import { MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { Pen } from "./pen.js";
-import { endedEarly, nameRow, rankTrouble, rowHeights } from "./rows.js";
+import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 const LANES = { module: 0, optimizer: 0, wait: 0, collective: 1 };
 
@@ -73,6 +74,7 @@ export class Timeline {
     const { rank } = row;
     const top = this.#lane(place, 0);
     nameRow(pen, palette, row, place, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
+    if (tellTrouble(pen, palette, model, row, axis.left, top + rows.row / 2)) return;
     if (rows.line >= 10 && this.gutter.named) {
       const style = { colour: palette.muted, size: 10.5, align: "right" };
       pen.text("computing", this.gutter.left - 10, top + rows.line / 2, style);
@@ -81,10 +83,7 @@ export class Timeline {
     const first = this.bars.length;
     this.#bars(model, palette, axis, place, filter);
     for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
-    const style = { colour: palette.wait, size: 11.5 };
-    const trouble = rankTrouble(model, rank);
-    if (trouble) pen.text(trouble, axis.left, top + rows.row / 2, style);
-    if (endedEarly(model, rank)) this.#end(model, axis, rank, top, style);
+    if (endedEarly(model, rank)) this.#end(model, axis, rank, top, { colour: palette.wait, size: 11.5 });
   }
 
   /** Where a rank's recording stops before its time. */
@@ -123,7 +122,7 @@ export class Timeline {
     const event = model.event(bar.index);
     const { y } = bar;
     if (this.rows.line < 11 || event.kind === "wait" || width < 14 || bar.faded) return;
-    const names = [this.#name(event, event.unit ?? ""), this.#name(event, tail(event.unit ?? "")), tail(event.unit ?? event.op)];
+    const names = [this.#name(event, event.unit ?? ""), this.#name(event, tail(event.unit ?? "")), event.kind === "optimizer" ? "update" : tail(event.unit ?? event.op)];
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
     const style = { colour, size: 10, align: "center", room: width - 6 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
@@ -132,14 +131,16 @@ export class Timeline {
 
   #name(event, unit) {
     if (event.kind === "module") return unit;
+    if (event.kind === "optimizer") return "update";
     return `${words(event.op)} ${unit}`.trim();
   }
 
   #fill(palette, kind, model, i) {
     if (kind === "wait") return palette.waiting(this.pen.context);
-    if (kind === "collective") return palette.communication(this.pen.context);
     if (kind === "optimizer") return palette.optimizer;
-    return model.payload.words[model.columns.op[i] - 1] === "backward" ? palette.backward : palette.forward;
+    const op = model.payload.words[model.columns.op[i] - 1];
+    if (kind === "collective") return MOVED[op] === "gradients" ? palette.reduction : palette.communicationColour;
+    return op === "backward" ? palette.backward : palette.forward;
   }
 
   #light(model, palette, axis, index, lineWidth) {

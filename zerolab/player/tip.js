@@ -3,7 +3,7 @@
 import { caption } from "./caption.js";
 import { element } from "./dom.js";
 import { pieceSize } from "./flow.js";
-import { duration } from "./format.js";
+import { duration, exact } from "./format.js";
 import { within } from "./gestures.js";
 
 /** One small panel of a player that follows the pointer and stays inside the player. */
@@ -23,7 +23,7 @@ export class Tip {
     if (this.index !== index) {
       this.index = index;
       const window = model.windowOf(index);
-      this.head.textContent = `event ${index + 1} · ${window.step ? `step ${window.step}` : "setup"} · +${duration(Math.max(0, event.start - window.t0))}`;
+      this.head.textContent = `event ${exact(index + 1)} · ${window.step ? `step ${window.step}` : "setup"} · +${duration(Math.max(0, event.start - window.t0))}`;
       this.text.textContent = caption(model, index);
       const many = event.kind === "collective" && event.parent === null && event.logicalBytes > 0;
       this.foot.textContent = many ? `${pieceSize(model, event)} to each of the other ranks. Click to go there.` : "Click to go there.";

@@ -1,6 +1,6 @@
 // The row of controls below the panes: play, step, speed, and the scrubber over the whole recording.
 
-import { element, icon } from "./dom.js";
+import { element, icon, ICONS } from "./dom.js";
 import { count, exact } from "./format.js";
 import { SPEEDS } from "./clock.js";
 
@@ -25,8 +25,8 @@ export class Transport {
     this.speed = this.#speeds();
     this.view = element("button", { type: "button", class: "zl-wide", title: "One step or the whole run (z)" }, "whole run");
     this.view.addEventListener("click", () => player.toggleView());
-    const zoom = (text, title, action) => {
-      const made = element("button", { type: "button", class: "zl-zoom", title, "aria-label": title }, text);
+    const zoom = (name, title, action) => {
+      const made = element("button", { type: "button", class: "zl-zoom", title, "aria-label": title }, name in ICONS ? icon(name) : name);
       made.addEventListener("click", action);
       return made;
     };
@@ -42,9 +42,8 @@ export class Transport {
       this.play,
       button("next", "Next event (→)", () => player.step(1)),
       button("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
-      this.track, this.place, this.reset,
-      zoom("−", "Zoom out (o)", () => player.zoomBy(2)), zoom("+", "Zoom in (i)", () => player.zoomBy(0.5)),
-      element("label", { class: "zl-speed" }, this.speed, this.pace), this.view,
+      this.track, this.place, element("label", { class: "zl-speed" }, this.speed, this.pace), 
+      element("span", { class: "zl-view" }, this.reset, zoom("zoomOut", "Zoom out (o)", () => player.zoomBy(2)), zoom("zoomIn", "Zoom in (i)", () => player.zoomBy(0.5)), this.view),
     );
     if (!this.model.count) for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
   }
