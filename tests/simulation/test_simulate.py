@@ -1,6 +1,7 @@
 """A simulated rank does what a real one does: the same state, peaks, traffic and ownership, at any size."""
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -68,6 +69,16 @@ def test_time_is_the_cost_models_and_the_same_each_time():
     assert 0 < costs["exposed_communication_seconds"] < costs["seconds"]
     slow = simulate("zero3", world_size=8, model="gpt-tiny", gpus_per_node=1, network="ethernet-10g")
     assert slow.rows[0]["step_seconds"] > first.rows[0]["step_seconds"]
+
+
+def test_a_collective_that_is_asked_of_torch_itself_is_waited_for_too():
+    """Engines send their first parameters so, and learners anything."""
+    recording = simulate("ddp", world_size=4, model="gpt-tiny").recordings["ddp"]
+    sent = [event for event in recording.rank(0).events if event.op == "broadcast"]
+    bars, waits = ([event for event in sent if event.kind == kind] for kind in ("collective", "wait"))
+    assert [wait.parent for wait in waits] == [bar.seq for bar in bars]
+    assert all(bar.t_end > bar.t_start for bar in bars)
+    assert all(after.t_start >= before.t_end for before, after in pairwise(bars))
 
 
 TINY_LLAMA = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 64, "a test", hidden=48, kv_heads=2)

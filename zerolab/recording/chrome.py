@@ -1,8 +1,11 @@
 """A recording in Chrome's trace format, which Perfetto and chrome://tracing open.
 
-Ranks are processes, streams are threads, memory is a counter. Events of one thread must lie beside or inside one
-another, so collectives that overlap get threads of their own. Times are microseconds.
-Source: Trace Event Format, Google, section "Complete Events" and those on metadata and counters.
+Ranks are processes, streams are threads, memory is counters, and an arrow leads from each collective to the wait for
+it. Events of one thread must lie beside or inside one another, so collectives that overlap get threads of their own.
+Times are microseconds, memory is bytes.
+Source: Trace Event Format, Google, sections on complete, metadata, counter and flow events. Perfetto 52, by which an
+export was read, reads two numbers in its own way: the process 0 is the idle one, and a thread 0, or one whose number is
+its process's, is the process's main thread. So the ranks begin at 10,000, and no two threads have the same number.
 """
 
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ from zerolab.recording.events import Event, RankRecording
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
-COMPUTE, WAITING, COMMUNICATION = 0, 1, 2  # threads; more collectives at once take the numbers after the last
+COMPUTE, WAITING, COMMUNICATION = 0, 1, 2  # streams; more collectives at once take the numbers after the last
+RANKS = 10_000  # more than there are in any recording: the number of a thread tells its stream and its rank
 
 
 def trace(recording: "Recording") -> dict[str, Any]:
@@ -25,48 +29,68 @@ def trace(recording: "Recording") -> dict[str, Any]:
 
 
 def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:
-    pid = rank.rank
-    yield _name("process_name", pid, 0, f"rank {pid}")
-    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-    yield _name("thread_name", pid, COMPUTE, "computation")
-    yield _name("thread_name", pid, WAITING, "waiting")
+    yield _name("process_name", rank.rank, COMPUTE, f"rank {rank.rank}")
+    yield {**_place(rank.rank, COMPUTE), "ph": "M", "name": "process_sort_index", "args": {"sort_index": rank.rank}}
+    yield _name("thread_name", rank.rank, COMPUTE, "computation")
+    yield _name("thread_name", rank.rank, WAITING, "waiting")
     busy_until: list[int] = []
+    streams: dict[int, int] = {}  # of collectives, by `seq`: where the arrow to their wait begins
     for event in sorted(rank.events, key=lambda event: (event.t_start, event.seq)):
         if event.kind in ("module", "optimizer"):
             yield _complete(event, COMPUTE)
         elif event.kind == "wait":
             yield _complete(event, WAITING)
+            if event.parent in streams:
+                yield _arrow("f", event, WAITING, event.parent)
         elif event.kind == "collective" and event.parent is None:  # its sends and receives lie within it
             lane = next((lane for lane, until in enumerate(busy_until) if until <= event.t_start), len(busy_until))
             if lane == len(busy_until):
                 busy_until.append(0)
-                yield _name("thread_name", pid, COMMUNICATION + lane, "communication" + f" {lane + 1}" * (lane > 0))
+                name = "communication" + f" {lane + 1}" * (lane > 0)
+                yield _name("thread_name", rank.rank, COMMUNICATION + lane, name)
             busy_until[lane] = event.t_end
+            streams[event.seq] = COMMUNICATION + lane
             yield _complete(event, COMMUNICATION + lane)
+            yield _arrow("s", event, COMMUNICATION + lane, event.seq)
     yield from _memory(rank)
 
 
 def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:
-    """The live bytes as a counter, in order of time: an event tells them at its end, and so after those within it."""
+    """The live bytes as counters, in order of time: an event tells them at its end, and so after those within it."""
     told = [(event.t_start if event.op == "peak" else event.t_end, event.live) for event in rank.events if event.live]
     for time, live in sorted(told, key=lambda moment: moment[0]):
-        yield {"ph": "C", "name": "memory", "pid": rank.rank, "tid": 0, "ts": time / 1000, "args": dict(live)}
+        shared = {**_place(rank.rank, COMPUTE), "ph": "C", "ts": time / 1000}
+        yield {**shared, "name": "memory", "args": dict(live)}
+        # Chrome stacks the categories, Perfetto draws each alone: only there must their sum be told.
+        yield {**shared, "name": "live", "args": {"bytes": sum(live.values())}}
 
 
-def _complete(event: Event, thread: int) -> dict[str, Any]:
+def _complete(event: Event, stream: int) -> dict[str, Any]:
     detail = {"step": event.step, "elements": event.numel, "bytes sent": event.logical_bytes}
+    # The same collective has the same number on every rank, and the first one is number 0.
+    numbered = {} if event.number is None else {"collective": event.number}
     name = f"{event.op} {event.unit}" if event.unit else event.op
     return {
+        **_place(event.rank, stream),
         "ph": "X",
         "name": f"wait: {name}" if event.kind == "wait" else name,
         "cat": event.phase,
-        "pid": event.rank,
-        "tid": thread,
         "ts": event.t_start / 1000,
         "dur": (event.t_end - event.t_start) / 1000,
-        "args": {key: value for key, value in detail.items() if value},
+        "args": numbered | {key: value for key, value in detail.items() if value},
     }
 
 
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+def _arrow(end: str, event: Event, stream: int, seq: int | None) -> dict[str, Any]:
+    """One end of an arrow, "s" or "f", which belongs to the bar that begins then; Perfetto wants a number."""
+    shared = {"name": "is waited for", "cat": "wait", "id": event.rank * 10**9 + (seq or 0), "bp": "e"}
+    return {**_place(event.rank, stream), **shared, "ph": end, "ts": event.t_start / 1000}
+
+
+def _name(kind: str, rank: int, stream: int, name: str) -> dict[str, Any]:
+    return {**_place(rank, stream), "ph": "M", "name": kind, "args": {"name": name}}
+
+
+def _place(rank: int, stream: int) -> dict[str, int]:
+    """Process and thread; computation is the main thread, which stands first."""
+    return {"pid": RANKS + rank, "tid": RANKS * (1 + stream) + rank}

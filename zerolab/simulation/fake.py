@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
 
 from zerolab.engines import checks, collectives
 from zerolab.recording import ledger, log, recorder
@@ -77,6 +78,8 @@ def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
         stack.enter_context(replace(collectives.Exchange, "__init__", start))
         stack.enter_context(replace(collectives.Exchange, "wait", wait))
         stack.enter_context(replace(dist.Work, "wait", wait_work))
+        # Its own `wait` hides the one that is replaced, here and by the recorder; inside, C++ still finds it.
+        stack.enter_context(replace(FakeWork, "wait", lambda _, work, *args: dist.Work.wait(work, *args)))
         for module in (ledger, log, recorder):
             stack.enter_context(replace(module, "monotonic_ns", lambda _: clock.now()))
         shapes.meter = meter
