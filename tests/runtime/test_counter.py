@@ -1,9 +1,12 @@
 import os
+import subprocess
+import sys
+import time
 
 import torch
 import torch.distributed as dist
 
-from zerolab.runtime.board import DONE, INSIDE, KEPT, Board, Position
+from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, KEPT, Board, Position
 
 
 def position():
@@ -24,6 +27,31 @@ def test_a_page_is_read_as_it_was_written():
     assert theirs.read(0) == Position()
     ours.write(0, Position(DONE, "irecv", None, 5))
     assert theirs.read(0).label == "irecv"
+
+
+WRITE_FOR_EVER = """
+import sys
+from zerolab.runtime.board import DONE, INSIDE, Board, Position
+board = Board(int(sys.argv[1]), 1)
+print("begins", flush=True)
+while True:
+    board.write(0, Position(INSIDE, "all_reduce", 1, since=10**15, numel=3))
+    board.write(0, Position(DONE, "barrier", 2, since=0, numel=-1))
+"""
+
+
+def test_a_position_is_never_seen_half_written_though_its_rank_writes_all_the_time():
+    fd = os.memfd_create("board")
+    os.truncate(fd, Board.size(1))
+    board = Board(fd, 1)
+    command = [sys.executable, "-c", WRITE_FOR_EVER, str(fd)]
+    with subprocess.Popen(command, pass_fds=[fd], stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        while board.read(0) == Position():
+            pass
+        seen = {board.read(0) for _ in range(50_000)}
+        writer.kill()
+    assert seen <= {Position(INSIDE, "all_reduce", 1, 10**15, numel=3), Position(DONE, "barrier", 2)}
 
 
 def test_of_a_ranks_history_the_last_collectives_are_kept_and_a_new_run_begins_without_one():
@@ -116,7 +144,10 @@ def test_collectives_that_native_code_starts_are_counted_and_so_is_their_end(clu
         model(torch.ones(1, 3)).sum().backward()
         before = position()
         dist.all_reduce(torch.ones(1))
-        return before, position()
+        patience = time.monotonic() + 5  # a thread of the backend's tells of the end, when it comes to it
+        while (after := position()).state == IN_FLIGHT and time.monotonic() < patience:
+            time.sleep(0.001)
+        return before, after
 
     for before, after in cluster.run(train):
         assert (before.name, before.numel) == ("all_reduce", 12)

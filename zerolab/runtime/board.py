@@ -16,12 +16,15 @@ IN_FLIGHT is less than INSIDE: whether the rank waits for it, or computes meanwh
 JOINING, UNPACKING, RUNNING, PACKING, RESTING = range(5)
 """What the rank is at: joining the group, unpickling a function, running it, packing its result, waiting for work."""
 
+TRIES = 100  # readings of a position that changes all the time before the last one is taken as it is
 KEPT = 32  # collectives of a rank that can be compared with the others'; what ranks disagree on is seldom older
 _NAME_BYTES, _FILE_BYTES = 40, 256
-_HEAD = struct.Struct(f"=qqqqqQq{_NAME_BYTES}s")
-_PLACE = struct.Struct(f"=qqq16s{_FILE_BYTES}s")
-_STAGE = struct.Struct("=q")
-_PLACE_AT = _HEAD.size
+# Native formats: there a number is stored by one instruction, in the others byte by byte, and a reader sees halves.
+_HEAD = struct.Struct(f"@qqqqqQq{_NAME_BYTES}s")
+_PLACE = struct.Struct(f"@qqq16s{_FILE_BYTES}s")
+_STAGE = struct.Struct("@q")
+_CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
+_PLACE_AT = _CURRENT_AT + _STAGE.size
 _STAGE_AT = _PLACE_AT + _PLACE.size
 _RING_AT = _STAGE_AT + 2 * _STAGE.size  # the second one counts what was ever entered in the ring
 _PAGE_BYTES = _RING_AT + KEPT * _HEAD.size
@@ -63,19 +66,32 @@ class Place(NamedTuple):
 
 
 class Board:
-    """Each rank writes its own pages, the kernel reads all. Nobody locks: a reader may see a line too early."""
+    """Each rank writes its own pages, the kernel reads all. Nobody locks: a reader may see a line too early.
+
+    A position is never seen half written, though a rank may be stopped or killed in the middle of writing it: half of
+    one and half of another was once a rank that had waited since the machine was started, and a hang that was none.
+    """
 
     def __init__(self, fd: int, world_size: int) -> None:
         self._memory = mmap.mmap(fd, self.size(world_size))
         self._entered = 0  # by the rank that writes through this object
+        self._written = 0  # likewise
 
     def write(self, rank: int, position: Position) -> None:
-        """Put a rank's position on its page."""
-        _HEAD.pack_into(self._memory, rank * _PAGE_BYTES, *_packed(position))
+        """Put a rank's position on its page: beside the one that holds, which it then replaces by one byte."""
+        page, self._written = rank * _PAGE_BYTES, (self._written + 1) % 256
+        _HEAD.pack_into(self._memory, page + self._written % 2 * _HEAD.size, *_packed(position))
+        self._memory[page + _CURRENT_AT] = self._written
 
     def read(self, rank: int) -> Position:
         """The position that a rank wrote last."""
-        return _unpacked(_HEAD.unpack_from(self._memory, rank * _PAGE_BYTES))
+        page = rank * _PAGE_BYTES
+        for _ in range(TRIES):
+            current = self._memory[page + _CURRENT_AT]
+            fields = _HEAD.unpack_from(self._memory, page + current % 2 * _HEAD.size)
+            if current == self._memory[page + _CURRENT_AT]:  # else it may have been overwritten meanwhile
+                break
+        return _unpacked(fields)
 
     def enter(self, rank: int, position: Position) -> None:
         """Add a collective to the rank's history, at the cost of the oldest one."""
