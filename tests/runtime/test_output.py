@@ -1,4 +1,5 @@
 import ctypes
+import io
 import os
 import re
 import sys
@@ -8,8 +9,11 @@ import warnings
 import psutil
 import pytest
 import torch.distributed as dist
+from tqdm import tqdm
 
-from zerolab.runtime.output import HOLD, LONGEST_LINE, SHOWN, Output
+from zerolab.runtime import screen as terminal
+from zerolab.runtime.output import HOLD, SHOWN, Output
+from zerolab.runtime.screen import LONGEST_LINE, Screen
 
 
 def test_lines_are_shown_as_soon_as_they_are_complete_with_their_rank_in_front(capsys):
@@ -53,6 +57,7 @@ def test_of_a_progress_bar_the_last_state_is_shown(capsys):
 
 def test_a_progress_bar_moves_and_stays_below_the_lines_that_come_meanwhile(capsys, monkeypatch):
     monkeypatch.setattr("zerolab.runtime.output.REDRAW", 0)
+    monkeypatch.setattr(terminal, "RETURN", 0)
     output, seen = Output(), ""
     steps = [
         (0, b"\r 10%|#", ["[rank 0]  10%|#"]),
@@ -65,10 +70,65 @@ def test_a_progress_bar_moves_and_stays_below_the_lines_that_come_meanwhile(caps
     ]
     for rank, data, expected in steps:
         output.feed(rank, data)
+        output.tick()
         seen += capsys.readouterr().out
         assert screen(seen) == expected
     output.finish()
     assert capsys.readouterr().out == ""
+
+
+def test_bars_below_each_other_are_told_from_lines():
+    seen, found = Screen(), []
+    for data in (
+        b"\r outer 0",
+        b"\n\r inner 0\x1b[A",  # a bar below: down, and up again
+        b"\n\r inner 1\x1b[A\r outer 1",
+        b"\n\n\r third 0\x1b[A\x1b[A",
+        b"\n\r        \x1b[A",
+    ):
+        assert seen.feed(data) == []
+        found.append([bar.decode().strip() for bar in seen.bars])
+    assert found == [
+        ["outer 0"],
+        ["outer 0", "inner 0"],
+        ["outer 1", "inner 1"],
+        ["outer 1", "inner 1", "third 0"],
+        ["outer 1", "third 0"],
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_what_tqdm_writes_of_two_bars_and_a_line_between_ends_as_lines_however_its_bytes_arrive(size):
+    written = io.StringIO()
+    with tqdm(total=2, desc="outer", file=written, mininterval=0) as outer:
+        for step in range(2):
+            for _ in tqdm(range(3), "inner", file=written, mininterval=0, position=1, leave=False):
+                pass
+            tqdm.write(f"step {step}", file=written)
+            outer.update()
+    data, seen, lines = written.getvalue().encode(), Screen(), []
+    assert b"\x1b[A" in data
+    for start in range(0, len(data), size):
+        lines += seen.feed(data[start : start + size])
+    first, second, last = [line.decode().strip() for line in lines + seen.rest()]
+    assert (first, second, last[:12]) == ("step 0", "step 1", "outer: 100%|")
+
+
+def test_a_bar_that_was_left_downwards_is_a_line_when_nobody_has_come_back_for_a_while(monkeypatch):
+    seen = Screen()
+    assert seen.feed(b"\r 100%\n") == seen.settle() == []
+    monkeypatch.setattr(terminal, "RETURN", 0)
+    assert seen.settle() == [b" 100%"]
+    assert seen.feed(b"a line\n") == [b"a line"]
+
+
+def test_bars_of_one_rank_stand_side_by_side_and_move_for_as_long_as_they_like(capsys, monkeypatch):
+    monkeypatch.setattr("zerolab.runtime.output.REDRAW", 0)
+    output, seen = Output([0, 1]), ""
+    for step in range(2 * SHOWN // 500):
+        output.feed(0, b"\r%500d\n\r inner\x1b[A" % step)
+        seen = screen(seen + capsys.readouterr().out)[-1]
+    assert seen.split() == ["[rank", "0]", str(step), "inner"], "it has not used up what a run may show"
 
 
 def test_a_line_that_all_ranks_print_is_shown_once(capsys):

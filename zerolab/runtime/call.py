@@ -35,6 +35,7 @@ class Call:
         self._started = time.monotonic_ns()
         _, where = stack.describe(stack.lines(sys._getframe(1)))
         self._called = f"called at {where}" if where else ""
+        self.cell = where.partition(",")[0]  # or the file, outside of notebooks
         self._watch = HangWatch(ranks, timeout)
         self._outcomes: dict[int, Outcome] = {}
         self._at_rest = "finished"

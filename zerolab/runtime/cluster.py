@@ -88,6 +88,8 @@ class Cluster:
         self._closed = True
         self._idle.stop()
         _open.pop(id(self), None)
+        if self._ranks is not None and not self._busy.locked():  # closed from a thread, the ranks are read elsewhere
+            self._ranks.show_late_output()  # nobody would see it later
         self._let_go()
 
     @property
@@ -137,6 +139,8 @@ class Cluster:
 
     def _usable_ranks(self) -> "Ranks":
         """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""
+        if self._ranks is not None:
+            self._ranks.show_late_output()  # before this run prints, or the two could not be told apart
         if self._ranks is not None and not self._ranks.are_all_alive():
             death = self._ranks.death_at_rest()
             if death is not None:  # what the ranks held is lost; better said than trained on without

@@ -7,12 +7,14 @@ from collections import Counter, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-LONGEST_LINE = 1 << 16  # bytes; what goes on longer is shown in pieces
+from zerolab.runtime.screen import Screen
+
 SHOWN = 1_000_000  # bytes of all ranks together that one run shows; a browser has to draw them
 LAST = 2_000  # bytes of each rank that are shown of what came after
 HOLD = 0.1  # seconds that a line waits for the other ranks to say the same
 HELD = 200  # lines of a rank that wait so
 REDRAW = 0.1  # seconds between two states of a progress bar
+BESIDE = "  "  # between bars that a terminal would show below each other; a cell has one line for them
 
 
 class _Line(NamedTuple):
@@ -50,12 +52,13 @@ class Output:
 
     Args:
         ranks: those that take part; lines that all of them print are grouped.
+        remark: what is said of every line beside its rank, such as `late from cell [3]`.
     """
 
-    def __init__(self, ranks: Collection[int] = ()) -> None:
-        self._ranks = sorted(ranks)
+    def __init__(self, ranks: Collection[int] = (), remark: str = "") -> None:
+        self._ranks, self._remark = sorted(ranks), f", {remark}" if remark else ""
         self._share = SHOWN // max(1, len(self._ranks))
-        self._tails: dict[int, bytes] = {}
+        self._screens: dict[int, Screen] = {}
         self._taken: dict[int, int] = {}
         self._rest: dict[int, _Rest] = {}
         self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
@@ -70,24 +73,23 @@ class Output:
         if room <= 0 or rank in self._rest:
             self._rest.setdefault(rank, _Rest()).add(data)
             return
-        self._taken[rank] = self._taken.get(rank, 0) + len(data)
-        *lines, tail = (self._tails.get(rank, b"") + data).split(b"\n")
-        if len(tail) > LONGEST_LINE:
-            lines, tail = [*lines, tail], b""
-        self._tails[rank] = tail
+        lines = self._screens.setdefault(rank, Screen()).feed(data)
+        # Only lines count: a bar is drawn over itself, and may move for hours.
+        self._taken[rank] = self._taken.get(rank, 0) + sum(map(len, lines)) + len(lines)
         self._take(rank, lines)
         self._draw_bar()
 
     def tick(self) -> None:
         """Show lines that have waited long enough for the other ranks. Called now and then."""
+        for rank, screen in self._screens.items():
+            self._take(rank, screen.settle())
         self._show_waiting(everything=False)
         self._draw_bar()
 
     def finish(self) -> None:
         """Show what is left: unfinished lines, everything that was held back, and what was left out."""
-        for rank in sorted(self._tails):
-            tail = self._tails.pop(rank)
-            self._take(rank, [tail] if tail else [])
+        for rank in sorted(self._screens):
+            self._take(rank, self._screens.pop(rank).rest())
         self._show_waiting(everything=True)
         for rank in sorted(self._rest):
             self._write([rank], [_on_screen(line) for line in self._rest.pop(rank).lines(self._share)])
@@ -96,7 +98,7 @@ class Output:
             same = len(self._held) == len(self._ranks) > 1 and len({tuple(held) for held in self._held.values()}) == 1
             groups = [self._ranks] if same else [[rank] for rank in sorted(self._held)]
             for ranks in groups:
-                sys.stdout.write("".join(f"{_label(ranks)} {line}\n" for line in self._held[ranks[0]]))
+                sys.stdout.write("".join(f"{self._label(ranks)} {line}\n" for line in self._held[ranks[0]]))
             self._held = {}
         sys.stdout.flush()
 
@@ -141,19 +143,24 @@ class Output:
         if self._held is not None:
             self._held.setdefault(ranks[0], []).extend(texts)
         else:
-            sys.stdout.write(self._without_bar() + "".join(f"{_label(ranks)} {text}\n" for text in texts))
+            sys.stdout.write(self._without_bar() + "".join(f"{self._label(ranks)} {text}\n" for text in texts))
 
     def _draw_bar(self) -> None:
-        """Draw the progress bar of the lowest rank that has one; it stays below all lines."""
+        """Draw the progress bars of the lowest rank that has one; they stay below all lines, and in one line."""
         if self._held is not None:
             return
-        rank = next((rank for rank in sorted(self._tails) if b"\r" in self._tails[rank]), None)
-        text = f"{_label([rank])} {_on_screen(self._tails[rank])}" if rank is not None else ""
+        rank, bars = next(
+            ((rank, bars) for rank, screen in sorted(self._screens.items()) if (bars := screen.bars)), (0, [])
+        )
+        text = f"{self._label([rank])} {BESIDE.join(map(_on_screen, bars))}" if bars else ""
         if text == self._bar or (self._bar and text and time.monotonic() - self._drawn < REDRAW):
             return
         sys.stdout.write(self._without_bar() + text)
         sys.stdout.flush()
         self._bar, self._drawn = text, time.monotonic()
+
+    def _label(self, ranks: list[int]) -> str:
+        return f"[{_names(ranks)}{self._remark}]"
 
     def _without_bar(self) -> str:
         """What takes the bar off the screen: its line is written over with spaces."""
@@ -161,14 +168,14 @@ class Output:
         return f"\r{blank}\r" if blank else ""
 
 
-def _label(ranks: list[int]) -> str:
-    """`[rank 2]`, `[ranks 0-3]` or `[ranks 0, 2]`."""
+def _names(ranks: list[int]) -> str:
+    """`rank 2`, `ranks 0-3` or `ranks 0, 2`."""
     if len(ranks) == 1:
-        return f"[rank {ranks[0]}]"
+        return f"rank {ranks[0]}"
     in_a_row = ranks == list(range(ranks[0], ranks[-1] + 1))
-    return f"[ranks {ranks[0]}-{ranks[-1]}]" if in_a_row else f"[ranks {', '.join(map(str, ranks))}]"
+    return f"ranks {ranks[0]}-{ranks[-1]}" if in_a_row else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _on_screen(line: bytes) -> str:
-    """A progress bar returns to the start of its line; what it wrote last is what one sees."""
+    """What a rank's last words left out of order, such as a return within a line, is put in order; and made text."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import select
 import selectors
 import socket
 import sys
@@ -21,6 +22,7 @@ from zerolab.runtime.launch import START_LIMIT, Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
 GOODBYE = 2.0  # seconds that killed ranks get to disappear before `kill` stops waiting for them
+LATE = 0.2  # seconds at most for what was printed between two runs; a thread may print all the time
 CHUNK = 1 << 16
 
 
@@ -48,6 +50,7 @@ class Ranks:
         self._files = [nameless_file(Board.size(world_size)), nameless_file(0)]
         self.board = Board(self._files[0].fileno(), world_size)
         self.members: list[Member] = []
+        self._last_cell = ""
         try:
             for rank in range(world_size):
                 self.members.append(self._start(rank))
@@ -62,10 +65,26 @@ class Ranks:
     def call(self, message: bytes, chosen: Sequence[int], timeout: float) -> list[bytes]:
         """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
         call = Call(self, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
+        self._last_cell = call.cell
         for rank in chosen:
             with contextlib.suppress(OSError):  # it has died, and the call finds out how
                 self.members[rank].commands.send_bytes(message)
         return call.finish()
+
+    def show_late_output(self) -> None:
+        """Show what threads of the ranks have printed since the last run was over, and say where it comes from."""
+        output = Output(range(len(self.members)), f"late from {self._last_cell}" if self._last_cell else "late")
+        pipes = {member.output: member.rank for member in self.members}
+        poll = select.poll()  # as in the launcher: select() gives up on a kernel with many open files
+        for pipe in pipes:
+            poll.register(pipe, select.POLLIN)
+        deadline = time.monotonic() + LATE
+        while (
+            ready := [pipe for pipe, event in poll.poll(0) if event & select.POLLIN]
+        ) and time.monotonic() < deadline:
+            for pipe in ready:
+                output.feed(pipes[pipe], os.read(pipe, CHUNK))
+        output.finish()
 
     def are_all_alive(self) -> bool:
         """Whether no rank has ended."""
@@ -140,4 +159,14 @@ class Ranks:
 
 
 def _setup(rank: int, world_size: int, gpus: tuple[int, ...]) -> Setup:
-    return Setup(rank, world_size, gpus, dict(os.environ), str(Path.cwd()), list(sys.path), machine.cores())
+    return Setup(rank, world_size, gpus, dict(os.environ), _folder(), list(sys.path), machine.cores())
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # somebody has deleted it; ranks started elsewhere would find no file by its name
+        raise FileNotFoundError(
+            "the folder in which this notebook works was deleted, and ranks cannot start in it; "
+            "os.chdir(...) to one that exists, or restart the kernel"
+        ) from None

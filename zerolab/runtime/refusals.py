@@ -6,6 +6,7 @@ closure and globals are sent nowhere one by one, then the parts of the first tha
 
 import inspect
 import io
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -43,6 +44,31 @@ def check(obj: object) -> None:
         raise RefusedError(
             f"it is {a(type(obj).__name__)} of this process, and the ranks have their own. Use theirs inside the "
             "function: dist.group.WORLD, or dist.new_group([0, 1])"
+        )
+
+    if _is_the_shells(obj):
+        raise RefusedError(
+            "it belongs to the notebook's own IPython, which the ranks do not have. Leave it out of the function; to "
+            "leave a function early, use return"
+        )
+
+
+def _is_the_shells(obj: object) -> bool:
+    """Whether it is IPython itself or its `exit` and `quit`: pickled, they would drag the whole kernel along."""
+    shell, autocall = sys.modules.get("IPython.core.interactiveshell"), sys.modules.get("IPython.core.autocall")
+    return (shell is not None and isinstance(obj, shell.InteractiveShell)) or (
+        autocall is not None and isinstance(obj, autocall.IPyAutocall)
+    )
+
+
+def check_plain(fn: Callable[..., Any]) -> None:
+    """TypeError for functions whose result is not what they compute, but something that would compute it."""
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"{_name(fn)} is an async function, which a rank would not await; make it a plain one: def")
+    if inspect.isgeneratorfunction(fn):
+        raise TypeError(
+            f"{_name(fn)} is a generator function (it has a yield), and a generator cannot come back from a rank; "
+            "return a list instead"
         )
 
 

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 
 from zerolab.recording import sources
 
+DEEPEST = 1_000  # frames that are looked at; whoever looks holds the interpreter of the rank meanwhile
 _RUNTIME = str(Path(__file__).parent) + os.sep
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
@@ -98,6 +99,9 @@ def _short(filename: str) -> str:
 
 
 def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
-    while innermost is not None:
+    """From the innermost frame outwards, so far as it matters: a recursion without end has millions of them."""
+    for _ in range(DEEPEST):
+        if innermost is None:
+            return
         yield innermost
         innermost = innermost.f_back

@@ -21,6 +21,7 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """A function and its arguments as bytes; TypeError or ValueError in one sentence if something in them cannot go."""
     if not callable(fn):
         raise TypeError(refusals.not_a_function(fn))
+    refusals.check_plain(fn)
     try:
         return _pack((fn, args, kwargs), keep_grad=True, limit=LIMIT)
     except refusals.TooLargeError:

@@ -4,7 +4,6 @@ A rank lives exactly as long as the kernel holds the other end of its lifeline. 
 the stop button does not reach it, and everything it writes, native code included, goes to one pipe.
 """
 
-import ctypes
 import faulthandler
 import functools
 import gc
@@ -23,11 +22,15 @@ import torch
 import torch.distributed as dist
 
 from zerolab import models
-from zerolab.runtime import counter, stack, travel
+from zerolab.runtime import counter, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import Fds, Setup
 
 _exit = os._exit  # as it was before `_leave_a_stack_behind`
+LONGEST_MESSAGE, LONGEST_TRACEBACK = (
+    4_000,
+    40_000,
+)  # characters; more than that nobody reads, and a browser must draw it
 _PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl", "socket")
 
 
@@ -40,18 +43,19 @@ class Watched(NamedTuple):
 
 def main(inherited: Fds) -> None:
     """Be a rank until the kernel lets go. Never returns."""
-    commands, lifeline = Connection(inherited.commands), Connection(inherited.lifeline)
+    commands, lifeline, rank = Connection(inherited.commands), Connection(inherited.lifeline), os.getpid()
     _isolate(inherited)
     watched = threading.main_thread().ident
     threading.Thread(target=_answer_questions, args=(lifeline, watched), name="zerolab-lifeline", daemon=True).start()
     try:
         setup: Setup = pickle.loads(commands.recv_bytes())
-        commands.send_bytes(_attempt(lambda: _join(setup, inherited)))
+        commands.send_bytes(_attempt(lambda: _join(setup, inherited), rank))
         while True:
             counter.stage(RESTING)
             message = commands.recv_bytes()
             counter.reset()
-            commands.send_bytes(_attempt(functools.partial(_perform, message)))
+            surroundings.tidy(inherited.output)
+            commands.send_bytes(_attempt(functools.partial(_perform, message), rank))
     except (EOFError, OSError):
         _exit(0)
 
@@ -59,10 +63,7 @@ def main(inherited: Fds) -> None:
 def _isolate(inherited: Fds) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stopped run costs its ranks; an idle rank has nothing to stop
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    os.dup2(inherited.output, 1)
-    os.dup2(inherited.output, 2)
-    for fd, name in ((1, "stdout"), (2, "stderr")):
-        sys.__dict__[name] = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    surroundings.furnish(inherited.output)
     # From a signal handler, so that even a segmentation fault leaves the learner's line behind.
     faulthandler.enable(inherited.crash, all_threads=False)
     _leave_a_stack_behind(inherited.crash)
@@ -130,6 +131,7 @@ def _join(setup: Setup, inherited: Fds) -> None:
     store = dist.FileStore(_path_of(inherited.store), setup.world_size)
     dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
     dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
+    surroundings.keep_the_group()
 
 
 def _path_of(fd: int) -> str:
@@ -176,18 +178,24 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return Watched(result, recorder.finish())
 
 
-def _attempt(action: Any) -> bytes:
-    """Call something; bytes that tell the kernel what came of it, after all that was printed has been written."""
+def _attempt(action: Any, rank: int) -> bytes:
+    """Call something; bytes that tell the kernel what came of it, after all that was printed has been written.
+
+    Args:
+        action: what to call.
+        rank: the rank's process number; a learner's `os.fork` may bring a second process back here.
+    """
+    failure = None
     try:
         result = action()
         limit = travel.LIMIT * (4 if isinstance(result, Watched) else 1)  # a recording has no place to be cut
         answer = ("done", travel.pack_result(result, limit))
         del result
     except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises goes to the kernel
-        answer = ("raised", pickle.dumps(_report(error)))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)  # what native code has printed
+        answer, failure = ("raised", pickle.dumps(_report(error))), error
+    if os.getpid() != rank:
+        surroundings.end_a_fork(failure)
+    surroundings.flush()
     return pickle.dumps(answer)
 
 
@@ -195,8 +203,8 @@ def _report(error: BaseException) -> dict[str, Any]:
     phase, where = stack.describe_error(error.__traceback__)
     return {
         "exception": type(error).__name__,
-        "message": str(error),
-        "traceback": stack.format_error(error),
+        "message": _cut(_text(error), LONGEST_MESSAGE),
+        "traceback": _cut(stack.format_error(error), LONGEST_TRACEBACK),
         "phase": phase,
         "stage": counter.current_stage(),
         "where": where,
@@ -206,11 +214,26 @@ def _report(error: BaseException) -> dict[str, Any]:
     }
 
 
+def _text(error: BaseException) -> str:
+    """What an error says of itself; a class of the learner's may fail even at that."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001  # anything may come out of somebody's __str__
+        return f"(its __str__ raised {type(second).__name__})"
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long to be read."""
+    left_out = len(text) - most
+    half = most // 2
+    return text if left_out <= 0 else f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
+
+
 def _blames_a_peer(error: BaseException | None) -> bool:
     """Whether an error only says that another rank has gone: a consequence, not the cause."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
-        if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _PEER_WORDS):
+        if isinstance(error, RuntimeError) and any(word in _text(error).lower() for word in _PEER_WORDS):
             return True
         seen.append(error)
         error = error.__cause__ or error.__context__
