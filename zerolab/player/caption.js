@@ -20,6 +20,7 @@ function collective(model, event) {
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
   const took = `in ${duration(event.end - event.start)}`;
+  if (ranks === 1 && event.op in MOVED) return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
   if (event.op === "all_gather") {
     const own = `its ${part} of ${count(event.numel, "element")} to ${ranks === 2 ? "the other rank" : `each of the other ${ranks - 1}`}`;
     return `gathered ${what} ${took}: ${sent}, ${own}.`;

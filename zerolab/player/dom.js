@@ -78,3 +78,8 @@ export function swatch(text, fill, frame = null, dash = []) {
   }
   return element("span", { class: "zl-key" }, canvas, text);
 }
+
+/** Makes `text` what an element says; writing the same again would still cost a layout. */
+export function say(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}

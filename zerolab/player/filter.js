@@ -13,6 +13,13 @@ export function ranksOf(filter, worldSize) {
   return Array.from({ length: to - from + 1 }, (_, k) => from + k);
 }
 
+/** "only rank 2, blocks.1"; "" where nothing is left out. */
+export function inWords({ ranks, category, unit }) {
+  const those = ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`);
+  const said = [those, category && words(category), unit].filter(Boolean);
+  return said.length ? `only ${said.join(", ")}` : "";
+}
+
 /** Whether event `i` is left: of a shown rank, about the chosen unit, and changing the live bytes of the chosen category. */
 export function passes(model, filter, i) {
   const { columns, payload } = model;

@@ -53,8 +53,9 @@ export function startPage() {
   if (options.slides) slides();
   else if (!options.still) enlarge();
   // The page is the player's alone, so its keys work wherever the focus is.
-  const player = mount(host, payload, { ...options, keyboard: document.body, changed: remember });
+  const player = mount(host, payload, { ...options, fill: !options.still && !options.slides && !payload.second, keyboard: document.body, changed: remember });
   if (!player) return;
+  window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
     const { event } = hashOptions(window.location.hash);
     if (event !== undefined) player.goto(event);

@@ -21,11 +21,11 @@ export class Memory {
     this.over = new Pen(overlay);
   }
 
-  layout(model, width, filter, top) {
+  layout(model, width, filter, top, grow) {
     this.gutter = gutter(width);
     this.stack = STACK.filter((category) => !filter.category || category === filter.category);
     this.whole = this.stack.length === STACK.length;
-    this.rows = rowHeights(model.rows.length, 1, 32, 9);
+    this.rows = rowHeights(model.rows.length, 1, 32, 9, grow);
     this.height = this.rows.pitch * model.rows.length;
     // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
     this.top = (this.whole ? top : this.#highest(model)) * 1.04;

@@ -33,10 +33,10 @@ export class Ownership {
     this.over = new Pen(overlay);
   }
 
-  layout(model, width, filter) {
+  layout(model, width, filter, grow) {
     this.gutter = gutter(width);
     this.lines = STATE.filter((category) => !filter.category || !STATE.includes(filter.category) || category === filter.category);
-    this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12);
+    this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12, grow);
     this.named = this.rows.line >= 10 && this.gutter.named;
     this.places = unitPlaces(filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units, this.gutter.left, width - 2);
     this.painted = null;

@@ -3,12 +3,13 @@
 import { Axis } from "./axis.js";
 import { caption } from "./caption.js";
 import { Clock, SPEEDS } from "./clock.js";
-import { ALL, passes, ranksOf } from "./filter.js";
+import { say } from "./dom.js";
+import { ALL, inWords, passes, ranksOf } from "./filter.js";
 import { listen } from "./keys.js";
 import { Lens } from "./lens.js";
 import { Model, lastAtMost } from "./model.js";
 import { Palette } from "./palette.js";
-import { rowsOf } from "./rows.js";
+import { growth, rowsOf } from "./rows.js";
 import { build, legends, tell } from "./scene.js";
 import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
@@ -59,7 +60,7 @@ export class Player {
     this.#show(bounded, this.clock.time);
   }
 
-  /** Shows a time, given as a place on the time axis in pixels. */
+  /** Shows a place on the time axis, in pixels. */
   scrubTo(x) {
     if (this.model.count) this.showTime(this.axis.t(x));
   }
@@ -163,11 +164,9 @@ export class Player {
     this.filter = Object.values(filter).some(Boolean) ? filter : ALL;
     this.model.chooseRows(rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks));
     this.filterPanel.draw(this.filter);
-    const { ranks, category, unit } = this.filter;
-    const said = [ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`), category?.replaceAll("_", " "), unit].filter(Boolean);
-    this.filterBadge.textContent = said.length ? `only ${said.join(", ")}` : "";
-    this.filterBadge.hidden = !said.length;
-    this.#redraw();
+    this.filterBadge.textContent = inWords(this.filter);
+    this.filterBadge.hidden = this.filter === ALL;
+    this.redraw();
     this.settle();
     this.options.altered?.(this);
   }
@@ -186,7 +185,7 @@ export class Player {
     this.root.dataset.theme = this.palette.theme;
     this.root.classList.toggle("zl-contrast", this.palette.contrast);
     legends(this);
-    this.#redraw();
+    this.redraw();
     this.options.altered?.(this);
   }
 
@@ -228,7 +227,7 @@ export class Player {
 
   /** Goes to an event that was clicked; nothing for null. */
   pick(index) {
-    if (index !== null && index !== undefined) this.goto(index);
+    if (Number.isInteger(index)) this.goto(index);
   }
 
   /** The event by which a cell of the ownership pane came to be as it is; null if it never changed. */
@@ -258,8 +257,8 @@ export class Player {
 
   /** Every text drawn on a canvas, with its box in pixels of its canvas, for a test of overlaps. */
   labels() {
-    const all = ({ pen, over }) => [...pen.labels, ...over.labels];
     const { ownership, timeline, memory } = this.panes;
+    const all = ({ pen, over }) => [...pen.labels, ...over.labels];
     return { ownership: all(ownership), timeline: all(timeline), memory: all(memory) };
   }
 
@@ -282,7 +281,7 @@ export class Player {
     this.top = top;
     this.lens.setLength(length);
     this.lens.everything = { ...this.lens.everything, t1: this.lens.everything.t0 + whole };
-    this.#redraw();
+    this.redraw();
   }
 
   #resize() {
@@ -290,22 +289,33 @@ export class Player {
     if (width === this.width || !width) return;
     this.width = width;
     for (const [mark, below] of [["zl-medium", 1180], ["zl-narrow", 720], ["zl-tiny", 480]]) this.root.classList.toggle(mark, width < below);
-    this.#redraw();
+    this.redraw();
   }
 
-  #redraw() {
+  /** Lays everything out again, as when the window has another height, and draws it. */
+  redraw() {
     if (!this.panes || !this.root.clientWidth) return;
-    const inner = (section) => section.clientWidth;
-    const { ownership, timeline, memory, source } = this.panes;
-    const { named } = ownership;
-    ownership.layout(this.model, inner(this.sections.ownership.section), this.filter);
-    if (ownership.named !== (named ?? true)) legends(this);
-    timeline.layout(this.model, inner(this.sections.timeline.section));
-    memory.layout(this.model, inner(this.sections.memory.section), this.filter, this.top);
-    source.layout(this.model);
+    const { named } = this.panes.ownership;
+    const drawn = this.#layout(1);
+    // A page of its own is filled; in a notebook the player is as high as it needs.
+    const grow = this.options.fill ? growth(this.root, drawn) : 1;
+    if (grow > 1) this.#layout(grow);
+    this.panes.source.layout(this.model);
+    if (this.panes.ownership.named !== (named ?? true)) legends(this);
     this.stale = true;
     this.laidOut = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
+  }
+
+  /** Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together. */
+  #layout(grow) {
+    const { model, filter, sections, top } = this;
+    const { ownership, timeline, memory } = this.panes;
+    const width = (name) => sections[name].section.clientWidth;
+    ownership.layout(model, width("ownership"), filter, grow);
+    timeline.layout(model, width("timeline"), grow);
+    memory.layout(model, width("memory"), filter, top, grow);
+    return ownership.pen.height + timeline.pen.height + memory.pen.height;
   }
 
   #show(index, time) {
@@ -357,11 +367,11 @@ export class Player {
     // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.
     const told = this.clock.playing ? lastAtMost(this.model.ofRank[this.followed], this.index) : -1;
     const story = this.story.tell(told < 0 ? this.index : this.model.ofRank[this.followed][told]);
-    if (this.why.textContent !== story) this.why.textContent = story;
+    say(this.why, story);
     const window = name(this.model.windowOf(this.index));
     const phase = event.phase === "step" ? "update" : event.phase; // "step 1 · step" would say one word for two things
-    this.where.textContent = window === phase ? window : `${window} · ${phase}`;
-    this.caption.textContent = caption(this.model, this.index);
+    say(this.where, window === phase ? window : `${window} · ${phase}`);
+    say(this.caption, caption(this.model, this.index));
   }
 
   /** After a jump, a pause or the end: the controls and the mirror say at once what is shown. */

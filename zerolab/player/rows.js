@@ -1,11 +1,21 @@
 // What the panes with one row per rank have in common: how high a row is, its name, and what it says when it is empty.
 
-/** Heights for `ranks` rows of `lines` lines each: as high as `best` for four, lower for more, higher for fewer. */
-export function rowHeights(ranks, lines, best, gap) {
+/** Heights for `ranks` rows of `lines` lines each: as high as `best` for four, lower for more, higher for fewer; times `grow`. */
+export function rowHeights(ranks, lines, best, gap, grow = 1) {
   const crowded = Math.max(0.2, Math.min(1.75, 4 / Math.max(1, ranks)));
-  const line = Math.max(2, Math.round(best * crowded));
-  const space = Math.max(2, Math.round(gap * crowded));
+  // Rounded down after growing: a window is never filled by more than it has.
+  const line = Math.floor(grow * Math.max(2, Math.round(best * crowded)));
+  const space = Math.floor(grow * Math.max(2, Math.round(gap * crowded)));
   return { line, row: line * lines + (lines - 1) * 2, pitch: line * lines + (lines - 1) * 2 + space };
+}
+
+/** How many times as high rows may become so that they fill the window. */
+const MOST_GROWTH = 1.8;
+
+/** How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window; 1 where it is full. */
+export function growth(root, drawn) {
+  const free = window.innerHeight / (window.zerolabScale ?? 1) - root.offsetHeight;
+  return free < 24 ? 1 : Math.min(MOST_GROWTH, 1 + free / drawn);
 }
 
 /** No more rows than this are drawn; beyond it neighbours share a row. */

@@ -130,7 +130,7 @@ export function legends({ palette, sections, model, panes }) {
     swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),
     swatch("waiting", fill("waiting")), swatch("gather, broadcast", flat("communicationColour")), swatch("reduce", flat("reduction")),
   );
-  const formula = model.formulaBytes === null ? [] : [dashed("formula: state alone", palette.formula)];
+  const formula = model.formulaBytes === null ? [] : [dashed("formula", palette.formula)];
   sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), fill("category", category))), ...formula, "▾ peak");
 }
 

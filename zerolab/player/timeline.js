@@ -20,9 +20,9 @@ export class Timeline {
     this.over = new Pen(overlay);
   }
 
-  layout(model, width) {
+  layout(model, width, grow) {
     this.gutter = gutter(width);
-    this.rows = rowHeights(model.rows.length, 2, 13, 6);
+    this.rows = rowHeights(model.rows.length, 2, 13, 6, grow);
     this.height = this.rows.pitch * model.rows.length;
     this.order = model.rows.map((row) => drawn(model, model.ofRank[row.rank]));
     this.over.resize(width, this.height);
