@@ -43,6 +43,39 @@ def test_the_built_module_has_exactly_the_published_number_of_parameters(name, s
     assert {flat.numel for flat in flats[1:]} == {architecture.block_params}
 
 
+def hidden_units(width, multiple=256, factor=1.0):
+    """As Llama's released code makes them (llama/model.py, FeedForward): of 4 width, two thirds, rounded up."""
+    hidden = int(factor * int(2 * 4 * width / 3))
+    return -(-hidden // multiple) * multiple
+
+
+def test_llamas_hidden_units_are_those_that_its_released_code_makes_of_the_width():
+    llamas = [shape for shape in catalog.ARCHITECTURES.values() if shape.kind == "llama"]
+    assert len(llamas) == 7
+    for shape in llamas:
+        options = {"multiple": 4096, "factor": 1.3} if shape.name == "llama-70b" else {}
+        assert shape.hidden == hidden_units(shape.width, **options), shape.name
+
+
+def test_the_shapes_are_those_of_the_released_files():
+    """n_layers, n_heads, dim: params.json of Llama's weights; n_layer, n_head, n_embd: from_pretrained of nanoGPT."""
+    released = {
+        "gpt2": (12, 12, 768),
+        "gpt2-medium": (24, 16, 1024),
+        "gpt2-large": (36, 20, 1280),
+        "gpt2-xl": (48, 25, 1600),
+        "llama-7b": (32, 32, 4096),
+        "llama-13b": (40, 40, 5120),
+        "llama-30b": (60, 52, 6656),
+        "llama-65b": (80, 64, 8192),
+        "llama-70b": (80, 64, 8192),
+    }
+    for name, shape in released.items():
+        architecture = catalog.architecture(name)
+        assert (architecture.depth, architecture.heads, architecture.width) == shape, name
+    assert catalog.architecture("llama-70b").kv_heads == 8
+
+
 def test_a_round_number_is_reached_by_a_small_filler_with_a_name():
     for name in ("7b", "7.5b", "128b", "1t"):
         architecture = catalog.architecture(name)

@@ -158,6 +158,16 @@ def test_a_faster_network_shortens_the_sending_alone():
     assert sending == pytest.approx([seconds / 2 for seconds in before[1]])
 
 
+def test_a_lower_utilisation_lengthens_the_computing_alone_and_the_panel_says_how_sure_it_is():
+    panel = what_fits("7b", 8)
+    before = [panel.figure.data[index].y for index in (-2, -1)]
+    panel.utilisation.value = 20
+    computing, sending = (panel.figure.data[index].y for index in (-2, -1))
+    assert computing == pytest.approx([2 * seconds for seconds in before[0]])
+    assert sending == before[1]
+    assert panel.sensitivity.value == theory.plan("7b", 8, 80e9, utilisation=0.2).sensitivity
+
+
 def test_where_outputs_are_compared_the_panel_is_its_sentence(monkeypatch):
     monkeypatch.setenv("ZEROLAB_STATIC", "1")
     panel = what_fits("7b", 8)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from zerolab import Cluster, models, theory
-from zerolab.planner import as_json, settings
+from zerolab.planner import PUBLISHED_UTILISATION, as_json, settings
 
 
 def test_seven_billion_parameters_fit_eight_gpus_only_when_sharded():
@@ -36,6 +36,30 @@ def test_what_is_needed_is_the_sum_of_the_parts():
 def test_stage_3_sends_half_as_much_again():
     seconds = [row["communication_seconds"] for row in theory.plan("7b", 8)]
     assert seconds[3] == pytest.approx(1.5 * seconds[0])
+
+
+def test_seconds_of_computing_follow_the_utilisation_and_those_of_sending_do_not():
+    slow, fast = (theory.plan("7b", 8, utilisation=part)[3] for part in (0.2, 0.4))
+    assert slow["compute_seconds"] == pytest.approx(2 * fast["compute_seconds"])
+    assert slow["communication_seconds"] == fast["communication_seconds"]
+    # 6 operations a parameter and token: 7e9 parameters, 2048 tokens, 40 % of 989.5e12 a second.
+    assert fast["compute_seconds"] == pytest.approx(6 * 7e9 * 2048 / (0.4 * 989.5e12))
+
+
+def test_it_says_how_far_its_seconds_depend_on_the_utilisation():
+    at_40, at_50 = (theory.plan("7b", 8, 80e9, utilisation=part) for part in (0.4, 0.5))
+    seconds = [6 * 7e9 * 2048 / (part * 989.5e12) for part in (0.4, *PUBLISHED_UTILISATION)]
+    assert at_40.sensitivity == (
+        "A step of zero1 computes for {:.3g} s at 40% of the GPU's dense rate; FSDP2 was published with 33% to 58%, "
+        "which makes {:.3g} to {:.3g} s. It sends for {:.3g} s."
+    ).format(*seconds, at_40[1]["communication_seconds"])
+    assert at_50.sensitivity.partition(";")[2] == at_40.sensitivity.partition(";")[2]
+    assert "A step of zero3 computes" in theory.plan("gpt3-175b", 8, 80e9).sensitivity
+
+
+def test_the_default_utilisation_is_one_that_was_published():
+    low, high = PUBLISHED_UTILISATION
+    assert low < theory.plan("7b", 8).utilisation < high
 
 
 def test_a_yes_names_the_stages_that_fit_and_what_the_others_lack():
@@ -74,6 +98,8 @@ def test_where_activations_alone_are_too_large_it_does_not_send_for_more_gpus():
         ({"gpus": 8, "memory": -1}, "memory is -1"),
         ({"gpus": 8, "batch": 0}, "batch is 0"),
         ({"gpus": 8, "precision": "fp8"}, "fp8"),
+        ({"gpus": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
+        ({"gpus": 8, "utilisation": 40}, "utilisation is 40: it is a part"),
         ({"gpus": 8, "gpu": "h10"}, "nearest: h100"),
     ],
 )

@@ -57,10 +57,21 @@ class Architecture:
         return (2 * self.vocabulary + 1) * self.width + self.filler
 
 
-_GPT2 = "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, table 2; heads of 64 as released"
+_GPT2 = (
+    "Radford et al. 2019, Language Models are Unsupervised Multitask Learners, table 2; heads of 64 as released "
+    "(karpathy/nanoGPT, model.py, from_pretrained: 12, 16, 20, 25 heads)"
+)
 _GPT3 = "Brown et al. 2020, arXiv 2005.14165, table 2.1"
-_LLAMA = "Touvron et al. 2023, arXiv 2302.13971, table 2; hidden units of the MLP as released"
-_LLAMA2 = "Touvron et al. 2023, arXiv 2307.09288, table 1 and appendix A.2.1; hidden units of the MLP as released"
+# Llama's papers do not print the hidden units of the MLP. Its released code makes them of the width: two thirds of
+# 4 width, for the 70B times 1.3, up to the next multiple; a test does the same.
+_LLAMA = (
+    "Touvron et al. 2023, arXiv 2302.13971, table 2; hidden units by the released llama/model.py with multiple_of 256 "
+    "(params.json of the weights, as in tinygrad, examples/llama.py)"
+)
+_LLAMA2 = (
+    "Touvron et al. 2023, arXiv 2307.09288, table 1 and appendix A.2.1; hidden units by the released llama/model.py, "
+    "70B with multiple_of 4096, ffn_dim_multiplier 1.3 and n_kv_heads 8 (its params.json, as quoted in llama.cpp)"
+)
 _ROUND = "GPT-2's block at a width and depth chosen here, so that the filler is small"
 
 
@@ -133,7 +144,10 @@ class Link:
 # What a step of a ring costs besides its bytes: NCCL's own model, src/graph/tuning.cc, the table of hardware latencies
 # (hwLat, later hwLatencies), NVLINK and NET, ring, Simple. NET was 9.6 until 2.10, and is 14.0 since.
 _NVLINK_SECONDS, _NETWORK_SECONDS = 3.4e-6, 14.0e-6
-_TCP_SECONDS = 50e-6  # an assumption: a round trip through the kernel's TCP
+# Of NCCL over TCP between two nodes, as others measured it: 38 and 46 us for 8 bytes (NVIDIA/nccl-tests, issue 82,
+# eth0), 54 us for 1 KB (uccl-project/uccl, pull request 638). One figure for all rates, because it is the kernel's.
+_TCP_SECONDS = 50e-6
+_ETHERNET = "{} of the MAC, headers not subtracted; the latency is that of NCCL over TCP as measured by others"
 
 LINKS = {
     link.name: link
@@ -145,10 +159,10 @@ LINKS = {
         Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: EDR 4x, 100 Gb/s"),
         Link("infiniband-hdr", 25 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: HDR 4x, 200 Gb/s"),
         Link("infiniband-ndr", 50 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: NDR 4x, 400 Gb/s"),
-        Link("ethernet-10g", 1.25 * GB, _TCP_SECONDS, "IEEE 802.3ae: 10 Gb/s; the latency is assumed"),
-        Link("ethernet-25g", 3.125 * GB, _TCP_SECONDS, "IEEE 802.3by: 25 Gb/s; the latency is assumed"),
-        Link("ethernet-100g", 12.5 * GB, _TCP_SECONDS, "IEEE 802.3ba: 100 Gb/s; the latency is assumed"),
-        Link("ethernet-400g", 50 * GB, _TCP_SECONDS, "IEEE 802.3bs: 400 Gb/s; the latency is assumed"),
+        Link("ethernet-10g", 1.25 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3ae-2002: 10 Gb/s")),
+        Link("ethernet-25g", 3.125 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3by-2016: 25 Gb/s")),
+        Link("ethernet-100g", 12.5 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3ba-2010: 100 Gb/s")),
+        Link("ethernet-400g", 50 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3bs-2017: 400 Gb/s")),
     )
 }
 

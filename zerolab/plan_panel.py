@@ -12,11 +12,12 @@ from zerolab.planner import Plan, as_json, plan
 GPUS = tuple(2**power for power in range(11))
 # Of the catalog's GPUs, and of the smaller ones that people have.
 GIGABYTES = (8, 16, 24, 32, 40, 48, 80, 96, 141, 180, 192)
+PERCENT = (20, 30, 40, 50, 60, 70)  # around the published ones
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
 
 class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Model, GPUs, memory, bandwidth, precision and batch by widget; what fits, what is missing, and the settings.
+    """Model, GPUs, memory, bandwidth, precision, batch and utilisation by widget; what fits, what is missing, settings.
 
     `found` is the `Plan` that is shown.
     """
@@ -30,18 +31,19 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp32"), description="precision")
         self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
-        self.answer = widgets.Label()
+        self.utilisation = widgets.SelectionSlider(options=PERCENT, value=40, description="% of rate")
+        self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
         self.fsdp2, self.deepspeed = (widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "12")
         self._find()
         self.figure = go.FigureWidget(figures.plan(self.found))
         self._tell()
-        asked = (self.model, self.gpus, self.memory, self.bandwidth, self.precision, self.batch)
+        asked = (self.model, self.gpus, self.memory, self.bandwidth, self.precision, self.batch, self.utilisation)
         for widget in asked:
             widget.style.description_width = "90px"
             widget.observe(self._on_change, "value")
-        rows = [widgets.HBox(asked[start : start + 2]) for start in (0, 2, 4)]
+        rows = [widgets.HBox(asked[start : start + 2]) for start in range(0, len(asked), 2)]
         settings = widgets.Accordion([self.fsdp2, self.deepspeed], titles=("with FSDP2", "with DeepSpeed"))
-        super().__init__([*rows, self.answer, self.figure, settings])
+        super().__init__([*rows, self.answer, self.sensitivity, self.figure, settings])
 
     def _on_change(self, _: Any) -> None:
         self._find()
@@ -56,6 +58,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.bandwidth.value * 1e9,
             self.precision.value,
             batch=self.batch.value,
+            utilisation=self.utilisation.value / 100,
         )
 
     def _draw(self) -> None:
@@ -67,8 +70,8 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.figure.layout.update(new.layout)
 
     def _tell(self) -> None:
-        """The answer in words, and the settings of the first stage that fits."""
-        self.answer.value = self.found.answer
+        """The answer in words, how sure its seconds are, and the settings of the first stage that fits."""
+        self.answer.value, self.sensitivity.value = self.found.answer, self.found.sensitivity
         if not self.found.fitting:
             self.fsdp2.value = self.deepspeed.value = "Nothing fits, so there is nothing to set."
             return

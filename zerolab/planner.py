@@ -3,7 +3,8 @@
 Bytes are the closed forms of `zerolab.theory`, one unit's buffers, and activations by Korthikanti et al. 2022,
 arXiv 2205.05198, equation 1 without the attention matrix, which fused attention never stores: 34 s b h bytes a block
 in 16 bit. Seconds are 6 operations a parameter and token at a stated utilisation, and ring passes that do not overlap.
-GB is 1e9 bytes.
+The utilisation is the one figure here that nobody can compute: how far the seconds depend on it, `Plan.sensitivity`
+says. GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from typing import Any
 from zerolab import catalog
 from zerolab.tables import Table, Value
 
-UTILISATION = 0.4
+PUBLISHED_UTILISATION = (0.33, 0.58)
+"""Parts of the dense 16-bit rate that training with FSDP2 reached, all operations and waits included: Llama 3.1 8B on 8
+and 128 H100, 33 % (39 % compiled); Llama 3 70B and 8B on 64 A100, 51.7 % and 56.8 to 58.2 %. Source: torchtitan,
+docs/performance.md and its state of mid-2024. In between lies Llama 3 405B in four kinds of parallelism on 8,192 and
+16,384 H100, 38 to 43 % (arXiv 2407.21783, section 3.3.2)."""
+UTILISATION = 0.4  # for H100, the GPU that is taken unless told; the simulation's own counts multiplications alone
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
 WHOLE_UNITS = {"ddp": 1, "zero1": 1, "zero2": 3, "zero3": 5}
@@ -29,7 +35,8 @@ PARTS = ("parameters", "gradients", "optimizer_state", "unit_buffers", "activati
 class Plan(Table):
     """What `plan` found: a table with one row a stage, and what follows from it.
 
-    `title` says what was asked, `memory` is that of a GPU in bytes, and `parts` has the bytes of each stage by `PARTS`.
+    `title` says what was asked, `memory` is that of a GPU in bytes, `parts` has the bytes of each stage by `PARTS`, and
+    `utilisation` the part of the GPU's rate that its seconds of computing take for granted.
     """
 
     def __init__(
@@ -41,9 +48,11 @@ class Plan(Table):
         batch: int,
         memory: float,
         parts: dict[str, dict[str, float]],
+        utilisation: float,
     ) -> None:
         super().__init__(rows, title, times=True)
         self.precision, self.batch, self.memory, self.parts = precision, batch, memory, parts
+        self.utilisation = utilisation
 
     @property
     def fitting(self) -> list[str]:
@@ -73,6 +82,19 @@ class Plan(Table):
             )
         return "Take more GPUs, larger ones, or fewer rows."
 
+    @property
+    def sensitivity(self) -> str:
+        """One sentence: how long the first stage that fits computes at this utilisation, and at published ones."""
+        row = next((row for row in self if row["fits"]), self[-1])
+        computing, sending = float(row["compute_seconds"] or 0), float(row["communication_seconds"] or 0)
+        slow, fast = (computing * self.utilisation / published for published in PUBLISHED_UTILISATION)
+        low, high = PUBLISHED_UTILISATION
+        return (
+            f"A step of {row['stage']} computes for {computing:.3g} s at {self.utilisation:.0%} of the GPU's dense "
+            f"rate; FSDP2 was published with {low:.0%} to {high:.0%}, which makes {slow:.3g} to {fast:.3g} s. "
+            f"It sends for {sending:.3g} s."
+        )
+
     def settings(self, stage: str | None = None) -> dict[str, Any]:
         """The same in other systems, as the function `settings` gives it; None takes the first stage that fits.
 
@@ -92,6 +114,7 @@ def plan(
     *,
     batch: int = 1,
     gpu: str = "h100",
+    utilisation: float = UTILISATION,
 ) -> Plan:
     """One row a stage: bytes a GPU by part, whether they fit, seconds a step, and what is missing where they do not.
 
@@ -103,8 +126,10 @@ def plan(
         precision: "fp32" or "bf16".
         batch: rows a GPU, each as long as the model's context.
         gpu: a name of the catalog, for its rate and what is not given.
+        utilisation: the part of that rate which a whole step reaches; `PUBLISHED_UTILISATION` has measured ones.
 
-    Raises ValueError for an unknown name, a count below 1, or a memory or bandwidth that is not positive.
+    Raises ValueError for an unknown name, a count below 1, a memory or bandwidth that is not positive, or a utilisation
+    outside (0, 1].
     """
     from zerolab import theory
 
@@ -114,12 +139,14 @@ def plan(
     for name, value in (("memory", memory), ("bandwidth", bandwidth), ("batch", batch)):
         if not value > 0:
             raise ValueError(f"the {name} is {value!r}: it must be above 0 (bytes, bytes a second, rows)")
+    if not 0 < utilisation <= 1:
+        raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")
     every = {stage: bytes_by_part(stage, shape, gpus, precision, batch) for stage in theory.STAGES}
     rows: list[dict[str, Value]] = []
     for stage, parts in every.items():
         need = sum(parts.values())
         # Two operations a parameter and token in forward (multiply, add), twice as many in backward.
-        compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * UTILISATION)
+        compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * utilisation)
         fits = need <= memory
         rows.append(
             {
@@ -135,7 +162,7 @@ def plan(
             }
         )
     title = f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each"
-    return Plan(rows, title, precision=precision, batch=batch, memory=memory, parts=every)
+    return Plan(rows, title, precision=precision, batch=batch, memory=memory, parts=every, utilisation=utilisation)
 
 
 def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision: str, batch: int) -> dict[str, float]:
