@@ -17,6 +17,8 @@ An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it ex
     look_for        a sentence on what to see in the picture
     hints           three
     targets         what a right answer must reach; its class is the kind of the exercise
+    suspects        only in the clinic, whose cell is no hole but a broken answer, the first of `wrong`: what may be the
+                    matter, and what the picture says to each; `telling(event)` says where that picture is opened
     wrong           five or more `Wrong`: edits of the solution as learners err, and what the check must say of each
 
 Kinds of targets, each judged by value on drawn inputs and from the recording (their docstrings have the details):
@@ -27,6 +29,7 @@ Kinds of targets, each judged by value on drawn inputs and from the recording (t
                      the right value; beside it collectives, elements sent and scratch. `Wrong.gives` is a wrong value
     TrainingTargets  a loop or an engine, beside DDP: gradients, weights, state, peak, collectives. `shape` says which:
                      "flat"      f(parameters, gradients, optimizer_cls, rank, world_size): one flat; DDP, ZeRO-1
+                     "rows"      the same, but each gradient comes with the rows of every rank's batch
                      "backward"  f(units, backwards, optimizer_cls, rank, world_size): `units` are flats, each backward
                                  gives (number, gradient) from the last unit to the first and keeps none; ZeRO-2
                      "units"     f(units, batches, optimizer_cls, rank, world_size): each `Unit` has `parameters` (its
@@ -40,7 +43,8 @@ Kinds of targets, each judged by value on drawn inputs and from the recording (t
 
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.checking import check
-from zerolab.exercises.harness.exercise import Exercise, Wrong, load, names
+from zerolab.exercises.harness.clinic import Patient, diagnose, examine
+from zerolab.exercises.harness.exercise import Exercise, Suspect, Wrong, load, names
 from zerolab.exercises.harness.function import FunctionTargets
 from zerolab.exercises.harness.guard import NotAllowedHere
 from zerolab.exercises.harness.help import hint, solution
@@ -54,10 +58,14 @@ __all__ = [
     "FunctionTargets",
     "NotAllowedHere",
     "OpenHole",
+    "Patient",
     "RankTargets",
+    "Suspect",
     "TrainingTargets",
     "Wrong",
     "check",
+    "diagnose",
+    "examine",
     "hint",
     "hole",
     "load",

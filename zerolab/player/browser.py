@@ -46,8 +46,8 @@ def chromium(path: str | os.PathLike[str] | None = None) -> "Iterator[Browser]":
             browser.close()
 
 
-def in_few_colours(shot: bytes) -> bytes:
-    """A screenshot as a PNG of 128 colours: smoothed letters have thousands, and so it takes a third of the bytes.
+def in_few_colours(shot: bytes, colours: int = 128) -> bytes:
+    """A screenshot as a PNG of so many colours: smoothed letters have thousands, and so it takes a third of the bytes.
 
     Raises ImportError without Pillow.
     """
@@ -56,7 +56,7 @@ def in_few_colours(shot: bytes) -> bytes:
     except ImportError as error:
         raise ImportError(f"A still needs Pillow ({error}): pip install 'zerolab[test]'.") from error
     small = io.BytesIO()
-    Image.open(io.BytesIO(shot)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+    Image.open(io.BytesIO(shot)).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(
         small, "PNG", optimize=True
     )
     return small.getvalue()

@@ -99,8 +99,13 @@ class Exchanges:
             original(exchange)
             return
         waiting = self._log_wait(draft)
-        with self._within(draft):
-            original(exchange)
+        try:
+            with self._within(draft):
+                original(exchange)
+        except BaseException:  # in vain, but waited it has
+            self._log.end(waiting)
+            self._log.end(draft)
+            raise
         if draft["op"] == "all_gather":
             self._ownership.sync(draft["unit"])
         else:  # what becomes of a reduced gradient is decided after the wait

@@ -2,6 +2,7 @@
 
 import __future__
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -12,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from zerolab.exercises.harness.targets import Targets
+from zerolab.recording.events import Event
 
 TAG = "zerolab.exercise="
 
@@ -37,8 +39,31 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """What might be wrong with a broken answer, and what a look at its run says to that.
+
+    Args:
+        says: the suspicion, in a sentence.
+        reply: what can be seen for it or against it.
+        guilty: whether it is what is wrong; of one exercise's suspects one is.
+    """
+
+    says: str
+    reply: str
+    guilty: bool = False
+
+
+def _anything(_event: Event) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
 class Exercise:
-    """One exercise: its file, read."""
+    """One exercise: its file, read.
+
+    With `suspects` it begins with a broken answer, which is the first of `wrong`; `telling` says of an event whether
+    the picture of its run should be opened there.
+    """
 
     id: str
     title: str
@@ -50,6 +75,8 @@ class Exercise:
     hints: tuple[str, ...]
     targets: Targets
     wrong: tuple[Wrong, ...]
+    suspects: tuple[Suspect, ...] = ()
+    telling: Callable[[Event], bool] = _anything
 
     @property
     def name(self) -> str:
@@ -83,6 +110,9 @@ class Exercise:
 
     def _with_holes(self) -> str:
         """What the learner begins with: the function or class with a hole in place of each body."""
+        if self.suspects:
+            head, _, body = self.broken_source().partition("\n")
+            return f'{head}\n    return hole("{self.hole}")\n{body}'.rstrip()
         if isinstance(self.hole, str):
             return f'def {self.name}({", ".join(self.arguments)}):\n    return hole("{self.hole}")'
         _, base, *_ = inspect.getmro(self.solution)  # type: ignore[arg-type]  # with a dict of holes it is a class
@@ -113,6 +143,19 @@ class Exercise:
                 "an edit must fit exactly one place"
             )
         return source.replace(wrong.replace, wrong.by)
+
+    def broken_source(self) -> str:
+        """What a learner of the clinic gets to mend: the first wrong answer, without docstring and annotations."""
+        source = self.wrong_source(self.wrong[0])
+        (function,) = ast.parse(source).body
+        if not isinstance(function, ast.FunctionDef):
+            raise TypeError(f"{self.id}: what is to be mended must be a function")
+        first = function.body[1 if ast.get_docstring(function) is not None else 0]
+        lines = source.splitlines()
+        for inner in (node for part in function.body for node in ast.walk(part) if isinstance(node, ast.FunctionDef)):
+            arguments = ", ".join(argument.arg for argument in inner.args.args)
+            lines[inner.lineno - 1] = f"{' ' * inner.col_offset}def {inner.name}({arguments}):"
+        return "\n".join([f"def {self.name}({', '.join(self.arguments)}):", *lines[first.lineno - 1 :], ""])
 
     def compile(self, source: str) -> Callable[..., Any]:
         """The function in a text, as if a cell had defined it below the lines that the exercise gives."""
@@ -153,4 +196,6 @@ def _read(exercise_id: str, module: ModuleType) -> Exercise:
         hints=module.hints,
         targets=module.targets,
         wrong=module.wrong,
+        suspects=getattr(module, "suspects", ()),
+        telling=getattr(module, "telling", _anything),
     )

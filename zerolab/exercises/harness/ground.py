@@ -25,6 +25,7 @@ from zerolab.recording.recorder import announce
 Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on
 LEARNING_RATE = 0.5  # of SGD: large, so that a wrong mean moves the weights far
+UNEVEN = 8  # how many times the smallest uneven batch the largest is: enough to move the mean far
 MOMENTUM = 0.9  # of SGD: an optimizer that is made anew in each turn shows in the weights
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": LEARNING_RATE, "momentum": MOMENTUM}),
@@ -36,15 +37,17 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
 class Plan:
     """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches.
 
-    `units` says whether the model's blocks are units, each with a flat of its own, or all of it is one flat.
+    `units` says whether the model's blocks are units, each with a flat of its own, or all of it is one flat; `batches`
+    what the last turn brings: "even" batches as the others, "uneven" ones, or on rank 1 one that is "skipping" a unit.
     """
 
     seed: int
     widths: tuple[int, ...]
     rows: int
     units: bool = False
+    batches: str = "even"
 
-    def build(self) -> nn.Module:
+    def build(self) -> nn.Sequential:
         """The model: blocks of a linear layer and tanh, the same on every rank."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -58,18 +61,45 @@ class Plan:
     def batch(self, step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One rank's batch of one step: inputs [rows, first width] and targets [rows, last width]."""
         generator = torch.Generator().manual_seed(self.seed + 1000 * step + rank + 1)
-        inputs = torch.randn(self.rows, self.widths[0], generator=generator)
-        return inputs, torch.randn(self.rows, self.widths[-1], generator=generator)
+        rows = self.rows_of(step, rank)
+        inputs = torch.randn(rows, self.widths[0], generator=generator)
+        return inputs, torch.randn(rows, self.widths[-1], generator=generator)
+
+    @property
+    def most_rows(self) -> int:
+        """The rows of the largest batch."""
+        return self.rows * (UNEVEN if self.batches == "uneven" else 1)
+
+    def rows_of(self, step: int, rank: int) -> int:
+        """How many rows one rank's batch of one step has; uneven ones halve from rank to rank, as what is left does."""
+        if self.batches == "uneven" and step == STEPS - 1:
+            return max(self.rows, self.most_rows >> rank)
+        return self.most_rows
+
+    def skipped(self, step: int, rank: int) -> int | None:
+        """The number of the unit that one rank's batch of one step does not pass through; None for none."""
+        if self.batches != "skipping" or step != STEPS - 1 or rank != 1:
+            return None
+        return 1 + self.seed % (len(self.widths) - 3)  # neither the first nor the last
+
+    def run(self, model: nn.Sequential, step: int, rank: int) -> torch.Tensor:
+        """The loss of one rank's batch of one step."""
+        outputs, targets = self.batch(step, rank)
+        for number, block in enumerate(model):
+            outputs = outputs if number == self.skipped(step, rank) else block(outputs)
+        return nn.functional.mse_loss(outputs, targets)
 
 
-def draw(seed: int, world_size: int, units: bool = False) -> Plan:
+def draw(seed: int, world_size: int, units: bool = False, batches: str = "even") -> Plan:
     """What one run uses: widths that leave padding more often than not, rows, and the seed of weights and batches."""
     dice = random.Random(f"{seed} {world_size}")
     if units:  # six of about equal size, so that on three ranks two whole ones can be told from all of them
         widths = tuple(dice.randrange(60, 71) for _ in range(7))
     else:
         widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
-    return Plan(seed=dice.randrange(2**31), widths=widths, rows=dice.randrange(3, 7), units=units)
+    if batches == "skipping":  # the units before and after the one that is left out must fit
+        widths = widths[:1] * len(widths)
+    return Plan(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,8 @@ class Budget:
         shards: the categories that are divided by N.
         scratch_parts: parts of the largest flat that may lie about beside the state.
         activations: bytes that one step's activations may take.
+        under_way: how many units may be on their way at a time.
+        lingering: whether whole gradients may stay until the next turn's have come.
     """
 
     padded: list[int]
@@ -30,6 +32,8 @@ class Budget:
     shards: tuple[str, ...]
     scratch_parts: int
     activations: int
+    under_way: int = 1
+    lingering: bool = False
 
     @property
     def scratch(self) -> int:
@@ -51,12 +55,15 @@ class Budget:
         if category in STATE:
             free = len(self.padded) * COUNTERS if category == "optimizer_state" else self.scratch
             return self.state(category) + self._whole_units(category) * self.largest + free
-        return {"activations": self.activations + self.largest, "other": self.scratch}.get(category, self.largest)
+        rest = {"activations": self.activations + self.largest, "other": self.scratch}
+        return rest.get(category, self.under_way * self.largest)
 
     def _whole_units(self, category: str) -> int:
         """How many units may be whole beside the state."""
         if category in self.shards:
             return WHOLE_UNITS
+        if category == "gradients" and self.lingering:
+            return 1 + len(self.padded)
         return int(category == "gradients" and len(self.padded) > 1)  # being laid end to end, a unit's are there twice
 
 
@@ -84,6 +91,8 @@ def _explain_state(rank: int, category: str, held: int, wanted: int, whole: int)
         return f"{why}: it keeps {name} for the whole flat, not for its own part."
     if wanted < held < whole:
         return f"{why}: more than its own part is still there. A view of a tensor keeps all of it in memory."
+    if wanted < whole < held:
+        return f"{why}: whole {name} of what is done are still there. A list, or a view, keeps them in memory."
     if held >= wanted + whole:
         return f"{why}: it holds a second copy of the whole {name.rstrip('s')}."
     return f"{why}."
@@ -139,6 +148,22 @@ def judge_waits(rank: RankRecording) -> str:
                 f"rank {rank.rank} never waited for its {event.op}: call wait() on what it returned, or the result is "
                 "there only by luck."
             )
+    return ""
+
+
+def judge_order(ranks: Sequence[RankRecording]) -> str:
+    """Empty if all ranks started the same exchanges, of the same units, in the same order.
+
+    Messages that carry a name find each other in any order; NCCL, which has no names, would mix them or wait for ever.
+    """
+    first, *others = [[(event.op, event.unit) for event in started(rank) if event.step] for rank in ranks]
+    for rank, made in enumerate(others, 1):
+        for (op, unit), (usual, other) in zip(made, first, strict=False):
+            if op != usual or (unit != other and unit is not None and other is not None):  # zeros are of no unit
+                return (
+                    f"rank {rank} started {op} of {unit} where rank 0 started {usual} of {other}: it makes the same in "
+                    "another order. The order must not depend on the rank."
+                )
     return ""
 
 

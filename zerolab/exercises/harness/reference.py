@@ -15,19 +15,20 @@ from zerolab.exercises.harness.ground import LEARNING_RATE, MOMENTUM, STEPS, Arr
 class Reference:
     """DDP's run under SGD with momentum. All arrays are the flats end to end, shape [padded].
 
-    `local[step][rank]` is that rank's own gradient; `weights[step]` those after that update, and `forgetful[step]` what
-    they would be if the optimizer had lost its momentum just before it.
+    `local[step][rank]` is that rank's own gradient, of `rows[step][rank]` rows; `weights[step]` those after that
+    update, and `forgetful[step]` what they would be if the optimizer had lost its momentum just before it.
     """
 
     layouts: list[FlatLayout]
     initial: Array
     local: list[list[Array]]
+    rows: list[list[int]]
     weights: list[Array]
     forgetful: list[Array]
 
     def mean(self, step: int) -> Array:
-        """The mean gradient of one step over all ranks, shape [padded]."""
-        mean: Array = np.stack(self.local[step]).mean(axis=0)
+        """The mean gradient of one step over all rows of all ranks, shape [padded]."""
+        mean: Array = np.average(np.stack(self.local[step]), axis=0, weights=self.rows[step]).astype(np.float32)
         return mean
 
 
@@ -40,14 +41,15 @@ def run_reference(plan: Plan, world_size: int) -> Reference:
         return np.concatenate(end_to_end(layouts, tensors))
 
     def gradient(step: int, rank: int) -> Array:
-        inputs, targets = plan.batch(step, rank)
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        return laid_out(dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)))
+        loss = plan.run(model, step, rank)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+        return laid_out(dict(zip(parameters, gradients, strict=True)))
 
-    reference = Reference(layouts, laid_out(parameters), [], [], [])
+    reference = Reference(layouts, laid_out(parameters), [], [], [], [])
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     for step in range(STEPS):
         reference.local.append([gradient(step, rank) for rank in range(world_size)])
+        reference.rows.append([plan.rows_of(step, rank) for rank in range(world_size)])
         reference.forgetful.append(laid_out(parameters) - LEARNING_RATE * reference.mean(step))
         _set_gradients(layouts, parameters, reference.mean(step))
         optimizer.step()

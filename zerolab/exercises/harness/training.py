@@ -29,6 +29,9 @@ class TrainingTargets(Targets):
         value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
         weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
         scratch_parts: how many parts of the largest flat may lie about beside the state.
+        batches: what the batches are like; see `ground.Plan`.
+        under_way: how many units may be on their way at a time.
+        lingering: whether whole gradients may stay until the next turn's have come.
     """
 
     stage: str
@@ -39,14 +42,21 @@ class TrainingTargets(Targets):
     value: float = 1e-6
     weights: float = 1e-6
     scratch_parts: int = 1
+    batches: str = "even"
+    under_way: int = 1
+    lingering: bool = False
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
             raise ValueError(f"there is no shape {self.shape!r}: choose one of {', '.join(SHAPES)}")
 
+    def plan(self, seed: int, world_size: int) -> Plan:
+        """What is drawn for one check on so many ranks."""
+        return draw(seed, world_size, self.shape not in ("flat", "rows"), self.batches)
+
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
         """Two runs on the same batches: under SGD for the values, under Adam for memory and traffic."""
-        plan = draw(seed, world_size, units=self.shape != "flat")
+        plan = self.plan(seed, world_size)
 
         def run(optimizer: str, judge: Callable[["Recording"], Iterator[Judgement]]) -> Run:
             return Run(train, (plan, Manner(self.shape, optimizer, self.stage), self.forbids, seconds), judge)
@@ -68,9 +78,17 @@ class TrainingTargets(Targets):
         layouts = plan.layouts(plan.build(), recording.world_size)
         padded = [layout.padded for layout in layouts]
         activations = (
-            8 * memory.FP32 * plan.rows * sum(plan.widths)
+            8 * memory.FP32 * plan.most_rows * sum(plan.widths)
         )  # each layer's inputs, outputs, and their gradients
-        budget = memory.Budget(padded, recording.world_size, self.shards, self.scratch_parts, activations)
+        budget = memory.Budget(
+            padded,
+            recording.world_size,
+            self.shards,
+            self.scratch_parts,
+            activations,
+            under_way=self.under_way,
+            lingering=self.lingering,
+        )
 
         def on_ranks(judge: Callable[[RankRecording], str]) -> str:
             return next(filter(None, map(judge, recording.ranks)), "")
@@ -78,7 +96,5 @@ class TrainingTargets(Targets):
         in_steps = self.shape == "engine"
         yield "state", on_ranks(lambda rank: memory.judge_state(rank, budget))
         yield "peak", on_ranks(lambda rank: memory.judge_peak(rank, budget))
-        yield (
-            "collectives",
-            on_ranks(lambda rank: memory.judge_collectives(rank, budget, self.collectives, STEPS, in_steps=in_steps)),
-        )
+        made = on_ranks(lambda rank: memory.judge_collectives(rank, budget, self.collectives, STEPS, in_steps=in_steps))
+        yield "collectives", made or memory.judge_order(recording.ranks)

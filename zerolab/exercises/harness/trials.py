@@ -54,20 +54,35 @@ def _flat(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     return answer(unit.parameters, gradients(), ground.make_optimizer(optimizer), ground.rank, ground.world_size)
 
 
+def _rows(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+    """As `flat`, but each turn brings (gradient, rows): also a list with the rows of every rank's batch."""
+    ground.lay_flats()
+    (unit,) = ground.flats
+    buffer = unit.begin_gradient()
+
+    def gradients() -> Iterator[tuple[torch.Tensor, list[int]]]:
+        for step in _turns(ground):
+            compute_gradient(ground, unit, buffer, step)
+            yield buffer, [ground.plan.rows_of(step, rank) for rank in range(ground.world_size)]
+
+    return answer(unit.parameters, gradients(), ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+
+
 def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     """`answer(units, backwards, optimizer_cls, rank, world_size)`: flats; each turn is a backward, unit by unit.
 
     `units` are the units' flats. A backward gives (number, gradient) from the last unit to the first, each gradient as
-    soon as it exists, and keeps none.
+    soon as it exists, and keeps none; a unit that the batch did not pass through gives none.
     """
     ground.lay_flats()
 
     def backward(step: int) -> Iterator[tuple[int, torch.Tensor]]:
         inputs, loss_gradient = _batch(ground, step)
-        for unit in ground.flats:
-            inputs = unit.forward(inputs)
+        passed = [n for n in range(len(ground.flats)) if n != ground.plan.skipped(step, ground.rank)]
+        for number in passed:
+            inputs = ground.flats[number].forward(inputs)
         output_gradient = loss_gradient(inputs)
-        for number in reversed(range(len(ground.flats))):
+        for number in reversed(passed):
             output_gradient, gradient = ground.flats[number].backward(output_gradient)
             handed = [gradient]
             del gradient  # only the answer has it from here on
@@ -100,7 +115,7 @@ def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     return engine
 
 
-SHAPES = {"flat": _flat, "backward": _backward, "units": _units, "engine": _engine}
+SHAPES = {"flat": _flat, "rows": _rows, "backward": _backward, "units": _units, "engine": _engine}
 
 
 def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int) -> None:

@@ -83,7 +83,7 @@ def judge_training(
         for turn, seen in zip(turns, noted, strict=True):
             why = _judge_update(seen.given, turn, value_tolerance, copies=copies)
             if why:
-                return f"rank {turn.rank}, turn {step + 1}: the optimizer {why}", ""
+                return f"rank {turn.rank}, turn {step + 1}: {why}", ""
         for turn, seen in zip(turns, noted, strict=True):
             if len(seen.weights) <= step:
                 return "", f"rank {turn.rank} left the loop in turn {step + 1} of {len(reference.local)}."
@@ -97,21 +97,24 @@ def _judge_update(everything: list[Given], turn: Turn, tolerance: float, *, copi
     """What is wrong with what an optimizer was given in one turn, out of everything that it was given."""
     given = [entry for entry in everything if entry.step == turn.step + 1]
     if not given and any(entry.step > turn.step + 1 for entry in everything):
-        return "made no update before it took the next gradient: each is to be used, and then the next one computed."
+        return (
+            "the optimizer made no update before it took the next gradient: each is to be used, and then the next one "
+            "computed."
+        )
     if not given:
-        return "made no update. Was `step()` called, with a gradient in `grad`?"
+        return "the optimizer made no update. Was `step()` called, with a gradient in `grad`?"
     if any(entry.start < 0 or not (entry.in_place or copies) for entry in given):
-        return "updates a copy: its tensor is not memory of `parameters`, so the model stays as it is."
+        return "the optimizer updates a copy: its tensor is not memory of `parameters`, so the model stays as it is."
     for part in turn.units:
         here = [entry for entry in given if part.has(entry.start)]
         if not _covers(here, part.own):
             updated = ", ".join(str(number) for number in sorted({(e.start - part.start) // part.size for e in here}))
             own = f"elements {part.own.start - part.start} to {part.own.stop - part.start - 1}"
             what = f"updates part {updated}" if here else "updates nothing"
-            return f"{part.prefix}{what}; this rank owns part {turn.rank}, {own}."
+            return f"{part.prefix}the optimizer {what}; this rank owns part {turn.rank}, {own}."
         why = next(filter(None, (_judge_gradient(entry, turn, part, tolerance) for entry in here)), "")
         if why:
-            return f"{part.prefix}{why}"
+            return f"{part.prefix}the optimizer {why}"
     return ""
 
 
@@ -143,16 +146,48 @@ def _judge_gradient(entry: Given, turn: Turn, part: Part, tolerance: float) -> s
 def _mistakes(turn: Turn) -> Iterator[tuple[str, Array]]:
     """The gradients that a mistake gives, each with its name."""
     mean, local = turn.reference.mean(turn.step), turn.reference.local[turn.step][turn.rank]
+    yield from _mistakes_with_rows(turn)
     yield "the sum of all ranks' gradients, not their mean: divide by `world_size`", mean * turn.world_size
     yield "the mean divided by `world_size` once too often", mean / turn.world_size
     yield "this rank's own gradient: nothing came from the others", local
     yield "this rank's own gradient divided by `world_size`: nothing came from the others", local / turn.world_size
     yield "a gradient of zeros", np.zeros_like(mean)
+    everything = mean * turn.world_size
+    yield (
+        "the sum of all ranks' gradients, of which only this rank's own had been divided: divide after `wait()`",
+        everything - local + local / turn.world_size,
+    )
+    yield (
+        "a gradient that was reduced twice: the second time the sum was one of the terms",
+        (mean + everything - local) / turn.world_size,
+    )
     for step in range(turn.step):
+        yield "the mean gradient of the turn before: set `grad` in each turn", turn.reference.mean(step)
         yield (
             "the sum of this turn's gradient and the turn's before: begin each turn anew",
             mean + (turn.reference.mean(step)),
         )
+
+
+def _mistakes_with_rows(turn: Turn) -> Iterator[tuple[str, Array]]:
+    """The gradients that a mistake gives where ranks have more rows or fewer."""
+    local, rows = np.stack(turn.reference.local[turn.step]), turn.reference.rows[turn.step]
+    if all(len(set(each)) == 1 for each in turn.reference.rows):
+        return
+    by_rows, own = np.average(local, axis=0, weights=rows) * sum(rows), rows[turn.rank]
+    yield (
+        "the mean over ranks, in which a rank with few rows weighs as much as one with many: weigh each by its rows",
+        local.mean(axis=0),
+    )
+    yield "the sum over all rows, not their mean: divide by the rows of all ranks", by_rows
+    yield (
+        "the sum over all rows divided by the number of ranks: divide by the rows of all ranks",
+        by_rows / turn.world_size,
+    )
+    yield (
+        "the sum of all ranks' gradients, weighed by this rank's rows: weigh each before the exchange",
+        local.sum(axis=0) * own / sum(rows),
+    )
 
 
 def _judge_weights(pieces: list[tuple[int, Array]], turn: Turn, tolerance: float) -> str:
@@ -170,6 +205,8 @@ def _judge_weights(pieces: list[tuple[int, Array]], turn: Turn, tolerance: float
             return f"{why}; they were not updated."
         if turn.world_size > 1 and others.any() and _close(mine[others], before[others], tolerance):
             return f"{why}; part {turn.rank} is new, the other parts are as old as before the update."
+        if _close(mine, before + (wanted - before) / turn.world_size, tolerance):
+            return f"{why}; they are the mean of one new copy and of old ones. Bring the owner's part, as it is."
         if _close(mine, turn.reference.forgetful[turn.step][span], tolerance):
             return f"{why}; the optimizer had forgotten the turns before. Make it once, before the loop."
         return f"{why}."

@@ -1,0 +1,145 @@
+"""Case 7, as large as before.
+
+The cell below is what was examined: ZeRO-3, broken. Find what is missing, mend it, and take the `hole` away. A unit has
+
+* `unit.parameters`, its flat, of `world_size` equal parts, whole when the function begins;
+* `unit.release()`, which gives the flat's memory back, and `unit.allocate()`, which takes memory for it again;
+* `unit.forward(inputs)`, and `unit.backward(output_gradient)`, which gives the gradients of inputs and parameters. The
+  flat must be whole in both.
+
+Each batch is `(inputs, loss_gradient)`; `loss_gradient(outputs)` is where backward begins.
+
+Targets, on 2, 3, 1 and 4 ranks:
+
+* after each turn a rank's parts equal those of DDP under SGD with momentum, to 1e-6;
+* with Adam a rank keeps `16Ψ/N` bytes, and **never more than two whole units** beside them;
+* each turn is two `all_gather` and one `reduce_scatter` for each unit.
+
+`hint("clinic-no-smaller")` helps, three times. `solution("clinic-no-smaller")` shows ours.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from zerolab.engines.collectives import all_gather, reduce_scatter
+from zerolab.exercises import Suspect, TrainingTargets, Wrong
+from zerolab.exercises.harness.unit import Unit
+from zerolab.recording.events import Event
+
+
+def zero3(
+    units: list[Unit],
+    batches: Iterator[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]],
+    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
+    rank: int,
+    world_size: int,
+) -> torch.optim.Optimizer:
+    """Releases a unit after each use, in forward, too."""
+    mine = [unit.parameters.chunk(world_size)[rank].clone() for unit in units]
+    for unit in units:
+        unit.release()
+    optimizer = optimizer_cls(mine)
+
+    def gather(unit: Unit, part: torch.Tensor) -> None:
+        unit.allocate()
+        unit.parameters.chunk(world_size)[rank].copy_(part)
+        all_gather(unit.parameters).wait()
+
+    for inputs, loss_gradient in batches:
+        outputs = inputs
+        for unit, part in zip(units, mine, strict=True):
+            gather(unit, part)
+            outputs = unit.forward(outputs)
+            unit.release()
+        output_gradient = loss_gradient(outputs)
+        for unit, part in reversed(list(zip(units, mine, strict=True))):
+            gather(unit, part)
+            output_gradient, gradient = unit.backward(output_gradient)
+            unit.release()
+            reduce_scatter(gradient).wait()
+            part.grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+    return optimizer
+
+
+def telling(event: Event) -> bool:
+    """Rank 0 has gathered the last unit for the last forward."""
+    return event.rank == 0 and event.op == "all_gather" and event.phase == "forward" and event.step == 2
+
+
+solution = zero3
+hole = "mend what follows, then delete this line"
+given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+look_for = (
+    "When it passes, the parameters in the picture are a wave: one unit is whole, then the next one, there and back."
+)
+targets = TrainingTargets(
+    stage="zero3",
+    shape="units",
+    returns="the optimizer",
+    shards=("parameters", "gradients", "optimizer_state"),
+    collectives=("all_gather", "reduce_scatter", "all_gather"),
+)
+suspects = (
+    Suspect(
+        says="The optimizer state is not sharded.",
+        reply="it is a quarter on each rank, and so are the parameters and gradients at the update.",
+    ),
+    Suspect(
+        says="Every unit that forward has gathered stays whole until backward has used it.",
+        reply="at the end of forward all six units are whole on every rank. At the update nothing shows of it.",
+        guilty=True,
+    ),
+    Suspect(
+        says="Whole gradients stay in memory.",
+        reply="a unit's gradient is gone before the next one comes.",
+    ),
+    Suspect(
+        says="The activations take the memory, and ZeRO does nothing for them.",
+        reply="that is often so. Here they are a small part; the high plateau has the colour of parameters.",
+    ),
+)
+hints = (
+    "At the update everything is as small as the formula says. Which moment of a turn is the highest?",
+    "What does the loop over units do in forward with a unit that it has used? And what in backward?",
+    "Release a unit after its forward. Backward gathers it again: that is the third pass of ZeRO-3.",
+)
+wrong = (
+    Wrong(
+        says="too many units were whole at a time",
+        replace="            outputs = unit.forward(outputs)\n            unit.release()\n",
+        by="            outputs = unit.forward(outputs)\n",
+    ),
+    Wrong(
+        says="used after release",
+        replace="            gather(unit, part)\n            output_gradient, gradient",
+        by="            output_gradient, gradient",
+    ),
+    Wrong(
+        says="too many units were whole at a time",
+        replace="""            outputs = unit.forward(outputs)
+            unit.release()
+""",
+        by="""            outputs = unit.forward(outputs)
+        for unit in units:
+            unit.release()
+""",
+    ),
+    Wrong(
+        says="used after release",
+        replace="            outputs = unit.forward(outputs)\n            unit.release()\n",
+        by="            unit.release()\n            outputs = unit.forward(outputs)\n",
+    ),
+    Wrong(
+        says="too many units were whole at a time",
+        replace="""        for unit, part in reversed(list(zip(units, mine, strict=True))):
+            gather(unit, part)
+""",
+        by="""        for unit, part in zip(units, mine, strict=True):
+            gather(unit, part)
+        for unit, part in reversed(list(zip(units, mine, strict=True))):
+""",
+    ),
+)

@@ -1,0 +1,136 @@
+"""Case 1, the rank that went on.
+
+The cell below is what was examined: ZeRO-1 over several units, broken. Find the line, mend it, and take the `hole`
+away.
+
+* `units`: each unit's flat, of `world_size` equal parts; rank `r` owns part `r` of every unit.
+* `backwards`: one backward pass a turn. It gives `(number, gradient)` from the last unit to the first. **A unit that
+  this rank's batch did not pass through gives nothing**: there is no gradient of it, on this rank, in this turn. As in
+  DDP that counts as a gradient of zeros.
+* `name=` says what travels, so that messages of two units cannot mix.
+
+Targets, on 2, 3, 1 and 4 ranks:
+
+* every rank makes the same exchanges, whatever its batch passed through, and nobody waits for ever;
+* after each turn the parameters equal those of DDP under SGD, to 1e-6;
+* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
+* each turn is one `reduce_scatter` and one `all_gather` for each unit.
+
+`hint("clinic-stuck")` helps, three times. `solution("clinic-stuck")` shows ours.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from zerolab.engines.collectives import all_gather, reduce_scatter
+from zerolab.exercises import Suspect, TrainingTargets, Wrong
+from zerolab.recording.events import Event
+
+
+def zero1(
+    units: list[torch.Tensor],
+    backwards: Iterator[Iterator[tuple[int, torch.Tensor]]],
+    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
+    rank: int,
+    world_size: int,
+) -> torch.optim.Optimizer:
+    """Reduces every unit on every rank: where there is no gradient, zeros take its place."""
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        there = dict(backward)
+        for number in reversed(range(len(units))):
+            gradient = there.get(number, torch.zeros_like(units[number]))
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        for number, unit in enumerate(units):
+            all_gather(unit, name=f"unit {number}").wait()
+    return optimizer
+
+
+def telling(event: Event) -> bool:
+    """Rank 1 has come to the end of its last exchange."""
+    return event.rank == 1 and event.kind == "wait" and event.step == 2 and event.op == "reduce_scatter"
+
+
+solution = zero1
+hole = "mend what follows, then delete this line"
+given = "import torch\n\nfrom zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+look_for = "When it passes, every rank's timeline shows the same exchanges in turn 2, although rank 1 left a unit out."
+targets = TrainingTargets(
+    stage="zero1",
+    shape="backward",
+    batches="skipping",
+    returns="the optimizer",
+    shards=("optimizer_state",),
+    collectives=("reduce_scatter", "all_gather"),
+    lingering=True,
+)
+suspects = (
+    Suspect(
+        says="The model is too large: the exchange takes longer than the timeout.",
+        reply="turn 1 made the same exchanges, of the same sizes, in milliseconds.",
+    ),
+    Suspect(
+        says="Rank 1 has ended, and the others wait for a dead process.",
+        reply="the report says what rank 1 is doing: it waits, too.",
+    ),
+    Suspect(
+        says="Rank 1 left out one exchange, and is one unit ahead of the others.",
+        reply="all wait in reduce_scatter, but rank 1's timeline lacks a unit that the others have. Nobody will send "
+        "for it.",
+        guilty=True,
+    ),
+    Suspect(
+        says="Two ranks own the same part of a unit.",
+        reply="in turn 1 every part of every unit has one owner.",
+    ),
+)
+hints = (
+    "On rank 1 the loop over `backward` runs once less. Which exchange does it then not make?",
+    "How many exchanges there are must not depend on the batch: loop over all units, from the last to the first.",
+    "`dict(backward)` has the gradients that there are. For the others reduce `torch.zeros_like(units[number])`.",
+)
+wrong = (
+    Wrong(
+        says="`zero1` hangs",
+        replace="""        there = dict(backward)
+        for number in reversed(range(len(units))):
+            gradient = there.get(number, torch.zeros_like(units[number]))
+""",
+        by="        for number, gradient in backward:\n",
+    ),
+    Wrong(
+        says="`zero1` hangs",
+        replace="""        for number in reversed(range(len(units))):
+            gradient = there.get(number, torch.zeros_like(units[number]))
+""",
+        by="""        missing = [number for number in range(len(units)) if number not in there]
+        for number in [*there, *missing]:
+            gradient = there.get(number, torch.zeros_like(units[number]))
+""",
+    ),
+    Wrong(
+        says="never waited for its reduce_scatter",
+        replace="""        there = dict(backward)
+        for number in reversed(range(len(units))):
+            gradient = there.get(number, torch.zeros_like(units[number]))
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+""",
+        by="""        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}")
+""",
+    ),
+    Wrong(
+        says="the mean gradient of the turn before: set `grad` in each turn",
+        replace="            mine[number].grad = ",
+        by="            if number in there:\n                mine[number].grad = ",
+    ),
+    Wrong(
+        says="all_reduce where a reduce_scatter is enough",
+        replace="reduce_scatter(gradient",
+        by="all_reduce(gradient",
+    ),
+)

@@ -1,0 +1,151 @@
+"""The clinic: broken answers are run on purpose, looked at from outside, and diagnosed before they are mended."""
+
+import linecache
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch.distributed as dist
+
+from zerolab import progress
+from zerolab.exercises.harness.exercise import Exercise, load
+from zerolab.exercises.harness.ground import Noted, Plan
+from zerolab.exercises.harness.reference import run_reference
+from zerolab.exercises.harness.training import TrainingTargets
+from zerolab.exercises.harness.trials import Manner, train
+from zerolab.expecting import without_volatile
+from zerolab.recording import sources
+from zerolab.recording.patches import replace
+from zerolab.tables import Table
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+    from zerolab.runtime.cluster import Cluster
+
+SEED = 13  # the same patient for everybody, so that a lesson can speak of what it shows
+SECONDS = 20.0
+PATIENCE = timedelta(seconds=1)  # a thousand times what an exchange of these sizes takes
+EQUAL = 1e-6  # as far apart as weights under SGD may be and still count as the same
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """A broken answer that was run: what can be seen of it without reading it.
+
+    Attributes:
+        exercise_id: the exercise that mends it.
+        recording: of a run under Adam; of one that hung, what the ranks had recorded by then.
+        noted: of a run under SGD, what was seen on each rank; empty if it hung.
+        plan: the model and the batches that it got.
+    """
+
+    exercise_id: str
+    recording: "Recording"
+    noted: tuple[Noted, ...]
+    plan: Plan
+
+    def play(self) -> Any:
+        """The player over the run, opened at a telling moment."""
+        from zerolab.player import Player
+
+        events = sorted((e.t_end, e.rank, e.seq, e) for rank in self.recording.ranks for e in rank.events)
+        telling = _case(self.exercise_id).telling
+        found = [number for number, (_, _, _, event) in enumerate(events) if telling(event)]
+        return Player(self.recording, event=found[-1] if found else -1)
+
+    def beside_ddp(self) -> Table:
+        """How far each rank's parameters are from DDP's after each turn, on the same batches under SGD."""
+        reference = run_reference(self.plan, self.recording.world_size)
+        rows = []
+        for rank, noted in enumerate(self.noted):
+            row: dict[str, str | int] = {"rank": rank}
+            for turn, pieces in enumerate(noted.weights):
+                wanted = reference.weights[turn]
+                apart = max(float(np.abs(mine - wanted[at : at + len(mine)]).max()) for at, mine in pieces)
+                row[f"turn {turn + 1}"] = "equal" if apart <= EQUAL else f"{apart:.3f} apart"
+            rows.append(row)
+        return Table(rows, "parameters of each rank beside DDP's, at most 1e-6 apart or not")
+
+
+def examine(cluster: "Cluster", exercise_id: str) -> Patient:
+    """Runs the broken answer of an exercise on a cluster's ranks; of a hang, prints what the ranks report.
+
+    Raises:
+        ValueError: no such exercise, or one that begins with a hole instead of a broken answer.
+        RankError: the answer failed in another way than by hanging.
+    """
+    from zerolab.runtime.faults import CollectiveHang
+
+    targets = _case(exercise_id).targets
+    if not isinstance(targets, TrainingTargets):
+        raise TypeError(f"{exercise_id} does not train, so there is nothing to record")
+    plan = targets.plan(SEED, cluster.world_size)
+    manners = [Manner(targets.shape, optimizer, targets.stage) for optimizer in ("adam", "sgd")]
+    try:
+        recording = cluster.record(_run_broken, exercise_id, plan, manners[0])
+    except CollectiveHang as hang:
+        # Without its first sentence: which of several waiting ranks is told first is chance.
+        print(without_volatile(str(hang).partition("\n\nEvery rank")[0].partition("\n\n")[2]))
+        return Patient(exercise_id, _record_until_it_hangs(cluster, exercise_id, plan, manners[0]), (), plan)
+    return Patient(exercise_id, recording, tuple(cluster.run(_run_broken, exercise_id, plan, manners[1])), plan)
+
+
+def diagnose(exercise_id: str, guess: int | None) -> None:
+    """Prints what could be wrong, numbered; with a guess, what the picture says to that one.
+
+    Raises ValueError as `examine` does; a guess that is no number of the list is answered with a line of text.
+    """
+    suspects = _case(exercise_id).suspects
+    if guess is None:
+        print("\n".join(f"{number}  {suspect.says}" for number, suspect in enumerate(suspects, 1)))
+        print("Which one does the picture show? Put its number in place of None.")
+    elif isinstance(guess, bool) or guess not in range(1, len(suspects) + 1):
+        print(f"Your guess is {guess!r}: give a number from 1 to {len(suspects)}.")
+    else:
+        progress.note_guess(f"13-{exercise_id}", float(guess))
+        suspect = suspects[guess - 1]
+        print(f"{'Yes' if suspect.guilty else 'No'}: {suspect.reply}")
+
+
+def _record_until_it_hangs(cluster: "Cluster", exercise_id: str, plan: Plan, manner: Manner) -> "Recording":
+    """What the ranks did up to where they wait for ever: ranks that hang are ended and can hand over nothing.
+
+    So on other ranks, which nobody needs afterwards, each gives up by itself.
+    """
+    from zerolab.runtime.cluster import Cluster
+
+    with Cluster(cluster.world_size, device="cpu") as short_lived:
+        return short_lived.record(_run_until_it_hangs, exercise_id, plan, manner)
+
+
+def _run_until_it_hangs(exercise_id: str, plan: Plan, manner: Manner) -> None:
+    """On a rank: as `_run_broken`, but a wait that takes too long ends the run."""
+
+    def wait(original: Callable[..., Any], work: dist.Work) -> Any:
+        return original(work, PATIENCE)
+
+    with suppress(RuntimeError), replace(dist.Work, "wait", wait):
+        _run_broken(exercise_id, plan, manner)
+
+
+def _case(exercise_id: str) -> Exercise:
+    exercise = load(exercise_id)
+    if not exercise.suspects:
+        raise ValueError(f"{exercise_id} begins with a hole, not with a broken answer: there is nothing to examine")
+    return exercise
+
+
+def _run_broken(exercise_id: str, plan: Plan, manner: Manner) -> Noted:
+    """On a rank: runs the broken answer, with its text known to tracebacks and recordings."""
+    exercise = load(exercise_id)
+    text = f"{exercise.given}\n\n\n{exercise.broken_source()}"
+    filename = f"<{exercise_id}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    sources.LABELS[filename] = exercise_id
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, filename, "exec"), namespace)  # noqa: S102  the package's own text
+    answer: Callable[..., Any] = namespace[exercise.name]
+    return train(answer, plan, manner, (), SECONDS)
