@@ -11,9 +11,9 @@ ENV := .venv/bin
 
 SWITCH := $(if $(filter command environment,$(firstword $(origin PYTHON))),--switch)
 comma := ,
-EXTRAS := lab,test$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
+EXTRAS := lab,test,site$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
 
-.PHONY: env lab check test bench soak notebooks lint
+.PHONY: env lab check test bench soak notebooks site lint
 
 env:
 	@"$(PYTHON)" -c "" 2>/dev/null || { echo "make env: '$(PYTHON)' is not a Python that starts; zerolab needs 3.11 to 3.13: apt install python3 python3-venv, or choose one: make env PYTHON=python3.12" >&2; exit 1; }
@@ -41,3 +41,6 @@ soak: env
 
 notebooks: env
 	$(ENV)/python tools/notebooks.py
+
+site: env
+	$(ENV)/python tools/make_site.py
