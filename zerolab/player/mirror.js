@@ -1,7 +1,7 @@
 // The current moment as text in the page: what screen readers read and tests compare, because a canvas says nothing.
 
 import { caption } from "./caption.js";
-import { element } from "./dom.js";
+import { element, say } from "./dom.js";
 import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
 import { MOST_ROWS } from "./rows.js";
@@ -17,6 +17,7 @@ export class Mirror {
   constructor(model) {
     this.model = model;
     this.cells = [];
+    this.told = new Map(); // event -> its list item
     const heads = ["rank", ...STATE.map((category) => `${words(category)}: elements held`), "live bytes"];
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
     this.ranks = model.worldSize > MOST_ROWS ? model.rows.map((row) => row.rank) : Array.from({ length: model.worldSize }, (_, rank) => rank);
@@ -37,18 +38,32 @@ export class Mirror {
       const total = live && Object.values(live).reduce((sum, value) => sum + value, 0);
       const values = [...STATE.map((category) => model.heldElements(rank, category, index)), total];
       values.forEach((value, k) => {
-        const text = value === null ? "not recorded" : exact(value);
-        if (cells[k].textContent !== text) cells[k].textContent = text; // writing the same again would still cost a layout
+        say(cells[k], value === null ? "not recorded" : exact(value));
       });
     });
   }
 
+  /** The sentences around event `index`. Neighbouring moments share nearly all of them, so those stay in the page. */
   #tell(index) {
     const first = Math.max(0, index - AROUND);
     const last = Math.min(this.model.count - 1, index + AROUND);
-    const items = [];
-    for (let i = first; i <= last; i++) items.push(element("li", { value: i + 1, "aria-current": i === index ? "true" : null }, caption(this.model, i)));
-    this.list.replaceChildren(...items);
+    this.told.get(this.current)?.removeAttribute("aria-current");
+    for (const [i, item] of this.told) if (i < first || i > last) this.#forget(i, item);
+    const following = this.list.firstChild;
+    for (let i = first; i <= last; i++) if (!this.told.has(i)) this.list.insertBefore(this.#sentence(i), following && i < following.value ? following : null);
+    this.told.get(index)?.setAttribute("aria-current", "true");
+    this.current = index;
+  }
+
+  #forget(i, item) {
+    item.remove();
+    this.told.delete(i);
+  }
+
+  #sentence(i) {
+    const item = element("li", { value: i + 1 }, caption(this.model, i));
+    this.told.set(i, item);
+    return item;
   }
 
   #row(rank) {

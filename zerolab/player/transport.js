@@ -1,6 +1,6 @@
 // The row of controls below the panes: play, step, speed, and the scrubber over the whole recording.
 
-import { element, icon, ICONS } from "./dom.js";
+import { element, icon, ICONS, say } from "./dom.js";
 import { count, exact } from "./format.js";
 import { SPEEDS } from "./clock.js";
 
@@ -58,13 +58,13 @@ export class Transport {
       this.play.setAttribute("aria-label", playing ? "Pause" : "Play");
       this.play.setAttribute("aria-pressed", String(playing));
     }
-    this.speed.value = String(speed);
-    this.pace.textContent = pace(slower);
+    if (this.speed.value !== String(speed)) this.speed.value = String(speed); // a select looks through its options each time
+    say(this.pace, pace(slower));
     this.view.setAttribute("aria-pressed", String(whole));
     this.reset.hidden = !zoomed;
     if (!model.count) return;
     this.thumb.style.left = `${this.#share(index) * 100}%`;
-    this.place.textContent = `event ${exact(index + 1)} of ${exact(model.count)}`;
+    say(this.place, `event ${exact(index + 1)} of ${exact(model.count)}`);
     this.track.setAttribute("aria-valuenow", String(index + 1));
     this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
   }
