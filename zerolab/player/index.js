@@ -57,8 +57,10 @@ export function startPage() {
   if (!player) return;
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
-    const { event } = hashOptions(window.location.hash);
+    const { event, theme } = hashOptions(window.location.hash);
     if (event !== undefined) player.goto(event);
+    // A page around a sandboxed frame has no other way to say that its theme has changed.
+    if (theme) for (const one of player.pair?.players ?? [player]) one.setTheme(theme);
   });
 }
 
