@@ -46,6 +46,7 @@ class Flat:
         self.mean: torch.Tensor | None = None
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
+        self._shown: list[torch.Tensor] = []
         self.gradient_dtype = layout.dtype
 
     @property
@@ -90,7 +91,9 @@ class Flat:
 
     def show(self) -> None:
         """Makes the module's parameters views of `whole`."""
-        for parameter, view in zip(self.parameters, self.views(self.whole), strict=True):
+        # Made once: a gather refills the very storage that they lie in, and each would cost two operations every time.
+        self._shown = self._shown or self.views(self.whole)
+        for parameter, view in zip(self.parameters, self._shown, strict=True):
             # A new Parameter would be another object to the optimizer, to hooks and to whoever ties it.
             parameter.data = view
 
