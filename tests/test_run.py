@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from zerolab import Cluster, Recording, models, run, theory
 from zerolab.recording import clocks
 from zerolab.recording.recorder import Recorder
 
+ROOT = Path(__file__).parents[1]
 HOST, OTHER = "10.211.77.1", "10.211.77.2"
 PORT = 29411
 AHEAD = 5000  # seconds by which the other node's clock is set forward
@@ -176,6 +178,41 @@ def end_of(recording, collective):
         waits = [e.t_end for e in recording.rank(event.rank).events if e.kind == "wait" and e.parent == event.seq]
         ends.append(max([event.t_end, *waits]))
     return min(ends)
+
+
+SLURM = re.compile(r"^## SLURM\n+(?P<script>(?:    .*\n|\n)+)", re.MULTILINE)
+SRUN = """#!/bin/bash
+[[ $1 == --cpus-per-task=* ]] || exit 3
+shift
+SLURM_NODEID=0 "$@" &
+first=$!
+SLURM_NODEID=1 ip netns exec {other} "$@" && wait $first
+"""
+
+
+@pytest.mark.slow
+def test_the_script_for_slurm_trains_on_two_nodes_when_srun_starts_one_task_on_each(nodes, tmp_path):
+    script = textwrap.dedent(SLURM.search((ROOT / "docs" / "several-nodes.md").read_text())["script"])
+    for there, here in (("ib0", "node"), ("node 4", "node 2"), ("gpt-10m", "gpt-tiny"), ("--steps 20", "--steps 2")):
+        assert there in script
+        script = script.replace(there, here)
+    (tmp_path / "job").write_text(script)
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN.format(other=nodes[1].name))
+    srun.chmod(0o700)
+    slurm = {"NNODES": "2", "JOB_ID": "11", "CPUS_PER_TASK": "8", "SUBMIT_DIR": str(tmp_path)}
+    environment = os.environ | {f"SLURM_{name}": value for name, value in slurm.items()}
+    environment |= {
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = ["ip", "netns", "exec", nodes[0].name, "bash", "-eu", tmp_path / "job"]
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "zero3 on 4 ranks of 2 nodes" in ended.stdout
+    assert Recording.load(tmp_path / "run.json").world_size == 4
 
 
 @pytest.mark.slow
