@@ -68,6 +68,7 @@ def test_figures_and_player_share_their_colours():
     inks = re.search(r"INKS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
     assert f'forward: "{chart.COLOURS["computing"]}"' in inks
     assert f'formula: "{chart.COLOURS["formula"]}"' in inks
+    assert f' ink: "{chart.COLOURS["limit"]}"' in inks
 
 
 def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():
@@ -77,7 +78,7 @@ def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():
     for row in plan:
         held = sum(bars[part][row["stage"]] for part in map(chart.words, PARTS))
         assert held == pytest.approx(row["needs GB"])
-        assert bars["sending"][row["stage"]] == row["communication_seconds"]
+        assert bars["communication"][row["stage"]] == row["communication_seconds"]
     assert [shape.y0 for shape in figure.layout.shapes] == [80]
     assert tuple(figure.layout.yaxis.range) == (0, 160)
     assert [note.text.split("<br>")[1] for note in figure.layout.annotations] == ["too much", "fits", "fits", "fits"]

@@ -14,6 +14,7 @@ COLOURS = {
     "activations": "#b5c4b1",
     "computing": "#aeb4bd",
     "formula": "#c2185b",
+    "limit": "#1d2430",
 }
 """The colours of the player's light theme (player/palette.js), one a meaning; a test compares the two."""
 
@@ -52,21 +53,30 @@ class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
         return shown
 
 
-def finished(figure: go.Figure, name: str, title: str, caption: str = "", *, above: int = 50) -> Chart:
+def finished(
+    figure: go.Figure, name: str, title: str, caption: str = "", *, notice: str = "", above: int = 64
+) -> Chart:
     """The figure in the player's type, on white, every trace with an id that is the same each time.
 
     `name` is the id of the element that holds it, without its `zerolab-`; `caption` what its text says beyond
-    `title`; `above` the pixels over the plot.
+    `title`; `notice` what to look at, drawn below the title; `above` the pixels over the plot.
     """
     # Without an id plotly draws one at random, and the same figure would be another text each time.
     for number, trace in enumerate(figure.data):
         trace.uid = f"zerolab-{name}-{number}"
-    figure.update_layout(template="plotly_white", font=FONT, title={"text": title, "font": {"size": 15}}, height=HEIGHT)
+    figure.update_layout(template="plotly_white", font=FONT, title=_heading(title, notice), height=HEIGHT)
     caption = f"{title}. {caption}" if caption else title
     figure.update_layout(
         margin={"l": 70, "r": 20, "t": above, "b": 50}, meta={"name": name, "caption": caption}, uirevision=name
     )
     return Chart(figure)
+
+
+def _heading(title: str, notice: str) -> dict[str, Any]:
+    """A title at the left edge of the figure, and below it, smaller, what to notice."""
+    below = {"text": notice, "font": {"size": 12.5, "color": "#5d6675"}}
+    top = {"y": 0.96, "yanchor": "top"}  # of the figure: between title and plot there may be words of the plot's own
+    return {"text": title, "font": {"size": 15}, "x": 0.01, "xanchor": "left", "subtitle": below, **top}
 
 
 def marker(category: str) -> dict[str, Any]:

@@ -43,10 +43,19 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
                 hovertemplate="%{x}: %{y:,} bytes",
             )
     ranks = every[0]["world_size"]
-    figure.update_layout(barmode="stack", yaxis_title="bytes a rank at the update")
+    # "3.5 MB", not "3.5M": a number without its unit would be read as parameters.
+    figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
+    figure.update_yaxes(ticksuffix="B", rangemode="tozero")
     held = ", ".join(f"{row['stage']} {sum(row['state'].values()):,}" for row in every)
     title = f"State a rank on {ranks} rank{'s' * (ranks > 1)}: measured, and beside it the formula"
-    return finished(figure, "stages", title, f"Bytes measured: {held}.")
+    notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
+    return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if _agrees(every) else "")
+
+
+def _agrees(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether measured and formula are the same to the eye, within a hundredth, in every row."""
+    sums = [[sum(row[said].values()) for said in ("state", "formula")] for row in rows]
+    return all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums)
 
 
 def memory_against_ranks(
@@ -66,7 +75,8 @@ def memory_against_ranks(
     figure.update_yaxes(type="log", title="GB a rank at the update", dtick=1)
     ends = ", ".join(f"{trace.name} {trace.y[-1]:.3g}" for trace in figure.data)
     title = f"State of {num_params:,.0f} parameters in {precision} against the number of ranks"
-    return finished(figure, "memory", title, f"GB at N = {sizes[-1]:,}: {ends}.")
+    notice = "zero1 and zero2 level off at what every rank keeps whole; only zero3 halves with every doubling."
+    return finished(figure, "memory", title, f"GB at N = {sizes[-1]:,}: {ends}.", notice=notice)
 
 
 def traffic_against_bandwidth(
@@ -115,9 +125,10 @@ def traffic_against_bandwidth(
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
     waits = ", ".join(f"{stage} {value:.3g}" for stage, value in zip(sent, seconds[start], strict=True))
     title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
-    return finished(
-        figure, "traffic", title, f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
-    )
+    more = sent["zero3"] / sent["ddp"] if sent["ddp"] else 1.0
+    notice = f"zero3 sends {more:.3g} times what ddp sends; how much that costs is the network's doing."
+    caption = f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
+    return finished(figure, "traffic", title, caption, notice=notice)
 
 
 def plan(found: Plan) -> Chart:
@@ -135,12 +146,12 @@ def plan(found: Plan) -> Chart:
     # Sending stands on top of computing: overlap would hide some of it, and a plan should not count on that.
     for name, column, colour in (
         ("computing", "compute_seconds", "computing"),
-        ("sending", "communication_seconds", "communication"),
+        ("communication", "communication_seconds", "communication"),
     ):
         seconds = [row[column] for row in found]
         bar = {"marker": marker(colour), "hovertemplate": "%{x}: %{y:.3g} s"}
         figure.add_bar(name=name, x=names, y=seconds, row=1, col=2, **bar)
-    figure.add_hline(memory, line={"color": COLOURS["formula"], "dash": "dash"}, row=1, col=1)
+    figure.add_hline(memory, line={"color": COLOURS["limit"], "dash": "dash", "width": 1.5}, row=1, col=1)
     for row in found:
         needs = float(row["needs GB"] or 0)
         text = f"{needs:,.1f} GB<br>{'fits' if row['fits'] else 'too much'}"
@@ -148,7 +159,10 @@ def plan(found: Plan) -> Chart:
         figure.add_annotation(text=text, showarrow=False, font={**FONT, "size": 11}, row=1, col=1, **place)
     # The memory in the middle whatever it is, so that the bars are read against one height.
     figure.update_yaxes(title=f"GB a GPU (dashed: its {memory:g} GB)", range=[0, 2 * memory], row=1, col=1)
-    figure.update_yaxes(title="seconds a step, nothing hidden", row=1, col=2)
+    figure.update_yaxes(title="seconds a step", row=1, col=2)
     below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}
     figure.update_layout(barmode="stack", legend=below)
-    return finished(figure, "plan", str(found.title), found.answer, above=90)
+    notice = (
+        "Left: what ends above the dashed line does not fit. Right: time, as if sending never overlapped computing."
+    )
+    return finished(figure, "plan", str(found.title), found.answer, notice=notice, above=112)

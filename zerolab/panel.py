@@ -5,7 +5,7 @@ from typing import Any
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
-from zerolab import figures, theory
+from zerolab import chart, figures, theory
 from zerolab.lab import Comparison, compare
 from zerolab.models import RECIPES
 from zerolab.player.widget import Player
@@ -30,6 +30,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def __init__(self) -> None:
         self.runs: list[Comparison] = []
         self.stage = widgets.ToggleButtons(options=theory.STAGES, value="zero3", description="stage")
+        self.stage.style.button_width = "72px"  # as wide as they come, the four would leave no room for their name
         self.ranks = widgets.IntSlider(4, 1, 8, description="ranks")
         self.model = widgets.Dropdown(options=sorted(RECIPES), value="gpt-tiny", description="model")
         self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="precision")
@@ -42,6 +43,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.button.on_click(lambda _: self.run())
         self.stage.observe(self._offer, "value")
         self._offer()
+        for widget in (self.stage, self.ranks, self.steps, self.model, self.precision):
+            widget.style.description_width, widget.layout.width = "80px", "420px"  # one column below the other
         rows = [(self.stage,), (self.ranks, self.steps), (self.model, self.precision), tuple(self.options.values())]
         head = [widgets.HBox(row) for row in rows]
         super().__init__([*head, widgets.HBox([self.button, self.progress, self.said]), self.shown])
@@ -89,7 +92,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         for number, run in enumerate(last, start=len(self.runs) - len(last) + 1):
             rows += [{**row, "stage": f"run {number}: {row['stage']}, {row['world_size']} ranks"} for row in run.rows]
         bars = go.FigureWidget(figures.stages(rows))
-        bars.layout.title.text = "State a rank: measured, and beside it the formula"
+        bars.layout.update(title={"text": "State a rank: measured, and beside it the formula"}, width=chart.WIDTH)
         self.shown.children = (bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
 
     def _say(self, stage: int, text: str) -> None:
@@ -101,7 +104,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
 
 def _box(text: str) -> Any:
-    return widgets.Checkbox(value=True, description=text, indent=False, layout={"width": "auto"})
+    return widgets.Checkbox(value=True, description=text, indent=False, layout={"width": "auto", "margin": "2px 16px"})
 
 
 def explore() -> Explorer:

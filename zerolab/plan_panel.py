@@ -6,7 +6,7 @@ from typing import Any
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
-from zerolab import catalog, figures
+from zerolab import catalog, chart, figures
 from zerolab.planner import Plan, as_json, plan
 
 GPUS = tuple(2**power for power in range(11))
@@ -30,16 +30,18 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.memory = widgets.SelectionSlider(options=GIGABYTES, value=80, description="GB each")
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp32"), description="precision")
+        self.precision.style.button_width = "72px"
         self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
         self.utilisation = widgets.SelectionSlider(options=PERCENT, value=40, description="% of rate")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
         self.fsdp2, self.deepspeed = (widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "12")
         self._find()
         self.figure = go.FigureWidget(figures.plan(self.found))
+        self.figure.layout.width = chart.WIDTH  # its own choice would squeeze two plots into 700 pixels
         self._tell()
         asked = (self.model, self.gpus, self.memory, self.bandwidth, self.precision, self.batch, self.utilisation)
         for widget in asked:
-            widget.style.description_width = "90px"
+            widget.style.description_width, widget.layout.width = "90px", "420px"
             widget.observe(self._on_change, "value")
         rows = [widgets.HBox(asked[start : start + 2]) for start in range(0, len(asked), 2)]
         settings = widgets.Accordion([self.fsdp2, self.deepspeed], titles=("with FSDP2", "with DeepSpeed"))
@@ -68,6 +70,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             for mine, its in zip(self.figure.data, new.data, strict=True):
                 mine.y = its.y
             self.figure.layout.update(new.layout)
+            self.figure.layout.width = chart.WIDTH
 
     def _tell(self) -> None:
         """The answer in words, how sure its seconds are, and the settings of the first stage that fits."""

@@ -124,7 +124,7 @@ export function legends({ palette, sections, model, panes }) {
   const fill = (key, ...rest) => (context) => palette[key](context, ...rest);
   const flat = (key) => () => palette[key];
   const named = panes.ownership.named ?? true; // in rows too low for names of lines the legend says which is which
-  const told = named ? ["colour: the rank that owns it"] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
+  const told = named ? ["colour: its owner"] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
   sections.ownership.legend.replaceChildren(...told, swatch("here", flat("faint")), swatch("not here", null, palette.hollow), swatch("on its way", null, palette.communicationColour, [3, 2]));
   sections.timeline.legend.replaceChildren(
     swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),

@@ -21,6 +21,7 @@ export class Story {
     this.sent = this.#sent();
     this.released = this.#released();
     this.texts = {};
+    this.steps = model.windows.some((window) => window.step > 0);
   }
 
   /** The sentence for the act that event `i` is in. */
@@ -95,6 +96,7 @@ export class Story {
 
   #text(act) {
     const { parts, sent, released } = this;
+    if (!this.steps && !this.model.units.length) return "There is no training step here: the ranks send each other tensors, as the sentences below tell one by one.";
     if (act === "aside") return "Aside from the training step: the ranks send each other something that is no part of a unit, such as a check that all do the same.";
     const own = parts.optimizer_state || parts.parameters || parts.gradients || (sent.share?.has("all_gather") ? this.model.worldSize : 0);
     const [part, ownPart] = [`1/${parts.parameters}`, `1/${own}`];
@@ -110,7 +112,7 @@ export class Story {
     if (act === "backward") {
       const again = parts.parameters && released ? "each is gathered once more; " : "";
       if (does("reduce_scatter")) return `Backward, last unit first: ${again}gradients are added up over the ranks, each part on its owner${parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update"}.`;
-      if (does("all_reduce")) return `Backward, last unit first: ${again}each gradient is added up over all ranks, so that all of them make the same update.`;
+      if (does("all_reduce")) return `Backward, last unit first: ${again}each gradient is added up over all ranks, ${parts.optimizer_state ? "and each then uses its own part of the sums" : "so that all of them make the same update"}.`;
       return `Backward, last unit first: ${again}every rank has the gradients of its own batch, and sends none of them yet.`;
     }
     if (act === "update") {
