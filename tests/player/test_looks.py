@@ -1,0 +1,164 @@
+"""What whoever sees the player for the first time has to find: legends, names, arrows, and a window that is filled."""
+
+import pytest
+from every_control import try_every_control
+from showing import changed, in_order, made_up, state
+
+from zerolab.player import page
+
+pytestmark = pytest.mark.browser
+PLAYER = "window.zerolabPlayers[0]"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_control_does_something(recording, show, scheme):
+    tab = show(recording, scheme=scheme)
+    assert state(tab)["theme"] == scheme
+    try_every_control(tab.locator(".zl-player"))
+
+
+def texts(tab, pane):
+    return [label["text"] for label in tab.evaluate(f"{PLAYER}.labels()")[pane]]
+
+
+def test_it_opens_where_pieces_of_the_largest_unit_are_on_their_way(recording, show):
+    tab = show(recording)
+    now = state(tab)
+    assert now["event"]["step"] == 1
+    assert now["event"]["unit"] == "blocks.0"
+    assert {arrow["category"] for arrow in now["moving"]} == {"parameters"}
+    assert len(now["moving"]) == 3
+
+
+def test_ranks_that_a_simulation_did_not_write_out_share_a_row_that_says_so(show):
+    whole = made_up(16, 2)
+    tab = show(changed(whole, ranks=whole.ranks[:3]), "#event=40")
+    assert tab.locator(".zl-badge").all_inner_texts() == ["simulated: 3 of 16 ranks drawn"]
+    for pane in ("ownership", "timeline", "memory"):
+        assert "3\N{EN DASH}15" in texts(tab, pane)
+        assert "Ranks 3 to 15 do the same, each on its own shards." in texts(tab, pane)
+    assert all(arrow["to"] < 3 for arrow in state(tab)["moving"])
+
+
+def test_many_ranks_whose_recordings_did_not_arrive_share_a_row(show):
+    whole = made_up(16, 2)
+    tab = show(changed(whole, ranks=[whole.ranks[0], whole.ranks[15]], meta={"simulated": False}), "#event=20")
+    assert tab.locator(".zl-badge").all_inner_texts() == ["14 ranks missing or ended early"]
+    assert "No recording of ranks 1 to 14 arrived." in texts(tab, "memory")
+    assert "rank 15" in texts(tab, "memory")
+
+
+def test_narrow_columns_are_numbered_and_the_gutter_says_of_what(show):
+    tab = show(made_up(4, 24), "#event=300")
+    names = texts(tab, "ownership")
+    assert "blocks." in names
+    assert {"0", "11", "23"} <= set(names)
+    assert "blocks." not in texts(show(made_up(4, 4), "#event=50"), "ownership")
+
+
+def test_a_shard_among_very_many_ranks_can_still_be_seen(show):
+    tab = show(made_up(64, 24), "#event=3500", height=2400)
+    place = tab.evaluate(f"{PLAYER}.panes.ownership.cell(0, 'parameters', 'blocks.5')")
+    assert place["width"] / 64 < 1
+    pixel = tab.evaluate(
+        f"""(place) => {{
+          const {{ pen }} = {PLAYER}.panes.ownership;
+          return [...pen.context.getImageData((place.x + 1) * pen.scale, (place.y + 1) * pen.scale, 1, 1).data];
+        }}""",
+        place,
+    )
+    assert pixel[:3] == [0x00, 0x72, 0xB2], "rank 0's colour at rank 0's shard"
+
+
+def test_gathering_and_reducing_look_different_and_the_legends_name_them_the_formula_and_the_peak(recording, show):
+    tab = show(recording)
+    said = [tab.locator(f".zl-{pane} .zl-legend").inner_text() for pane in ("timeline", "memory", "ownership")]
+    assert "gather, broadcast" in said[0]
+    assert "reduce" in said[0]
+    assert "formula" in said[1]
+    assert "▾ peak" in said[1]
+    assert "colour: its owner" in said[2]
+    fills = tab.evaluate(f"[{PLAYER}.palette.communicationColour, {PLAYER}.palette.reduction]")
+    assert len(set(fills)) == 2
+
+
+def test_where_lines_are_too_low_for_names_the_legend_gives_their_order(show):
+    tab = show(made_up(8, 3), "#event=100")
+    assert "lines: parameters, gradients, optimizer state" in tab.locator(".zl-ownership .zl-legend").inner_text()
+    tab.evaluate(f"{PLAYER}.setFilter({{ ranks: [0, 3] }})")
+    assert "lines:" not in tab.locator(".zl-ownership .zl-legend").inner_text()
+
+
+def test_the_size_of_a_piece_stands_beside_the_arrows_not_on_their_heads(recording, show):
+    tab = show(recording)
+    boxes = tab.evaluate(f"{PLAYER}.labels()")["ownership"]
+    label = next(box for box in boxes if box["text"].endswith("from each"))
+    now = state(tab)
+    cell = tab.evaluate(f"{PLAYER}.panes.ownership.cell({now['event']['rank']}, 'parameters', 'blocks.0')")
+    heads = [cell["x"] + cell["width"] * (arrow["piece"] + 0.5) / 4 for arrow in now["moving"]]
+    assert label["x"] > max(heads) or label["x"] + label["width"] < min(heads)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 1000), (1920, 1080), (768, 1024)])
+def test_rows_grow_until_the_window_is_full_and_never_beyond(recording, show, width, height):
+    tab = show(recording, width=width, height=height)
+    assert tab.evaluate("document.documentElement.scrollHeight") == height
+    assert tab.locator(".zl-player").bounding_box()["height"] > 0.9 * height
+    line = tab.evaluate(f"{PLAYER}.panes.ownership.rows.line")
+    tab.set_viewport_size({"width": width, "height": height + 150})
+    tab.wait_for_timeout(100)
+    assert tab.evaluate(f"{PLAYER}.panes.ownership.rows.line") >= line
+    assert tab.evaluate("document.documentElement.scrollHeight") == height + 150
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_the_help_says_how_to_read_the_picture_and_fits_the_screen(recording, show, width):
+    tab = show(recording, width=width, height=900)
+    tab.keyboard.press("?")
+    help_ = tab.locator(".zl-help")
+    assert "the rank that owns a part" in help_.inner_text()
+    box = help_.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_the_controls_reach_below_both_of_two_recordings(recordings, show):
+    tab = show(page(recordings["zero3"], recordings["ddp"]), width=1400, height=1200)
+    box = tab.locator(".zl-first .zl-transport").bounding_box()
+    second = tab.locator(".zl-second .zl-memory").bounding_box()
+    assert box["x"] + box["width"] > second["x"] + second["width"] - 20
+    assert box["y"] >= second["y"] + second["height"] - 1
+    for lit in tab.locator(".zl-lit").all():
+        line, code = lit.bounding_box(), lit.locator("xpath=ancestor::pre").bounding_box()
+        assert code["y"] <= line["y"]
+        assert line["y"] + line["height"] <= code["y"] + code["height"]
+
+
+def test_at_the_peak_the_sentence_says_which_unit_is_whole(recording, show):
+    tab = show(recording, "#event=400")
+    tab.keyboard.press("p")
+    now = state(tab)
+    rank = now["event"]["rank"]
+    held = now["held"][rank]["parameters"]
+    padded = {unit.name: unit.padded for unit in recording.units}
+    whole = [name for name, spans in held.items() if spans == [0, padded[name]]]
+    wanted = f"({whole[0]} whole)" if len(whole) == 1 else f"({len(whole)} units whole)"
+    assert wanted in now["caption"]
+
+
+def test_what_is_held_is_told_in_elements_and_bytes(recording, show):
+    events = in_order(recording)
+    hold = next(e for e in events if e.op == "hold" and e.step == 1 and e.category == "gradients" and e.spans)
+    tab = show(recording, f"#event={events.index(hold) + 1}")
+    elements = sum(stop - start for start, stop in hold.spans)
+    assert f"{elements:,} " in state(tab)["caption"]
+    assert "kB)" in state(tab)["caption"]
+
+
+def test_alone_nothing_is_said_to_be_sent(show):
+    alone = changed(made_up(1, 2), meta={"simulated": False})
+    events = in_order(alone)
+    place = next(place for place, event in enumerate(events) if event.op == "all_gather")
+    tab = show(alone, f"#event={place + 1}")
+    assert state(tab)["caption"].endswith("it is alone, so nothing was sent.")
