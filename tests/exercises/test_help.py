@@ -37,9 +37,21 @@ def test_the_cells_are_statement_hole_check_sentence_and_picture():
     for exercise in map(load, names()):
         kinds, sources = zip(*exercise.cells(), strict=True)
         assert kinds == ("markdown", "code", "code", "markdown", "code")
-        assert f'return hole("{exercise.hole}")' in sources[1]
+        holes = exercise.hole.values() if exercise.is_class else [exercise.hole]
+        assert all(f'return hole("{what}")' in sources[1] for what in holes)
         assert sources[2] == f'attempt = check("{exercise.id}", {exercise.name})'
         assert sources[4] == "attempt.play()"
+
+
+def test_whoever_is_stuck_has_hint_and_solution_at_hand(capsys):
+    for exercise in map(load, names()):
+        cell = dict(enumerate(exercise.cells()))[1][1]
+        assert f'# hint("{exercise.id}") helps' in cell
+        namespace = {}
+        exec(cell.split("\n\n\n")[0], namespace)  # noqa: S102  (the import lines of our own cell)
+        namespace["hint"](exercise.id)
+        assert "Hint 1 of 3" in capsys.readouterr().out
+        assert callable(namespace["solution"])
 
 
 def test_an_edit_that_fits_no_single_place_is_refused():

@@ -17,8 +17,6 @@ Targets:
 
 * the right number of elements, a whole number, for each of twelve drawn inputs;
 * an all-reduce counts twice what a reduce-scatter or an all-gather counts, and a rank sends nothing to itself.
-
-`hint("accumulated-traffic")` helps, three times. `solution("accumulated-traffic")` shows ours.
 """
 
 import random

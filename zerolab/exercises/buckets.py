@@ -16,8 +16,6 @@ Targets, for 24 drawn models:
 
 * the right buckets, in the right order;
 * every parameter in exactly one bucket, no bucket empty, none above the limit but those of one parameter.
-
-`hint("buckets")` helps, three times. `solution("buckets")` shows ours.
 """
 
 import random

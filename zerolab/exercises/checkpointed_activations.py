@@ -17,8 +17,6 @@ Targets:
 
 * the right number of bytes, for each of sixteen drawn inputs;
 * with segments of one block it is one input a block, and one block's inside.
-
-`hint("checkpointed-activations")` helps, three times. `solution("checkpointed-activations")` shows ours.
 """
 
 import random

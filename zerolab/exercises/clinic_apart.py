@@ -13,8 +13,6 @@ Targets, on 2, 3, 1 and 4 ranks:
 * after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6, on every rank;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
 * each turn is one `reduce_scatter` and one `all_gather`: mending it costs no traffic.
-
-`hint("clinic-apart")` helps, three times. `solution("clinic-apart")` shows ours.
 """
 
 from collections.abc import Callable, Iterator

@@ -14,8 +14,6 @@ Targets, on 2, 3, 1 and 4 ranks:
 * after each turn the parameters equal those of DDP under SGD, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ/N + 8Ψ/N` bytes, and never whole gradients of more than two units;
 * each turn is one `reduce_scatter` and one `all_gather` for each unit.
-
-`hint("clinic-growing")` helps, three times. `solution("clinic-growing")` shows ours.
 """
 
 from collections.abc import Callable, Iterator

@@ -15,8 +15,6 @@ Targets, on 2, 3, 1 and 4 ranks:
 * after each turn the parameters equal those of DDP under SGD, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
 * each turn is one `reduce_scatter` and one `all_gather` for each unit.
-
-`hint("clinic-stuck")` helps, three times. `solution("clinic-stuck")` shows ours.
 """
 
 from collections.abc import Callable, Iterator

@@ -15,8 +15,6 @@ Targets, on 1, 2, 3 and 4 ranks:
 
 * every rank's `mine` is its part of the clipped gradient;
 * one `all_reduce` on every rank, whatever its own part is like; scratch as large as `mine` is free to use.
-
-`hint("clip-shards")` helps, three times. `solution("clip-shards")` shows ours.
 """
 
 import random

@@ -20,8 +20,6 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * after each turn the parameters equal those of one process that saw all batches, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ` bytes (and 4 bytes for Adam's step counter);
 * each turn is one `all_reduce`: `2 (N-1)/N Ψ` elements sent.
-
-`hint("ddp-average")` helps, three times. `solution("ddp-average")` shows ours.
 """
 
 from collections.abc import Callable, Iterator

@@ -17,8 +17,6 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * after each step the parameters equal those of one process that saw all batches, to 1e-6, under SGD with momentum;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ` bytes, and at no moment another whole gradient;
 * each step is one `all_reduce` for each unit: `2 (N-1)/N Ψ` elements sent.
-
-`hint("ddp-engine")` helps, three times. `solution("ddp-engine")` shows ours.
 """
 
 import torch

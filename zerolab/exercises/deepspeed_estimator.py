@@ -17,8 +17,6 @@ it draws.
 Targets:
 
 * the estimator's number of bytes, a whole number, for each of twelve drawn inputs.
-
-`hint("deepspeed-estimator")` helps, three times. `solution("deepspeed-estimator")` shows ours.
 """
 
 import random

@@ -14,8 +14,6 @@ Targets:
 
 * the right seconds, for each of twelve drawn inputs: the end of the last reduction, minus the end of computing;
 * with one unit nothing is hidden.
-
-`hint("exposed-seconds")` helps, three times. `solution("exposed-seconds")` shows ours.
 """
 
 import random

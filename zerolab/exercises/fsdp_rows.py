@@ -15,8 +15,6 @@ Targets:
 
 * the right rows for each of 32 drawn inputs;
 * every row has one owner, and no chunk reaches beyond the last row.
-
-`hint("fsdp-rows")` helps, three times. `solution("fsdp-rows")` shows ours.
 """
 
 import random

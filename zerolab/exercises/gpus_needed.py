@@ -16,8 +16,6 @@ Targets:
 
 * the right number, for each of 24 drawn inputs;
 * one GPU, where everything fits on one.
-
-`hint("gpus-needed")` helps, three times. `solution("gpus-needed")` shows ours.
 """
 
 import random

@@ -15,8 +15,6 @@ Targets:
 
 * the right number of bytes, for each of twelve drawn inputs;
 * at `N = 1` it is `4Ψ`: there is nobody to give anything to.
-
-`hint("gradient-peak")` helps, three times. `solution("gradient-peak")` shows ours.
 """
 
 import random

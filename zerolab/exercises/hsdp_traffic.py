@@ -15,8 +15,6 @@ Targets:
 
 * both numbers right, for each of twelve drawn inputs;
 * with one group nothing crosses, and with as many groups as ranks everything does, as in DDP.
-
-`hint("hsdp-traffic")` helps, three times. `solution("hsdp-traffic")` shows ours.
 """
 
 import random

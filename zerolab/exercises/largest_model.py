@@ -14,8 +14,6 @@ Targets:
 
 * the right number, to the last parameter, for each of sixteen drawn inputs;
 * a whole number (`int`), rounded down: one parameter more must not fit.
-
-`hint("largest-model")` helps, three times. `solution("largest-model")` shows ours.
 """
 
 import random

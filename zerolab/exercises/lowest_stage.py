@@ -15,8 +15,6 @@ Targets:
 
 * the right stage, for each of 32 drawn inputs;
 * no stage above the first that fits.
-
-`hint("lowest-stage")` helps, three times. `solution("lowest-stage")` shows ours.
 """
 
 import random

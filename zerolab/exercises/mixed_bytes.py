@@ -16,8 +16,6 @@ Targets:
 
 * the right number of bytes, for each of sixteen drawn inputs;
 * `ddp` comes to `20Ψ`, and `zero3` to `20Ψ/N`.
-
-`hint("mixed-bytes")` helps, three times. `solution("mixed-bytes")` shows ours.
 """
 
 import random

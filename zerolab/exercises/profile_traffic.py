@@ -15,8 +15,6 @@ Targets:
 
 * the right number of elements, a whole number, for each of sixteen drawn profiles;
 * one rank alone sends nothing.
-
-`hint("profile-traffic")` helps, three times. `solution("profile-traffic")` shows ours.
 """
 
 import random

@@ -16,8 +16,6 @@ Targets:
 
 * the right seconds, to one part in a billion, for each of twelve drawn inputs;
 * one rank alone takes no time.
-
-`hint("ring-seconds")` helps, three times. `solution("ring-seconds")` shows ours.
 """
 
 import random

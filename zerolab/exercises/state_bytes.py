@@ -14,8 +14,6 @@ Targets:
 
 * the right number of bytes, for each of twelve drawn inputs;
 * Adam in fp32 and in mixed precision both come to `16Ψ` bytes.
-
-`hint("state-bytes")` helps, three times. `solution("state-bytes")` shows ours.
 """
 
 import random

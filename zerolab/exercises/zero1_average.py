@@ -20,8 +20,6 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one part is free;
 * each turn is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
-
-`hint("zero1-average")` helps, three times. `solution("zero1-average")` shows ours.
 """
 
 from collections.abc import Callable, Iterator

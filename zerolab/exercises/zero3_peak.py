@@ -16,8 +16,6 @@ Targets:
 
 * the right number of bytes, for each of twelve drawn inputs;
 * with one unit and `N = 1` it is `8Ψ`: the shard is the whole unit, and the gathered flat lies beside it.
-
-`hint("zero3-peak")` helps, three times. `solution("zero3-peak")` shows ours.
 """
 
 import random

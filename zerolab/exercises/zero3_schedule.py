@@ -19,8 +19,6 @@ Targets:
 
 * the right order, for each of sixteen drawn inputs;
 * with `prefetch=0` each start stands right before its own wait.
-
-`hint("zero3-schedule")` helps, three times. `solution("zero3-schedule")` shows ours.
 """
 
 import random

@@ -25,8 +25,6 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * after each turn these parts equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `16Ψ/N` bytes at the update, and never more than two whole units beside its own parts;
 * each turn is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent.
-
-`hint("zero3-train")` helps, three times. `solution("zero3-train")` shows ours.
 """
 
 from collections.abc import Callable, Iterator

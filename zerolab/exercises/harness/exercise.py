@@ -98,8 +98,10 @@ class Exercise:
         lines = self.given.splitlines()
         own = [line for line in lines if line.startswith("from zerolab")]
         others = [line for line in lines if line and line not in own]
-        given = "\n".join([*others, *([""] if others else []), "from zerolab import check, hole", *own])
-        hole_cell = f"{given}\n\n\n{self._with_holes()}"
+        given = "\n".join([*others, *([""] if others else []), "from zerolab import check, hint, hole, solution", *own])
+        # Below the imports, so that who is stuck finds it where they are stuck, with both names at hand.
+        help_line = f'# hint("{self.id}") helps, three times; solution("{self.id}") shows ours.'
+        hole_cell = f"{given}\n\n{help_line}\n\n\n{self._with_holes()}"
         return [
             ("markdown", f"## Exercise: {self.title}\n\n{self.statement}"),
             ("code", hole_cell),
