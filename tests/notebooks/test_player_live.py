@@ -120,7 +120,7 @@ def test_the_kernel_moves_the_player_and_hears_where_it_is(tab, player):
     assert ask(tab, "player.goto(812)") == ""
     tab.wait_for_function("() => document.querySelector('.zl-player').zerolabPlayer.index === 812")
     player.press("ArrowRight")
-    tab.wait_for_timeout(300)  # the browser tells the kernel a few times a second
+    tab.wait_for_timeout(600)  # the browser tells the kernel a few times a second
     assert ask(tab, "print(player.event, player.current['index'], seen[-1])") == "813 813 813"
     assert ask(tab, "print(player.state()['caption'])") == state(player)["caption"]
     assert "this recording has" in ask(tab, "player.goto(10**6)")

@@ -15,8 +15,8 @@ import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
 import { name } from "./transport.js";
 
-/** Milliseconds between two writings of the text mirror while things move; at rest it is written at once. */
-const MIRROR_EVERY = 250;
+/** Milliseconds between two reports of what is shown; a key held down would flood the kernel, and Safari refuses more. */
+const REPORT_EVERY = 250;
 
 /** A player inside `host`. `options`: `{ event, theme, text, keyboard, changed(player), moved(player) }`; see `index.js`. */
 export class Player {
@@ -381,16 +381,18 @@ export class Player {
     this.#report(true);
   }
 
+  /** Writes the mirror, at rest at once; and tells the notebook or the address, which both are slow, of the last place only. */
   #report(now) {
-    const at = performance.now();
-    if (!now && at - (this.reported ?? -Infinity) < MIRROR_EVERY) {
-      this.later ??= setTimeout(() => this.#report(true), MIRROR_EVERY);
-      return;
-    }
+    const wait = REPORT_EVERY - (performance.now() - (this.reported ?? -Infinity));
+    if (now || wait <= 0) this.mirror.draw(this.index, this.clock.playing);
+    if (wait <= 0) this.#tell();
+    else this.later ??= setTimeout(() => (this.mirror.draw(this.index, this.clock.playing), this.#tell()), wait);
+  }
+
+  #tell() {
     clearTimeout(this.later);
     this.later = null;
-    this.reported = at;
-    this.mirror.draw(this.index, this.clock.playing);
+    this.reported = performance.now();
     this.options.changed?.(this);
   }
 }
