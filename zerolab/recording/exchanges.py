@@ -40,9 +40,9 @@ class Exchanges:
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
         self._works: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
-        self._newest: Any = (
-            None  # keeps c10d's handle alive until Python has taken it, so that it stays the same object
-        )
+        # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
+        self._newest: Any = None
+        self._awaited: list[Draft] = []
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
@@ -98,20 +98,28 @@ class Exchanges:
         if draft is None:
             original(exchange)
             return
-        waiting = self._log_wait(draft)
-        try:
+        with self._awaiting(self._log_wait(draft), draft):
             with self._within(draft):
                 original(exchange)
-        except BaseException:  # in vain, but waited it has
-            self._log.end(waiting)
-            self._log.end(draft)
-            raise
-        if draft["op"] == "all_gather":
-            self._ownership.sync(draft["unit"])
-        else:  # what becomes of a reduced gradient is decided after the wait
-            self._ownership.look_later(draft["unit"])
-        self._log.end(waiting)
-        self._log.end(draft)
+            if draft["op"] == "all_gather":
+                self._ownership.sync(draft["unit"])
+            else:  # what becomes of a reduced gradient is decided after the wait
+                self._ownership.look_later(draft["unit"])
+
+    @contextmanager
+    def _awaiting(self, *drafts: Draft) -> Iterator[None]:
+        """The events last as long as this does, even if the wait is in vain."""
+        self._awaited += drafts
+        try:
+            yield
+        finally:
+            del self._awaited[-len(drafts) :]  # waits lie within one another
+            for draft in drafts:
+                self._log.end(draft)
+
+    def under_way(self) -> list[Draft]:
+        """The waits that have not ended, and the collectives that they wait for."""
+        return list(self._awaited)
 
     # What passes through the dispatcher.
 
@@ -142,12 +150,12 @@ class Exchanges:
         self._newest = None
         if draft is None:
             return original(work, *args, **keywords)
-        waiting = self._log_wait(draft) if draft.get("parent") is None else None
-        result = original(work, *args, **keywords)
-        for ended in (waiting, draft):
-            if ended is not None:
-                self._log.end(ended)
-        return result
+        if draft.get("parent") is not None:  # the wait for the whole exchange is an event, one for each message is not
+            result = original(work, *args, **keywords)
+            self._log.end(draft)
+            return result
+        with self._awaiting(self._log_wait(draft), draft):
+            return original(work, *args, **keywords)
 
     # The events.
 

@@ -1,5 +1,6 @@
 """The log of one rank: events as they happen, and the training step in which they do."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -127,9 +128,14 @@ class Log:
             self.in_backward = True
             self.compute("backward")
 
-    def events(self, rank: int) -> list[Event]:
-        """All events so far, as plain values."""
-        return [
-            Event(rank=rank, **{**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))})
-            for draft in self.drafts
-        ]
+    def events(self, rank: int, under_way: Iterable[Draft] = ()) -> list[Event]:
+        """All events so far, as plain values; those that are under way last until now.
+
+        Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
+        """
+        lasting, now = {draft["seq"] for draft in under_way}, monotonic_ns()
+        events = []
+        for draft in self.drafts.copy():
+            fields = {**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))}
+            events.append(Event(rank=rank, **(fields | {"t_end": now} if draft["seq"] in lasting else fields)))
+        return events

@@ -13,7 +13,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 
 def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, object]:
     """All of it, as plain values; `state`, `peak`, `peak_total` and `peaks` (by phase) are those of the last step."""
-    units = ownership.units.values()
+    units = ownership.units.copy().values()  # a copy: another thread may ask while an engine is being made
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
     meta: dict[str, object] = {

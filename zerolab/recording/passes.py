@@ -68,6 +68,10 @@ class Passes:
                 handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
                 self._stack.callback(handle.remove)
 
+    def under_way(self) -> list[Draft]:
+        """The passes and updates that have begun and not ended."""
+        return [*(draft for _, draft in self._running), *self._backward, *(draft for _, draft in self._updating)]
+
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
         if gradient is not None and type(gradient) is torch.Tensor:

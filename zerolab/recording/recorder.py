@@ -16,7 +16,7 @@ from zerolab.recording.dispatch import Watch
 from zerolab.recording.events import RankRecording
 from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.ledger import Ledger
-from zerolab.recording.log import Log
+from zerolab.recording.log import Draft, Log
 from zerolab.recording.meta import describe
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes, around_engines
@@ -85,24 +85,37 @@ class Recorder:
         _recording.remove(self)
         self._complete = kind is None
         self._log.end_step()
-        self._place = (dist.get_rank(), dist.get_world_size()) if _in_group() else (0, 1)
-        self._meta = describe(self._log, self._ownership, self._place[1]) | {"started_ns": self._started}
+        self._place = _place()
+        self._meta = self._describe(self._place[1])
         self._ledger.close()
 
     def finish(self) -> RankRecording:
         """What was recorded, as plain values that can be pickled and written as JSON."""
         if not self._meta:  # it is written on leaving
             raise RuntimeError("the recording is still going on: call finish() after the with block has ended")
-        rank, world_size = self._place
+        return self._so_far(*self._place, self._meta, [])
+
+    def so_far(self) -> RankRecording:
+        """The same at any moment and from any thread: what waits for ever cannot leave. Cut off where it stands."""
+        if self._meta:
+            return self.finish()
+        under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
+        place = _place()
+        return self._so_far(*place, self._describe(place[1]), under_way)
+
+    def _so_far(self, rank: int, world_size: int, meta: dict[str, object], under_way: list[Draft]) -> RankRecording:
         return RankRecording(
             rank=rank,
             world_size=world_size,
-            events=tuple(self._log.events(rank)),
-            sources=dict(self._sources.texts),
-            units=tuple(self._ownership.units.values()),
-            meta=self._meta,
-            complete=self._complete,
+            events=tuple(self._log.events(rank, under_way)),
+            sources=self._sources.texts.copy(),
+            units=tuple(self._ownership.units.copy().values()),
+            meta=meta,
+            complete=self._complete and bool(self._meta),
         )
+
+    def _describe(self, world_size: int) -> dict[str, object]:
+        return describe(self._log, self._ownership, world_size) | {"started_ns": self._started}
 
     def _count_what_exists(self, engine_classes: tuple[type, ...]) -> None:
         """Shows the ledger every tensor and engine that Python knows: memory from before the recording."""
@@ -131,5 +144,7 @@ class Recorder:
         return result
 
 
-def _in_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
+def _place() -> tuple[int, int]:
+    """Rank and world size; one of one without a process group."""
+    in_group = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)

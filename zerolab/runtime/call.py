@@ -133,9 +133,7 @@ class Call:
         disagreed = cause.kind == "raised" and standings[cause.rank].position.state == FAILED
         found = mismatches(standings, self._calls()) if disagreed else []
         crash = self._crash(self._ranks.members[cause.rank])
-        error = faults.rank_error(cause, self._pid(cause.rank), crash, standings, found)
-        error.outcomes = list(self._outcomes.values())
-        return error
+        return faults.rank_error(cause, self._pid(cause.rank), crash, standings, found)
 
     def _pid(self, rank: int) -> int:
         return self._ranks.members[rank].pid

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from zerolab.runtime import devices, idle
 from zerolab.runtime.cells import Cells
-from zerolab.runtime.faults import Outcome, RankError
+from zerolab.runtime.faults import RankError
 from zerolab.runtime.launch import launcher
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from zerolab.recording.events import RankRecording
     from zerolab.recording.recording import Recording
     from zerolab.runtime.ranks import Ranks
 
@@ -76,7 +77,8 @@ class Cluster:
         """As `run`, watched: what the ranks did, as a Recording; its `results` are what `run` would return.
 
         Raises:
-            RankError: as `run`; its `recording` holds what the ranks had recorded by then.
+            RankError: as `run`; its `recording` holds what the ranks that still live had recorded by then, those
+                that wait for ever included.
         """
         from zerolab.recording.recording import Recording
 
@@ -125,13 +127,15 @@ class Cluster:
         try:
             ranks = self._usable_ranks()
             message = pickle.dumps((task, self._sent_cells.news(), call))
-            return [travel.unpack(answer) for answer in ranks.call(message, chosen, self.timeout)]
-        except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
+            try:
+                answers = ranks.call(message, chosen, self.timeout)
+            except RankError as error:
+                error.recording = _merged(ranks.recorded()) if task == "record" else None
+                raise
+            return [travel.unpack(answer) for answer in answers]
+        except BaseException:  # a stopped run too: who knows which collective each rank has reached
             self._lost = True
             self._let_go()
-            if isinstance(error, RankError):
-                error.recording = _recorded(error.outcomes) if task == "record" else None
-                error.outcomes = []  # a notebook keeps its last error, and need not keep all results with it
             raise
         finally:
             self._idle.touch()
@@ -171,7 +175,7 @@ class Cluster:
             self._let_go()
         finally:
             self._busy.release()
-        minutes = f"{idle.limit() / 60:g} minutes"
+        minutes = f"{self._idle.seconds / 60:g} minutes"
         print(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones", flush=True)
 
     def _let_go(self) -> None:
@@ -180,15 +184,11 @@ class Cluster:
             self._ranks = None
 
 
-def _recorded(outcomes: list[Outcome]) -> "Recording | None":
+def _merged(parts: "list[RankRecording]") -> "Recording | None":
     """What the ranks had recorded when one of them failed; None if nothing reached us."""
     from zerolab.recording.recording import Recording
-    from zerolab.runtime import travel
 
-    parts = [travel.unpack(outcome.value)[1] for outcome in outcomes if outcome.kind == "done"]
-    parts += [outcome.value["recording"] for outcome in outcomes if outcome.kind == "raised"]
-    found = [part for part in parts if part is not None]
-    return Recording.merge(found) if found else None
+    return Recording.merge(parts) if parts else None
 
 
 def most_recent() -> Cluster | None:

@@ -47,7 +47,7 @@ class RankError(RuntimeError):
         collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
         where: its line, such as `cell [3], line 5: loss.backward()`; empty if nobody knows.
         traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
-        recording: after `record`, what the ranks had recorded by then; else None.
+        recording: after `record`, what the ranks that still lived had recorded by then; else None.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class RankError(RuntimeError):
         self.phase, self.collective, self.where = phase, collective, where
         self.traceback = traceback
         self.recording: Any = None
-        self.outcomes: list[Outcome] = []  # on its way to the cluster, which empties it
 
     def _render_traceback_(self) -> list[str]:
         """For IPython: the message alone, which holds the rank's traceback; the kernel's own would say nothing."""

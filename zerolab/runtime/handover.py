@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+WHERE, RECORDED = b"?", b"r"
+"""What the side thread of a rank is asked: where its main thread stands, and what it has recorded so far."""
+
 
 class Fds(NamedTuple):
     """What a rank inherits, all of it without a name in any folder."""

@@ -19,7 +19,7 @@ class IdleWatch:
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()
         self._owner = weakref.ref(owner, lambda _: self.stop())
-        self._expired, self._seconds, self._touched = expired, seconds, time.monotonic()
+        self._expired, self.seconds, self._touched = expired, seconds, time.monotonic()
         if seconds > 0:
             threading.Thread(target=self._watch, name="zerolab-idle", daemon=True).start()
 
@@ -32,8 +32,8 @@ class IdleWatch:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(max(0.0, self._touched + self._seconds - time.monotonic())):
-            if time.monotonic() - self._touched >= self._seconds:
+        while not self._stopped.wait(max(0.0, self._touched + self.seconds - time.monotonic())):
+            if time.monotonic() - self._touched >= self.seconds:
                 self.touch()
                 owner = self._owner()
                 if owner is not None:

@@ -8,19 +8,21 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from zerolab.recording.events import RankRecording
 from zerolab.runtime import machine
 from zerolab.runtime.board import Board
 from zerolab.runtime.call import Call
 from zerolab.runtime.faults import RankError
-from zerolab.runtime.handover import Fds, Setup
+from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.launch import START_LIMIT, Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
+RECORDINGS = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
 GOODBYE = 2.0  # seconds that killed ranks get to disappear before `kill` stops waiting for them
 LATE = 0.2  # seconds at most for what was printed between two runs; a thread may print all the time
 CHUNK = 1 << 16
@@ -103,8 +105,18 @@ class Ranks:
         for member in (self.members[rank] for rank in ranks):
             if not member.asked:
                 with contextlib.suppress(OSError):
-                    member.lifeline.send_bytes(b"?")
+                    member.lifeline.send_bytes(WHERE)
                     member.asked = True
+
+    def recorded(self) -> list[RankRecording]:
+        """What each rank has recorded in a call that failed; of one that has died, or cannot answer, there is none."""
+        asked = [member for member in self.members if self.ending(member.rank) is None]
+        for member in asked:
+            with contextlib.suppress(OSError):
+                member.lifeline.send_bytes(RECORDED)
+        deadline = time.monotonic() + RECORDINGS
+        answers = [answer for member in asked for answer in _answers(member, deadline)]
+        return [answer for answer in answers if isinstance(answer, RankRecording)]
 
     def wait(self, limit: float) -> list[tuple[str, Member]]:
         """Which pipes have something to read, waiting up to `limit` seconds: `commands`, `lifeline` or `output`."""
@@ -156,6 +168,13 @@ class Ranks:
         for member in self.members:
             for pipe in ("commands", "lifeline", "output"):
                 self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
+
+
+def _answers(member: Member, deadline: float) -> Iterator[object]:
+    with contextlib.suppress(EOFError, OSError):
+        for _ in range(1 + member.asked):  # the answer to `ask` may still be on its way, before the one that is wanted
+            if member.lifeline.poll(max(0.0, deadline - time.monotonic())):
+                yield pickle.loads(member.lifeline.recv_bytes())
 
 
 def _setup(rank: int, world_size: int, gpus: tuple[int, ...]) -> Setup:

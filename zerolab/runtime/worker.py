@@ -24,9 +24,10 @@ import torch.distributed as dist
 from zerolab import models
 from zerolab.runtime import counter, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
-from zerolab.runtime.handover import Fds, Setup
+from zerolab.runtime.handover import RECORDED, Fds, Setup
 
 _exit = os._exit  # as it was before `_leave_a_stack_behind`
+_recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
 LONGEST_MESSAGE, LONGEST_TRACEBACK = (
     4_000,
     40_000,
@@ -87,8 +88,8 @@ def _answer_questions(lifeline: Connection, watched: int) -> None:
     """Side thread: say where the main thread stands when asked; die when there is nobody left to ask."""
     try:
         while True:
-            lifeline.recv_bytes()
-            lifeline.send_bytes(pickle.dumps(_standing(watched)))
+            question = lifeline.recv_bytes()
+            lifeline.send_bytes(pickle.dumps(_recorded() if question == RECORDED else _standing(watched)))
     except (EOFError, OSError):
         pass  # the kernel has let go, or has died
     finally:
@@ -99,6 +100,14 @@ def _standing(watched: int | None) -> tuple[int, int, str, str]:
     """When a thread was looked at, the fingerprint of its stack, and its phase and line."""
     number, lines = _look_at(watched)
     return time.monotonic_ns(), number, *stack.describe(lines)  # which may read files, while the thread goes on
+
+
+def _recorded() -> Any:
+    """What the call that is under way, or was the last, has recorded so far; None if nobody recorded it."""
+    try:
+        return _recorder[-1].so_far() if _recorder else None
+    except Exception:  # noqa: BLE001  # the other thread goes on meanwhile, and no rank may end because it was asked
+        return None
 
 
 def _look_at(watched: int | None) -> tuple[int, list[stack.Line]]:
@@ -144,6 +153,7 @@ def _path_of(fd: int) -> str:
 
 def _perform(message: bytes) -> Any:
     counter.stage(UNPACKING)
+    _recorder.clear()
     counter.place("", "", 0)
     task, news, call = pickle.loads(message)
     news.learn()
@@ -168,13 +178,9 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     from zerolab.recording.recorder import Recorder
 
     gc.collect()  # engines of earlier runs are rings of references, and would be counted
-    recorder = Recorder()
-    try:
-        with recorder:
-            result = function(*args, **kwargs)
-    except BaseException as error:
-        error.zerolab_recording = recorder.finish()  # type: ignore[attr-defined]
-        raise
+    with Recorder() as recorder:
+        _recorder.append(recorder)  # kept after an error, too: the kernel asks for it when the call has failed
+        result = function(*args, **kwargs)
     return Watched(result, recorder.finish())
 
 
@@ -210,7 +216,6 @@ def _report(error: BaseException) -> dict[str, Any]:
         "where": where,
         "peer": _blames_a_peer(error),
         "time": time.monotonic_ns(),
-        "recording": getattr(error, "zerolab_recording", None),
     }
 
 

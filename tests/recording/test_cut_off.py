@@ -1,0 +1,106 @@
+"""A run that fails or never ends still says what its ranks did until then."""
+
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab import Cluster, CollectiveHang, RankError, Recording, models
+from zerolab.engines import ENGINES
+
+
+def train_then(fail):
+    """Two steps of ZeRO-3, and then what the test is about."""
+    engine = ENGINES["zero3"](models.build("mlp-odd"), torch.optim.AdamW, lr=1e-3)
+    for inputs, targets in models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), 2):
+        engine.training_step(inputs, targets, models.loss)
+    fail(engine)
+
+
+def one_rank_stays_out(engine):
+    """Rank 0 gathers the units of a forward, for which it needs all the others; rank 1 only waits for rank 0."""
+    if dist.get_rank() == 1:
+        dist.barrier()
+    engine.model(torch.ones(1, 6))
+
+
+def the_last_rank_is_killed(engine):
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    engine.model(torch.ones(1, 6))
+
+
+def the_first_rank_raises(engine):
+    if dist.get_rank() == 0:
+        raise ValueError("enough")
+    dist.barrier()
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Cluster(2, device="cpu", timeout=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def hang(two):
+    with pytest.raises(CollectiveHang) as caught:
+        two.record(train_then, one_rank_stays_out)
+    return caught.value.recording
+
+
+def test_ranks_that_wait_for_ever_hand_over_all_that_they_did_until_then(hang):
+    assert [rank.rank for rank in hang.ranks] == [0, 1]
+    assert not any(rank.complete for rank in hang.ranks)
+    assert hang.meta["steps"] == 2
+    for rank in hang.ranks:
+        assert {event.step for event in rank.events} >= {1, 2}
+        assert [event.seq for event in rank.events] == list(range(len(rank.events)))
+
+
+def test_the_wait_that_never_ended_lasts_until_the_recording_was_cut_off(hang):
+    for rank in hang.ranks:
+        waits = [event for event in rank.events if event.kind == "wait"]
+        collective = rank.events[waits[-1].parent]
+        end = max(event.t_end for event in rank.events)
+        assert waits[-1].t_end == collective.t_end == end
+        assert end - waits[-1].t_start > 3e9  # the cluster's timeout is 4 s
+    assert [rank.events[-1].op for rank in hang.ranks] == ["all_gather", "barrier"]
+
+
+def test_a_pass_that_was_under_way_lasts_until_the_recording_was_cut_off(hang):
+    forward = [event for event in hang.ranks[0].events if (event.kind, event.op) == ("module", "forward")][-1]
+    assert forward.t_end == max(event.t_end for event in hang.ranks[0].events)
+
+
+def test_a_recording_that_was_cut_off_is_saved_and_loaded_as_any_other(hang, tmp_path):
+    hang.save(tmp_path / "hang.json")
+    loaded = Recording.load(tmp_path / "hang.json")
+    assert repr(loaded) == repr(hang)
+    assert "cut off" in repr(loaded)
+
+
+def test_a_rank_that_was_killed_is_missing_and_the_recording_says_so():
+    with Cluster(3, device="cpu", timeout=20) as three, pytest.raises(RankError) as caught:
+        three.record(train_then, the_last_rank_is_killed)
+    recording = caught.value.recording
+    assert caught.value.rank == 2
+    assert [rank.rank for rank in recording.ranks] == [0, 1]
+    assert recording.world_size == 3
+    assert "1 rank missing, cut off" in repr(recording)
+
+
+def test_the_ranks_that_wait_for_one_that_raised_are_in_the_recording_too(two):
+    with pytest.raises(RankError, match="enough") as caught:
+        two.record(train_then, the_first_rank_raises)
+    assert [rank.rank for rank in caught.value.recording.ranks] == [0, 1]
+    assert caught.value.recording.meta["steps"] == 2
+
+
+def test_a_call_that_records_nothing_carries_no_recording_of_an_earlier_one(two):
+    two.record(train_then, lambda _: None)
+    with pytest.raises(RankError, match="enough") as caught:
+        two.run(train_then, the_first_rank_raises)
+    assert caught.value.recording is None
