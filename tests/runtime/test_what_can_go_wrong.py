@@ -1,9 +1,15 @@
 """Runs every example of docs/what-can-go-wrong.md in a real kernel, and compares what it prints with the page."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import drivers
 import pytest
+
+from zerolab.runtime import devices, machine
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-can-go-wrong.md"
 MAKE = (
@@ -20,6 +26,7 @@ CHANGING = (
     (re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)+"), ""),
     (re.compile(r"lost a peer, in"), "waiting in"),  # whether a rank has noticed by then is a matter of milliseconds
     (re.compile(r"^ *[ ~^]+$\n?", re.MULTILINE), ""),  # Python 3.13 marks other parts of a line than 3.11
+    (re.compile(r"[\d.]+ GB are free; at most \d+ fit"), "12.5 GB are free; at most 202 fit"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r"rank \d has waited"), "rank 0 has waited"),
 )
@@ -51,7 +58,11 @@ def matches(expected, lines):
 
 @pytest.fixture(scope="module")
 def notebook(kernel):
-    kernel.run(f"import os\nos.chdir({str(kernel.folder)!r})")
+    commands = str(Path(sys.executable).parent)
+    kernel.run(
+        f"import os\nos.chdir({str(kernel.folder)!r})\nos.environ['PATH'] = {commands!r} + ':' + os.environ['PATH']"
+    )
+    kernel.run("os.environ['CUDA_VISIBLE_DEVICES'] = ''")  # the page is of a box without GPUs
     assert kernel.run(MAKE, timeout=60) == ("", None)
     return kernel
 
@@ -64,14 +75,33 @@ def test_the_page_has_examples_and_each_of_them_a_meaning_and_a_remedy():
         assert "**What to do.**" in section
 
 
+def test_the_refusals_that_take_other_machines_are_what_is_said_there(tmp_path, monkeypatch):
+    busy = drivers.RTX.format(index=1, free=8000, mode="Exclusive_Process")
+    drivers.install(tmp_path, monkeypatch, [drivers.H200_MIG.format(index=0), busy, *drivers.several(drivers.L40S, 1)])
+    cards = dict(enumerate(machine.cards()))
+    sliced, exclusive = devices.unusable(cards[0]), devices.unusable(cards[1])
+    almost = {0: {**cards[2], "memory_free": 7_900_000_000}}
+    with pytest.raises(ValueError, match="ZEROLAB_DEVICES names GPU 7") as missing:
+        devices.chosen_of(2, (0, 7))
+    notes = devices.free_gpus([0], almost, 4)[1]
+    with pytest.raises(ValueError, match=re.escape(exclusive)):
+        devices.check_usable({1: cards[1]})
+    restarts = {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    command = [sys.executable, "-m", "zerolab.run", "zero3", "--out", str(tmp_path / "run.json")]
+    said = subprocess.run(command, env=os.environ | restarts, capture_output=True, text=True, check=False).stderr
+    bullets = re.findall(r"^\* `(.*)`$", PAGE.read_text(), re.MULTILINE)
+    assert bullets == [exclusive, sliced, str(missing.value), notes[0].partition("L40S, ")[2], said.strip()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("title", "code", "output"), EXAMPLES, ids=[title for title, _, _ in EXAMPLES])
 def test_the_page_shows_what_is_really_printed(notebook, title, code, output):
+    notebook.run("[os.environ.pop(name) for name in list(os.environ) if name.startswith('ZEROLAB_')];")
     if title == "Fresh ranks":
         notebook.run("cluster.run(os._exit, 1)")
     else:
         notebook.run("cluster.run(dist.get_rank)")  # whatever the example before it has cost
-    lines = comparable(shown(*notebook.run(code, timeout=40)))
+    lines = comparable(shown(*notebook.run(code, timeout=90)))
     if title == "More prints than a cell can show":
         lines = [line for line in lines if re.search(r"left out|line 99999", line)]
         lines = [re.sub(r"\d[\d,]+ bytes are", "1,000,000 bytes are", line) for line in lines]
