@@ -76,7 +76,9 @@ def test_compare_writes_the_rows_as_json(tmp_path: Path, capfd: pytest.CaptureFi
     assert [rank["rank"] for rank in rows[0]["ranks"]] == [0, 1]
     assert all(set(rank) == {"rank", "state", "peak", "terms"} for rank in rows[0]["ranks"])
     assert set(rows[0]["traffic"]) == {"logical_bytes", "formula_bytes", "wire_bytes"}
-    assert "unexplained" in capfd.readouterr().out
+    said = capfd.readouterr()
+    assert "unexplained" in said.out
+    assert said.err == "", "how far it is, only a terminal is told"
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 

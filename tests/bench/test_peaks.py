@@ -6,12 +6,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", peaks.MODELS)
+SMALLER = [name for name in peaks.MODELS if name != "gpt-10m"]  # that one is left to the benchmark, for its time
+
+
+@pytest.mark.parametrize("name", SMALLER)
 def test_zero2_needs_no_more_at_its_highest_than_zero1(name: str) -> None:
     assert peaks._peak("zero2", name) <= peaks._peak("zero1", name)
 
 
-@pytest.mark.parametrize("name", peaks.MODELS)
+@pytest.mark.parametrize("name", SMALLER)
 def test_zero3_needs_no_more_at_its_highest_than_fsdp2(name: str) -> None:
     assert peaks._peak("zero3", name) <= peaks._peak("fsdp2", name)
 
