@@ -74,9 +74,10 @@ def finished(
 
 def _heading(title: str, notice: str) -> dict[str, Any]:
     """A title at the left edge of the figure, and below it, smaller, what to notice."""
-    below = {"text": notice, "font": {"size": 12.5, "color": "#5d6675"}}
-    top = {"y": 0.96, "yanchor": "top"}  # of the figure: between title and plot there may be words of the plot's own
-    return {"text": title, "font": {"size": 15}, "x": 0.01, "xanchor": "left", "subtitle": below, **top}
+    # One text of two lines: plotly's own subtitle lies over the title in a FigureWidget.
+    below = f"<br><span style='font-size:12.5px;color:#5d6675'>{notice}</span>" if notice else ""
+    top = {"y": 0.95, "yanchor": "top"}  # of the figure: between title and plot there may be words of the plot's own
+    return {"text": title + below, "font": {"size": 15}, "x": 0.01, "xanchor": "left", **top}
 
 
 def marker(category: str) -> dict[str, Any]:

@@ -165,4 +165,4 @@ def plan(found: Plan) -> Chart:
     notice = (
         "Left: what ends above the dashed line does not fit. Right: time, as if sending never overlapped computing."
     )
-    return finished(figure, "plan", str(found.title), found.answer, notice=notice, above=112)
+    return finished(figure, "plan", str(found.title), found.answer, notice=notice, above=98)

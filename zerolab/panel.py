@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from zerolab import chart, figures, theory
 from zerolab.lab import Comparison, compare
 from zerolab.models import RECIPES
+from zerolab.plan_panel import labelled
 from zerolab.player.widget import Player
 
 OPTIONS = {
@@ -29,8 +30,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def __init__(self) -> None:
         self.runs: list[Comparison] = []
-        self.stage = widgets.ToggleButtons(options=theory.STAGES, value="zero3", description="stage")
-        self.stage.style.button_width = "72px"  # as wide as they come, the four would leave no room for their name
+        self.stage = widgets.ToggleButtons(options=theory.STAGES, value="zero3")
         self.ranks = widgets.IntSlider(4, 1, 8, description="ranks")
         self.model = widgets.Dropdown(options=sorted(RECIPES), value="gpt-tiny", description="model")
         self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="precision")
@@ -43,9 +43,14 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.button.on_click(lambda _: self.run())
         self.stage.observe(self._offer, "value")
         self._offer()
-        for widget in (self.stage, self.ranks, self.steps, self.model, self.precision):
-            widget.style.description_width, widget.layout.width = "80px", "420px"  # one column below the other
-        rows = [(self.stage,), (self.ranks, self.steps), (self.model, self.precision), tuple(self.options.values())]
+        for widget in (self.ranks, self.steps, self.model, self.precision):
+            widget.style.description_width, widget.layout.width = "90px", "420px"  # one column below the other
+        rows = [
+            (labelled("stage", self.stage),),
+            (self.ranks, self.steps),
+            (self.model, self.precision),
+            tuple(self.options.values()),
+        ]
         head = [widgets.HBox(row) for row in rows]
         super().__init__([*head, widgets.HBox([self.button, self.progress, self.said]), self.shown])
 

@@ -16,6 +16,14 @@ PERCENT = (20, 30, 40, 50, 60, 70)  # around the published ones
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
 
+def labelled(name: str, toggles: Any) -> Any:
+    """Toggle buttons beside their name: ipywidgets itself breaks the line between the two."""
+    toggles.style.button_width, toggles.layout.width = "72px", "336px"
+    # As wide as the name of the other widgets, and as far from what it names.
+    name_of = widgets.Label(name, layout={"width": "84px", "display": "flex", "justify_content": "flex-end"})
+    return widgets.HBox([name_of, toggles])
+
+
 class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     """Model, GPUs, memory, bandwidth, precision, batch and utilisation by widget; what fits, what is missing, settings.
 
@@ -29,8 +37,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.gpus = widgets.SelectionSlider(options=GPUS, value=gpus, description="GPUs")
         self.memory = widgets.SelectionSlider(options=GIGABYTES, value=80, description="GB each")
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
-        self.precision = widgets.ToggleButtons(options=("bf16", "fp32"), description="precision")
-        self.precision.style.button_width = "72px"
+        self.precision = widgets.ToggleButtons(options=("bf16", "fp32"))
         self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
         self.utilisation = widgets.SelectionSlider(options=PERCENT, value=40, description="% of rate")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
@@ -39,11 +46,13 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.figure = go.FigureWidget(figures.plan(self.found))
         self.figure.layout.width = chart.WIDTH  # its own choice would squeeze two plots into 700 pixels
         self._tell()
-        asked = (self.model, self.gpus, self.memory, self.bandwidth, self.precision, self.batch, self.utilisation)
-        for widget in asked:
+        sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.utilisation)
+        for widget in sliders:
             widget.style.description_width, widget.layout.width = "90px", "420px"
+        for widget in (*sliders, self.precision):
             widget.observe(self._on_change, "value")
-        rows = [widgets.HBox(asked[start : start + 2]) for start in range(0, len(asked), 2)]
+        rows = [widgets.HBox(sliders[start : start + 2]) for start in range(0, len(sliders), 2)]
+        rows.append(labelled("precision", self.precision))
         settings = widgets.Accordion([self.fsdp2, self.deepspeed], titles=("with FSDP2", "with DeepSpeed"))
         super().__init__([*rows, self.answer, self.sensitivity, self.figure, settings])
 
