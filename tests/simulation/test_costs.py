@@ -34,7 +34,7 @@ def test_collectives_run_one_after_the_other_and_not_before_they_are_started():
 def test_where_the_same_cores_do_both_nothing_runs_beside_anything():
     clock = Clock()
     meter = Meter(clock, Hardware(BOX, NETWORK, gpus_per_node=1, overlap=False), "fp32")
-    meter.communicate("all_gather", 400, 4)
+    meter.communicate("all_gather", 400, range(4))
     meter.compute(0.0, 500.0)
     assert clock.computed == 3 * 0.5 + 3 / 4 * 4.0 + 1.0
     assert meter.work.messages == 3
@@ -48,23 +48,33 @@ def test_a_ring_costs_its_messages_and_all_but_the_own_part():
 
 def test_an_all_reduce_is_two_passes_and_any_other_collective_one():
     hardware = Hardware(BOX, NETWORK)
-    one = hardware.collective_seconds("all_gather", 10**9, 8)
+    one = hardware.collective_seconds("all_gather", 10**9, range(8))
     assert one == ring_seconds(catalog.link("nvlink4"), 10**9, 8)
-    assert hardware.collective_seconds("all_reduce", 10**9, 8) == 2 * one
-    assert hardware.collective_seconds("reduce_scatter", 10**9, 8) == one
+    assert hardware.collective_seconds("all_reduce", 10**9, range(8)) == 2 * one
+    assert hardware.collective_seconds("reduce_scatter", 10**9, range(8)) == one
 
 
 def test_over_nodes_large_buffers_take_one_ring_at_the_network_cards_joint_rate():
     """64 GPUs, 8 a node, each with a card of 50 GB/s: 400 GB/s leave a node, less than NVLink's 450."""
     hardware = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"))
-    seconds = hardware.collective_seconds("all_gather", 10**11, 64)
+    seconds = hardware.collective_seconds("all_gather", 10**11, range(64))
     assert seconds == pytest.approx(63 / 64 * 1e11 / 400e9, rel=0.01)
 
 
 def test_over_nodes_small_buffers_go_level_by_level_in_fewer_steps():
     hardware = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"))
     levels = ring_seconds(hardware.network, 1000 / 8, 8) + ring_seconds(catalog.link("nvlink4"), 1000, 8)
-    assert hardware.collective_seconds("all_gather", 1000, 64) == pytest.approx(levels)
+    assert hardware.collective_seconds("all_gather", 1000, range(64)) == pytest.approx(levels)
+
+
+def test_hybrid_shardings_groups_cost_what_lies_between_their_members():
+    """32 GPUs, 8 a node: the shards lie in one node, and each shard's copies have a rank in every node."""
+    hardware = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"))
+    shards, copies = range(8, 16), range(3, 32, 8)
+    within = hardware.collective_seconds("all_gather", 10**9, shards)
+    across = hardware.collective_seconds("all_reduce", 10**9, copies)
+    assert within == ring_seconds(catalog.link("nvlink4"), 10**9, 8)
+    assert across == pytest.approx(2 * ring_seconds(hardware.network, 10**9, 4))
 
 
 def test_an_operation_takes_its_arithmetic_or_its_bytes_whichever_is_longer():

@@ -15,6 +15,8 @@ whichever is longer (Williams, Waterman, Patterson 2009, "Roofline"). What is le
 computation beside it, the host's own time unless `operation_seconds` says it, and everything that a compiler fuses.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerolab import catalog
@@ -64,10 +66,13 @@ class Hardware:
             f"nodes over {self.network.name} ({self.network.bytes_per_second / 1e9:g} GB/s a GPU)"
         )
 
-    def collective_seconds(self, op: str, nbytes: int, ranks: int) -> float:
-        """How long a collective over a whole buffer of `nbytes` takes `ranks` ranks."""
-        link = catalog.link(self.gpu.link)
-        within, nodes = min(ranks, self.gpus_per_node), -(-ranks // self.gpus_per_node)
+    def collective_seconds(self, op: str, nbytes: int, members: Sequence[int]) -> float:
+        """How long a collective over a whole buffer of `nbytes` takes the ranks `members`."""
+        link, ranks = catalog.link(self.gpu.link), len(members)
+        # Where the members lie counts, not only how many: of hybrid sharding's two kinds of groups, one lies in a node
+        # and the other has a rank in each.
+        by_node = Counter(rank // self.gpus_per_node for rank in members)
+        within, nodes = max(by_node.values()), len(by_node)
         if nodes == 1:  # both ways are the same ring then
             return PASSES.get(op, 1) * ring_seconds(link, nbytes, ranks)
         slowest = min(link.bytes_per_second, within * self.network.bytes_per_second)
@@ -146,12 +151,12 @@ class Meter:
             work.moved_bytes += nbytes
         self.clock.compute(self._hardware.compute_seconds(flops, nbytes, self._precision))
 
-    def communicate(self, op: str, nbytes: int, ranks: int) -> None:
-        """A collective over a whole buffer of `nbytes` is started on `ranks` ranks."""
-        passes = PASSES.get(op, 1)
+    def communicate(self, op: str, nbytes: int, members: Sequence[int]) -> None:
+        """A collective over a whole buffer of `nbytes` is started among the ranks `members`."""
+        passes, ranks = PASSES.get(op, 1), len(members)
         self.work.messages += passes * (ranks - 1)
         self.work.sent_bytes += passes * nbytes * (ranks - 1) / ranks
-        seconds = self._hardware.collective_seconds(op, nbytes, ranks)
+        seconds = self._hardware.collective_seconds(op, nbytes, members)
         self.clock.communicate(seconds)
         if not self._hardware.overlap:  # the cores that would compute meanwhile are the ones that send
             self.clock.wait(self.clock.communicated)

@@ -61,7 +61,8 @@ def simulate(
     """Runs two training steps of AdamW under each stage on a fake rank 0 of `world_size`.
 
     Args:
-        stages: of ddp, zero1, zero2, zero3; a sequence, or joined by commas.
+        stages: of ddp, zero1, zero2, zero3; a sequence, or joined by commas. Other systems are not simulated, hybrid
+            sharding (hsdp) among them: `compare` runs it, and `foreign.traffic_bytes` has its formula.
         world_size: number of ranks N, at least 1.
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.

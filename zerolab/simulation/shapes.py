@@ -142,7 +142,7 @@ class Shapes(TorchDispatchMode):
         if request is not None:
             self._bytes_read(func, request.tensors)
             if self.meter is not None:
-                self.meter.communicate(request.op, request.nbytes, len(request.ranks))
+                self.meter.communicate(request.op, request.nbytes, request.ranks)
         # c10d has no form for meta tensors; what counts of the answer is the handle that is waited for.
         return func(*tree_map_only(torch.Tensor, lambda _: self._nothing, args))
 
