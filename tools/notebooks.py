@@ -25,15 +25,17 @@ from zerolab.recording.recording import Recording
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LARGEST_STILL = 60_000
 LARGEST_FILE = 300_000
+MANY_PLAYERS = 4  # more in one notebook, and their stills are small ones
 CELL_SECONDS = 60
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-# Runs in the notebook's kernel, after its cells: saves the recording of every player that was shown, by model id.
+# Runs in the notebook's kernel, after its cells: saves the recording of every player that was shown, by model id and by
+# the event at which it was opened.
 SAVE_RECORDINGS = """
 from ipywidgets.widgets.widget import _instances as _widgets
 from zerolab.player import Player as _Player
 for _key, _widget in _widgets.items():
     if isinstance(_widget, _Player):
-        _widget._recording.save({folder!r} + "/" + _key + ".json")
+        _widget._recording.save({folder!r} + f"/{{_key}}@{{_widget.event}}.json")
 """
 
 
@@ -62,7 +64,7 @@ def store(path: Path) -> None:
     write_exercises(book)
     with tempfile.TemporaryDirectory(prefix="zerolab-recordings-") as folder:
         execute(book, Path(folder))
-        clean(book, {file.stem: take_still(Recording.load(file)) for file in Path(folder).glob("*.json")})
+        clean(book, take_stills(list(Path(folder).glob("*.json"))))
     text = nbformat.writes(book) + "\n"
     if len(text.encode()) > LARGEST_FILE:
         raise ValueError(f"{path.name} would be {len(text.encode()):,} bytes, more than {LARGEST_FILE:,}: print less")
@@ -122,10 +124,20 @@ def views(book: NotebookNode) -> Iterator[NotebookNode]:
                 yield output
 
 
-def take_still(recording: Recording) -> str:
+def take_stills(files: list[Path]) -> dict[str, str]:
+    """The pictures of all players of a notebook, by model id."""
+    stills = {}
+    for file in files:
+        model, _, event = file.stem.partition("@")
+        opened = None if event == "-1" else int(event)
+        stills[model] = take_still(Recording.load(file), opened, small=len(files) > MANY_PLAYERS)
+    return stills
+
+
+def take_still(recording: Recording, event: int | None = None, *, small: bool = False) -> str:
     """The player's picture of a recording, as base64. Raises ValueError above 60 KB."""
     with tempfile.TemporaryDirectory(prefix="zerolab-still-") as folder:
-        picture = still(recording, Path(folder) / "still.png").read_bytes()
+        picture = still(recording, Path(folder) / "still.png", event, small=small).read_bytes()
     if len(picture) > LARGEST_STILL:
         raise ValueError(f"a still takes {len(picture):,} bytes, more than {LARGEST_STILL:,}: show less in it")
     return base64.b64encode(picture).decode()

@@ -14,8 +14,6 @@ Targets, on 2, 3, 1 and 4 ranks:
 * after each turn a rank's parts equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `16Ψ/N` bytes, and **never more than two whole units** beside them;
 * each turn is two `all_gather` and one `reduce_scatter` for each unit.
-
-`hint("clinic-no-smaller")` helps, three times. `solution("clinic-no-smaller")` shows ours.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,8 +63,8 @@ def zero3(
 
 
 def telling(event: Event) -> bool:
-    """Rank 0 has gathered the last unit for the last forward."""
-    return event.rank == 0 and event.op == "all_gather" and event.phase == "forward" and event.step == 2
+    """Rank 0 has passed through the last unit in the last forward."""
+    return event.rank == 0 and event.op == "forward" and event.unit == "5" and event.step == 2
 
 
 solution = zero3

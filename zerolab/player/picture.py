@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WIDTH = 960
 # The page's own policy forbids foreign styles; setting one from a script it allows.
 HIDE_TEXT = """
-document.querySelectorAll(".zl-head, .zl-caption, .zl-source").forEach((part) => { part.style.display = "none"; })
+document.querySelectorAll(".zl-head, .zl-caption, .zl-source").forEach((part) => { part.style.display = "none"; });
 """
 
 
@@ -62,5 +62,5 @@ def still(
         if small:
             tab.evaluate(HIDE_TEXT)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
-    Path(path).write_bytes(in_few_colours(shot, 32 if small else 128))
+    Path(path).write_bytes(in_few_colours(shot, 24 if small else 128))
     return Path(path)

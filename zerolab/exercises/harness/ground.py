@@ -25,7 +25,7 @@ from zerolab.recording.recorder import announce
 Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on
 LEARNING_RATE = 0.5  # of SGD: large, so that a wrong mean moves the weights far
-UNEVEN = 8  # how many times the smallest uneven batch the largest is: enough to move the mean far
+UNEVEN = 32  # how many times the smallest uneven batch the largest is: so that one sees it in the activations
 MOMENTUM = 0.9  # of SGD: an optimizer that is made anew in each turn shows in the weights
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": LEARNING_RATE, "momentum": MOMENTUM}),
@@ -71,9 +71,9 @@ class Plan:
         return self.rows * (UNEVEN if self.batches == "uneven" else 1)
 
     def rows_of(self, step: int, rank: int) -> int:
-        """How many rows one rank's batch of one step has; uneven ones halve from rank to rank, as what is left does."""
+        """How many rows one rank's batch of one step has; of uneven ones, each a quarter of the one before."""
         if self.batches == "uneven" and step == STEPS - 1:
-            return max(self.rows, self.most_rows >> rank)
+            return max(self.rows, self.most_rows >> 2 * rank)
         return self.most_rows
 
     def skipped(self, step: int, rank: int) -> int | None:
