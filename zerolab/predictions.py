@@ -53,12 +53,14 @@ def _elements_sent_a_parameter(recording: "Recording") -> float:
 
 def _share_of_parameters(recording: "Recording") -> float:
     """The most bytes of parameters that rank 0 held at any event, in percent of the whole model's in fp32."""
+    # Events of a step only: before it the model is whole on every rank while it is being cut.
     most = max(event.live.get("parameters", 0) for event in recording.ranks[0].events if event.step)
     return 100 * most / (4 * int(str(recording.meta["num_params"])))
 
 
 def _parameters_on_an_a100(recording: "Recording") -> float:
     """Billions of parameters whose model state, at the bytes that were measured for one, fills 80 GB."""
+    # 80 GB over bytes a parameter: the 10⁹ of both sides cancel, what is left is billions.
     return 80 / _bytes_a_parameter(recording)
 
 
@@ -72,6 +74,7 @@ def _held_more_than_once(recording: "Recording") -> float:
     """Percent of all ranks' model state that would be left over if one copy were kept."""
     held: Any = [rank.meta["state"] for rank in recording.ranks]
     sizes: list[int] = [sum(state.values()) for state in held]
+    # One whole copy is what the fullest rank holds; under DDP all are as full.
     return 100 * (1 - max(sizes) / sum(sizes))
 
 
@@ -83,6 +86,7 @@ def _reductions_under_way(recording: "Recording") -> float:
         if event.step == recording.meta["steps"] and event.op == "reduce_scatter":
             if event.kind == "collective":
                 under_way.add(event.seq)
+            # A wait points at the exchange that it ends, whichever order they end in.
             elif event.kind == "wait" and event.parent is not None:
                 under_way.discard(event.parent)
             most = max(most, len(under_way))
@@ -125,11 +129,13 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
     if guess is None:
         print(NO_GUESS)
         return
+    # True is an int to Python; as a guess it is a slip.
     if isinstance(guess, bool) or not isinstance(guess, int | float):
         print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
         return
     prediction = PREDICTIONS[prediction_id]
     measured = prediction.measure(recording if recording is not None else _experiment(prediction))
+    # Only a guess is noted, never what was measured: the file says what a person did.
     progress.note_guess(prediction_id, float(guess))
     print(f"guess     {guess:,.2f} {prediction.unit}")
     print(f"measured  {measured:,.2f} {prediction.unit}")

@@ -43,6 +43,7 @@ def measure(
     """
     dtype = compute_dtype(precision)
     if dtype is not None:
+        # A copy: casting the learner's model would change what they train next.
         model = copy.deepcopy(model).to(dtype)
     series = _Series()
     handles: list[Any] = []
@@ -53,6 +54,7 @@ def measure(
         try:
             outputs = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
             loss = loss_fn(outputs, targets)
+            # The hook on the loss is the first thing that a backward pass runs.
             loss.register_hook(lambda _: series.mark("loss", ROOT))
             loss.backward()
             series.mark("end", ROOT)
@@ -112,6 +114,7 @@ class _Series:
         if gradient is None:
             return
         nbytes, born = gradient.numel() * gradient.element_size(), ledger.born(gradient)
+        # In the engine it lies in the flat, so here it must not be counted as an activation.
         ledger.assign(gradient, GRADIENTS, None)
         of_it = ledger.peak[GRADIENTS]
         highest, birth = ledger.peak_total - of_it, ledger.peak_birth

@@ -39,6 +39,7 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """Names of the columns that are shown, left to right."""
+        # A dict and not a set: the order in which columns first appear is the order in which they are shown.
         names = dict.fromkeys(name for row in self.rows for name in row)
         return [name for name in names if self.times or not name.endswith(TIME_SUFFIXES)]
 
@@ -85,6 +86,7 @@ class Table:
         cells = [[show(row.get(name)) for name in columns] for row in self.rows]
         if len(cells) <= SHOWN_ROWS:
             return cells
+        # The ends are what one compares; the middle of a long table repeats.
         half = SHOWN_ROWS // 2
         hidden = [f"... {len(cells) - 2 * half} rows", *["..."] * (len(columns) - 1)]
         return [*cells[:half], hidden[: len(columns)], *cells[-half:]]

@@ -1,13 +1,16 @@
 """Every solution passes, every wrong answer is refused with its misconception named."""
 
 import time
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 
 from zerolab import exercises
+from zerolab.exercises.harness import function
+from zerolab.exercises.harness.plain import same
 
 ALL = [exercises.load(name) for name in exercises.names()]
+FUNCTIONS = [exercise for exercise in ALL if not exercise.targets.on_ranks]
 WRONG = [(exercise, number) for exercise in ALL for number in range(len(exercise.wrong))]
 
 
@@ -38,6 +41,18 @@ def test_a_wrong_answer_is_refused_and_its_misconception_named(exercise, number)
     assert not attempt.passed
     assert wrong.says in str(attempt)
     assert time.monotonic() - started < 15, "a wrong answer should be answered in about 5 seconds"
+
+
+@pytest.mark.parametrize("exercise", FUNCTIONS, ids=lambda exercise: exercise.id)
+def test_whatever_is_drawn_no_wrong_answer_is_right_and_no_two_are_taken_for_each_other(exercise):
+    targets = exercise.targets
+    wrong = [exercise.compile(exercise.wrong_source(each)) for each in exercise.wrong]
+    for seed in range(40):
+        (run,) = targets.runs(exercise, 1, seed, 1.0)
+        inputs = run.arguments[0]
+        values = list(filter(None, (function._results(answer, inputs) for answer in (exercise.solution, *wrong))))
+        pairs = combinations(values, 2)
+        assert not any(same(*pair, targets.tolerance) for pair in pairs), f"seed {seed}"
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)

@@ -37,7 +37,9 @@ def draw(dice: random.Random) -> dict[str, Any]:
     """A stage, a model that N divides, 1 to 16 ranks, 1 to 8 micro-batches."""
     world_size = dice.choice([1, 2, 3, 4, 8, 16])
     return {
+        # `zero2` twice as often: it is the stage whose answer depends on the micro-batches.
         "stage": dice.choice(["ddp", "zero1", "zero2", "zero2"]),
+        # A multiple of N, so that no answer can differ by how it rounds.
         "num_params": world_size * dice.randrange(1000, 10_000_000),
         "world_size": world_size,
         "micro_batches": dice.randrange(1, 9),

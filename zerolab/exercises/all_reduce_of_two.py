@@ -35,6 +35,7 @@ def my_all_reduce(flat: torch.Tensor) -> None:
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     """One flat for each rank."""
+    # Large enough that a copy of it is far above the few bytes that any answer may use.
     part = dice.randrange(4000, 6000)
     numbers = np.random.default_rng(dice.randrange(2**31))
     return [(numbers.standard_normal(part * world_size).astype(np.float32),) for _ in range(world_size)]
@@ -81,6 +82,7 @@ targets = RankTargets(
     in_place=0,
     collectives=lambda _world_size: ("reduce_scatter", "all_gather"),
     sent=lambda arguments, world_size: 2 * (world_size - 1) * (len(arguments[0]) // world_size),
+    # A reduce-scatter receives what it adds up; more than one part at a time is not needed.
     scratch=lambda arguments, world_size: arguments[0].nbytes // world_size,
 )
 hints = (

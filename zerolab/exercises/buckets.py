@@ -38,6 +38,7 @@ def buckets(sizes: list[int], limit: int) -> list[list[int]]:
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """A few parameters; now and then one is larger than the limit, and some sums hit the limit exactly."""
+    # Few different sizes, so that sums hit the limit exactly and `>=` can be told from `>`.
     sizes = [4 * dice.choice([1, 2, 3, 4, 8, 16]) for _ in range(dice.randrange(3, 9))]
     return {"sizes": sizes, "limit": 4 * dice.choice([4, 6, 8, 10, 12])}
 

@@ -39,6 +39,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
     """Up to 24 blocks, segments of up to 6, a block whose inside is larger than its input."""
     input_bytes = dice.randrange(1, 100) * 1000
     return {
+        # Mostly no multiple of the segment: the last one is shorter, and often not the highest.
         "blocks": dice.randrange(2, 25),
         "segment": dice.randrange(1, 7),
         "input_bytes": input_bytes,

@@ -41,6 +41,7 @@ def my_ddp(
     optimizer = optimizer_cls([parameters])
     for gradient in gradients:
         all_reduce(gradient).wait()
+        # In place, because `gradient / world_size` would be a second whole gradient.
         parameters.grad = gradient.div_(world_size)
         optimizer.step()
     return optimizer

@@ -42,6 +42,7 @@ class MyDDP(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """The mean, in the gradient's own memory."""
+        # In place: a new tensor would be a second whole gradient, at the moment when memory is highest.
         flat.mean = gradient.div_(self.world_size)
 
     def publish(self) -> None:

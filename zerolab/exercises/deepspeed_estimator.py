@@ -34,6 +34,7 @@ def deepspeed_estimator(stage: int, num_params: int, largest: int, gpus: int) ->
 def draw(dice: random.Random) -> dict[str, Any]:
     """Stage 2 or 3, a million to a hundred billion parameters, 1 to 64 GPUs."""
     gpus = dice.choice([1, 2, 4, 8, 16, 64])
+    # A multiple of the GPUs, so that no answer can differ by how it rounds.
     num_params = gpus * int(10 ** dice.uniform(6, 9))
     return {
         "stage": dice.choice([2, 3]),

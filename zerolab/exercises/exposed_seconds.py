@@ -33,6 +33,7 @@ def exposed_seconds(computing: list[float], reducing: list[float]) -> float:
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """One to six units; sometimes computing is longer, sometimes reducing."""
+    # The scale decides which of the two clocks is ahead; with only one case half of the mistakes would not show.
     units, scale = dice.randrange(1, 7), dice.choice([0.5, 1, 2])
     computing = [round(dice.uniform(0.1, 1), 3) for _ in range(units)]
     return {"computing": computing, "reducing": [round(scale * dice.uniform(0.1, 1), 3) for _ in range(units)]}

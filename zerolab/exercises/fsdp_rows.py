@@ -32,6 +32,7 @@ def fsdp_rows(rows: int, world_size: int, rank: int) -> tuple[int, int]:
 def draw(dice: random.Random) -> dict[str, Any]:
     """Few rows or many, mostly no multiple of N; sometimes fewer rows than ranks."""
     world_size = dice.choice([2, 3, 4, 8, 8])
+    # Fewer rows than ranks leave some with nothing; that is where the arithmetic goes wrong first.
     rows = dice.choice([dice.randrange(1, world_size + 1), dice.randrange(9, 20), dice.randrange(100, 1000)])
     return {"rows": rows, "world_size": world_size, "rank": dice.randrange(world_size)}
 

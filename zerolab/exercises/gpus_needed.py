@@ -35,6 +35,7 @@ def gpus_needed(stage: str, num_params: int, precision: str, memory: int) -> int
     }[stage]
     sharded = (parameters + gradients + optimizer_state - whole) * num_params
     left = memory - whole * num_params
+    # Nothing left is enough only where nothing is to be divided.
     if left < 0 or (left == 0 and sharded):
         return 0
     return max(1, -(-sharded // max(left, 1)))
@@ -47,6 +48,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
         "stage": dice.choice(["ddp", "zero1", "zero2", "zero3"]),
         "num_params": num_params,
         "precision": dice.choice(["fp32", "bf16"]),
+        # 1 to 20 bytes a parameter: from too small for anything to enough for all 16.
         "memory": int(num_params * dice.uniform(1, 20)),
     }
 

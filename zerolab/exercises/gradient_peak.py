@@ -35,6 +35,7 @@ def gradient_peak(units: list[int], world_size: int) -> int:
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """One to seven units of very different sizes, 1 to 8 ranks."""
+    # Very different sizes, so that the largest unit decides in some draws and the sum of shards in others.
     sizes = [dice.choice([dice.randrange(5, 60), dice.randrange(500, 3000)]) for _ in range(dice.randrange(1, 8))]
     return {"units": sizes, "world_size": dice.choice([1, 2, 3, 4, 8])}
 

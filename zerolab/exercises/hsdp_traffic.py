@@ -34,6 +34,7 @@ def hsdp_traffic(num_params: int, world_size: int, groups: int) -> tuple[int, in
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """1 to 8 groups of 1 to 8 ranks, and a model that all of them divide."""
+    # One group and groups of one are among them: FSDP and DDP, the two ends that the formula must meet.
     groups, members = dice.choice([1, 2, 4, 8]), dice.choice([1, 2, 4, 8])
     world_size = groups * members
     return {"num_params": world_size * dice.randrange(100, 100_000), "world_size": world_size, "groups": groups}

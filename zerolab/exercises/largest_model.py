@@ -31,6 +31,7 @@ def largest_model(gigabytes: int, reserved_gib: int, bytes_a_parameter: int) -> 
 def draw(dice: random.Random) -> dict[str, Any]:
     """A device of 8 to 192 GB, now and then with more reserved than there is."""
     gigabytes = dice.choice([8, 16, 24, 40, 48, 80, 141, 192])
+    # Where nothing is left, a subtraction that goes below zero must not become a number of parameters.
     reserved = dice.randrange(1, 20) if dice.random() < 0.85 else gigabytes + 1
     return {"gigabytes": gigabytes, "reserved_gib": reserved, "bytes_a_parameter": dice.choice([6, 12, 16, 18, 20])}
 
@@ -39,6 +40,7 @@ solution = largest_model
 hole = "count the parameters that fit"
 given = ""
 look_for = "Each row is one device. An A100 of 80 GB with Adam's 16 bytes ends below five billion parameters."
+# No tolerance: "one parameter more must not fit" is about a single parameter.
 targets = FunctionTargets(draw=draw, tolerance=0.0, tries=16)
 hints = (
     "Turn both sizes into bytes first: `10**9` for a GB, `2**30` for a GiB.",

@@ -39,6 +39,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
     activations = dice.randrange(10**9, 10**10)
     whole = dice.choice([16, 8, 4, 0])
     state = whole * num_params + (16 - whole) * num_params // gpus
+    # A card made for one stage, exactly full, a little larger or a little smaller: the boundary is what is tested.
     memory = activations + int(state * dice.choice([1, 1.05, 0.98]))
     return {"num_params": num_params, "gpus": gpus, "memory": memory, "activations": activations}
 

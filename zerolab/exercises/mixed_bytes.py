@@ -29,6 +29,7 @@ def mixed_bytes(stage: str, num_params: int, world_size: int) -> int:
     shard = num_params // world_size
     parameters = 2 * (shard if stage == "zero3" else num_params)
     gradients = 2 * (shard if stage in ("zero2", "zero3") else num_params)
+    # Only what a rank updates needs an fp32 gradient; under DDP that is everything.
     owned = num_params if stage == "ddp" else shard
     return parameters + gradients + 12 * owned + 4 * owned
 

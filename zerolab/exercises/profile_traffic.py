@@ -27,6 +27,7 @@ def elements_sent(profile: list[tuple[str, int, int]], world_size: int) -> int:
     """The larger side is the whole buffer; what an op costs is passes of it."""
     sent = 0
     for op, elements_in, elements_out in profile:
+        # The op decides which side is whole, and the whole side is always the larger: no case distinction needed.
         whole = max(elements_in, elements_out)
         passes = 2 if op == "all_reduce" else 1
         sent += passes * whole * (world_size - 1) // world_size

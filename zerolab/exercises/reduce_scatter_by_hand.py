@@ -48,6 +48,7 @@ def my_reduce_scatter(flat: torch.Tensor, rank: int, world_size: int) -> torch.T
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     """One flat for each rank, its number and how many there are."""
+    # Large enough that a second copy of the flat shows above the small change.
     part = dice.randrange(4000, 6000)
     numbers = np.random.default_rng(dice.randrange(2**31))
     flats = [numbers.standard_normal(part * world_size).astype(np.float32) for _ in range(world_size)]

@@ -41,6 +41,7 @@ def ring_all_gather(flat: torch.Tensor, rank: int, world_size: int) -> None:
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     for turn in range(world_size - 1):
         coming = (rank - turn - 1) % world_size
+        # Both are started before either is waited for: else all ranks would wait for a message that none has sent.
         receive = dist.irecv(parts[coming], src=left)
         send = dist.isend(parts[(rank - turn) % world_size], dst=right)
         receive.wait()
@@ -53,6 +54,7 @@ def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     numbers = np.random.default_rng(dice.randrange(2**31))
     arguments = []
     for rank in range(world_size):
+        # Zeros elsewhere, so that a part that never came is seen in the value, on every rank.
         flat = np.zeros(part * world_size, dtype=np.float32)
         flat[rank * part : (rank + 1) * part] = numbers.standard_normal(part)
         arguments.append((flat, rank, world_size))

@@ -35,6 +35,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
     """A kilobyte to a gigabyte on 1 to 64 ranks, links from Ethernet to NVLink."""
     return {
         "op": dice.choice(["reduce_scatter", "all_gather", "all_reduce"]),
+        # From where latency is all of the time to where it is none, so that neither term can be left out.
         "nbytes": int(10 ** dice.uniform(3, 9)),
         "ranks": dice.choice([1, 2, 4, 8, 64]),
         "latency": dice.choice([1, 5, 20, 50]) / 1e6,

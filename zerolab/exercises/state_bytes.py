@@ -31,6 +31,7 @@ def state_bytes(num_params: int, moments: int, precision: str) -> int:
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """A model of a thousand to a trillion parameters, one of three optimizers, one of two precisions."""
+    # Up to a trillion, where a float would lose bytes and an int does not.
     num_params = int(10 ** dice.uniform(3, 12))
     return {"num_params": num_params, "moments": dice.randrange(3), "precision": dice.choice(["fp32", "mixed"])}
 

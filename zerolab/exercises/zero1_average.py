@@ -38,6 +38,7 @@ def zero1(
     world_size: int,
 ) -> torch.optim.Optimizer:
     """Trains as long as there are gradients; this rank updates its own part only."""
+    # A view, not a copy: the update lands in `parameters` itself, and all_gather finds it in its place.
     mine = parameters.chunk(world_size)[rank]
     optimizer = optimizer_cls([mine])
     for gradient in gradients:

@@ -44,6 +44,7 @@ def zero2(
     for backward in backwards:
         for number, gradient in backward:
             reduce_scatter(gradient).wait()
+            # A new tensor, because a view would keep all of `gradient` in memory; without `del` the loop keeps it, too.
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()

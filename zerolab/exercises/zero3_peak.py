@@ -28,6 +28,7 @@ def zero3_peak(units: list[int], world_size: int, prefetch: int) -> int:
     """All shards, and the largest sum of neighbours that are whole at a time."""
     shards = [-(-numel // world_size) for numel in units]
     whole = [shard * world_size for shard in shards]
+    # Windows, and not the largest units: only neighbours are whole at the same time.
     windows = [sum(whole[first : first + 1 + prefetch]) for first in range(len(whole))]
     return 4 * (sum(shards) + max(windows))
 

@@ -31,6 +31,7 @@ def schedule(units: int, prefetch: int) -> list[str]:
     """The same walk twice: over the units, and back."""
     actions = []
     for order in (range(units), range(units - 1, -1, -1)):
+        # What lies within reach at the beginning; from then on each use brings one more into reach.
         actions += [f"start {unit}" for unit in order[:prefetch]]
         for place, unit in enumerate(order):
             actions += [f"start {ahead}" for ahead in order[place + prefetch : place + prefetch + 1]]

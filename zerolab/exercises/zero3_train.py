@@ -44,6 +44,7 @@ def zero3(
     world_size: int,
 ) -> torch.optim.Optimizer:
     """Trains as long as there are batches; a unit is whole only while it is used."""
+    # Clones: the flats are about to lose their memory, and a view would lose it with them.
     mine = [unit.parameters.chunk(world_size)[rank].clone() for unit in units]
     for unit in units:
         unit.release()
@@ -51,6 +52,7 @@ def zero3(
 
     def gather(number: int) -> None:
         units[number].allocate()
+        # Fresh memory has nothing of this rank in it, and all_gather sends what stands at this rank's place.
         units[number].parameters.chunk(world_size)[rank].copy_(mine[number])
         all_gather(units[number].parameters).wait()
 

@@ -37,6 +37,7 @@ class Attempt:
     @property
     def ran(self) -> bool:
         """Whether ranks were started."""
+        # A seed is drawn only when something is about to run.
         return self.seed is not None
 
     def __str__(self) -> str:
@@ -54,6 +55,7 @@ class Attempt:
 
     def play(self) -> Any:
         """The player over what ran, or a table of what a plain function gave; a line of text if nothing ran."""
+        # After a rank was killed there may be verdicts and no recording: text, so that the cell still works.
         if self.recording is None:
             print(NOTHING_RAN)
             return None

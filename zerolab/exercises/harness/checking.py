@@ -104,6 +104,7 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
             with Cluster(world_size=world_size, device="cpu", timeout=HANG_SECONDS) as cluster:
                 for run in exercise.targets.runs(exercise, world_size, seed, ANSWER_SECONDS):
                     recording = cluster.record(run.trial, answer, *run.arguments)
+                    # Kept run by run: if the next one kills a rank, what was right before is still told.
                     verdicts += run.verdicts(recording, world_size if on_ranks else None)
                     attempt = Attempt(exercise.id, tuple(verdicts), (), recording, seed, run.picture)
                     if not verdicts[-1].right:

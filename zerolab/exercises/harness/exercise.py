@@ -163,6 +163,7 @@ class Exercise:
         """The function in a text, as if a cell had defined it below the lines that the exercise gives."""
         namespace: dict[str, Any] = {"__name__": "__main__"}
         text = f"from zerolab.exercises import hole\n{self.given}\n{source}"
+        # Annotations of the package's source name types that a cell has not imported.
         unevaluated = __future__.annotations.compiler_flag  # a cell of the notebook has no annotations
         exec(compile(text, f"<{self.id}>", "exec", flags=unevaluated), namespace)  # noqa: S102  the package's own text
         function: Callable[..., Any] = namespace[self.name]

@@ -22,6 +22,7 @@ def in_words(error: RankError, name: str) -> str:
         return (
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
+    # The other ranks then wait in a collective, but they are not the cause.
     if error.exception == "OutOfTime":
         limit = _first_words(error).partition("OutOfTime: ")[2]
         what = f"`{name}` did not finish in {limit} on rank {error.rank}. Does a loop never end? It was stopped here:"

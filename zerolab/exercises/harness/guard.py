@@ -98,6 +98,7 @@ def _refuse(what: str, remedy: str) -> Callable[..., Any]:
 
 def _unless_finished(init: Callable[..., None]) -> Callable[..., None]:
     def checked(engine: Any, *args: Any, **keywords: Any) -> None:
+        # A class of one's own that derives from a finished stage would inherit the answer.
         for base in type(engine).__mro__:
             if base.__module__.startswith(FORBIDDEN_MODULES):
                 raise NotAllowedHere(f"{base.__name__} is a finished answer: {WRITE}")
@@ -116,6 +117,7 @@ def _watched_import(own_globals: dict[str, Any]) -> Callable[..., Any]:
         fromlist: Any = (),
         level: int = 0,
     ) -> Any:
+        # Only the learner's own imports; torch and zerolab go on importing what they need.
         if globals is own_globals:
             asked = [name, *(f"{name}.{item}" for item in fromlist or ())]
             for module in (path for path in asked if path.startswith(FORBIDDEN_MODULES)):

@@ -4,6 +4,7 @@ import html
 
 from zerolab.exercises.harness.exercise import load
 
+# How many hints each exercise has given in this kernel; a fresh kernel begins at the first.
 _given: dict[str, int] = {}
 
 
@@ -34,6 +35,7 @@ def solution(exercise_id: str) -> None:
     except ImportError:
         print(source)
         return
+    # IPython can be installed and not be running: then there is nothing that could fold.
     if get_ipython() is None:
         print(source)
     else:

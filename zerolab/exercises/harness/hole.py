@@ -33,6 +33,7 @@ def _holes_in(code: CodeType) -> Iterator[str]:
         elif reached and instruction.opname == "LOAD_CONST":  # the argument is loaded right after the function
             yield str(instruction.argval)
             reached = False
+    # Functions inside the function have holes of their own.
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _holes_in(constant)

@@ -55,6 +55,7 @@ class RankTargets(Targets):
         arguments = self.draw(random.Random(f"{seed} {world_size}"), world_size)
 
         def judge(recording: "Recording") -> Iterator[Judgement]:
+            # First, because a result that nobody waited for is right or wrong by luck.
             yield "waits", _first(judge_waits(rank) for rank in recording.ranks)
             yield "value", self._judge_value(exercise, arguments, recording.results or [])
             yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)
@@ -79,6 +80,7 @@ class RankTargets(Targets):
             return f"`{exercise.name}` returned nothing on rank {rank}; it should return {describe(right[rank])}."
         why = f"rank {rank} got {describe(given[rank])}; right is {describe(right[rank])}"
         for wrong in exercise.wrong:
+            # Wrong answers on ranks are not run here; they say in closed form what they would give.
             if wrong.gives is not None:
                 mistaken = [plain(wrong.gives(arguments, rank)) for rank in ranks]
                 if same(given, mistaken, self.tolerance):

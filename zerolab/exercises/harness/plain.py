@@ -8,6 +8,7 @@ import torch
 
 def plain(value: Any) -> Any:
     """The same value in numbers, text, lists, dicts and numpy arrays; anything else as its type's name."""
+    # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", torch.float64 if value.is_floating_point() else None).numpy().copy()
     if isinstance(value, np.generic):
@@ -18,6 +19,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
+    # Never the value itself: whatever a learner returns has to cross from a process to this one.
     return f"<{type(value).__name__}>"
 
 
@@ -31,6 +33,7 @@ def same(one: Any, other: Any, tolerance: float) -> bool:
         return one.shape == other.shape and bool((np.abs(one - other) <= tolerance * np.maximum(1, abs(other))).all())
     if _is_number(one) and _is_number(other):
         return bool(abs(one - other) <= tolerance * max(1, abs(other)))
+    # True is no 1 here: a function that says yes has not counted.
     return type(one) is type(other) and not isinstance(one, np.ndarray) and bool(one == other)
 
 

@@ -46,10 +46,12 @@ def run_reference(plan: Plan, world_size: int) -> Reference:
         return laid_out(dict(zip(parameters, gradients, strict=True)))
 
     reference = Reference(layouts, laid_out(parameters), [], [], [], [])
+    # SGD, because Adam divides by the size of the gradient, and a sum in place of a mean would not show.
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     for step in range(STEPS):
         reference.local.append([gradient(step, rank) for rank in range(world_size)])
         reference.rows.append([plan.rows_of(step, rank) for rank in range(world_size)])
+        # The first step of a fresh optimizer has no momentum yet: that is what "made anew in each turn" looks like.
         reference.forgetful.append(laid_out(parameters) - LEARNING_RATE * reference.mean(step))
         _set_gradients(layouts, parameters, reference.mean(step))
         optimizer.step()

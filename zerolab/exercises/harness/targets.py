@@ -33,6 +33,7 @@ class Run:
 
     def verdicts(self, recording: "Recording", world_size: int | None) -> Iterator[Verdict]:
         """The verdicts on the run, up to the first miss."""
+        # One by one: a generator judges the next target only if this one was reached.
         for target, why in self.judge(recording):
             yield Verdict(target, world_size, why)
             if why:

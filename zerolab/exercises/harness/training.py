@@ -68,6 +68,7 @@ class TrainingTargets(Targets):
         yield "waits", next(filter(None, map(memory.judge_waits, recording.ranks)), "")
         noted: list[Noted] = recording.results or []
         reference = run_reference(plan, recording.world_size)
+        # Only where the parameters are shards may the optimizer update memory that is not the flats' own.
         copies = self.shape == "engine" or "parameters" in self.shards
         value, weights = values.judge_training(noted, reference, self.value, self.weights, copies=copies)
         yield "value", value

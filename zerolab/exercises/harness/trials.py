@@ -84,6 +84,7 @@ def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any
         output_gradient = loss_gradient(inputs)
         for number in reversed(passed):
             output_gradient, gradient = ground.flats[number].backward(output_gradient)
+            # A generator keeps alive what it has a name for while the answer runs: the gradient could not be freed.
             handed = [gradient]
             del gradient  # only the answer has it from here on
             yield number, handed.pop()
@@ -136,6 +137,7 @@ def _batch(ground: Ground, step: int) -> tuple[torch.Tensor, LossGradient]:
     inputs, targets = ground.plan.batch(step, ground.rank)
 
     def loss_gradient(outputs: torch.Tensor) -> torch.Tensor:
+        # Written out, because the answer, and not autograd, carries the gradient from unit to unit.
         return (outputs - targets) * (2 / outputs.numel())  # of the mean squared error
 
     return inputs, loss_gradient

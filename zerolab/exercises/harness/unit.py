@@ -70,6 +70,7 @@ class Unit:
         if self._outputs is None or self._inputs is None:
             raise RuntimeError(f"backward of unit {self.layout.name} without a forward before it")
         gradient = self.begin_gradient()
+        # Autograd within one unit only; between units the answer hands the gradients on.
         self._outputs.backward(output_gradient)
         input_gradient = self._inputs.grad
         if input_gradient is None:

@@ -96,6 +96,7 @@ def judge_training(
 def _judge_update(everything: list[Given], turn: Turn, tolerance: float, *, copies: bool) -> str:
     """What is wrong with what an optimizer was given in one turn, out of everything that it was given."""
     given = [entry for entry in everything if entry.step == turn.step + 1]
+    # Looking at all steps tells a loop that collects its gradients from one that never updates.
     if not given and any(entry.step > turn.step + 1 for entry in everything):
         return (
             "the optimizer made no update before it took the next gradient: each is to be used, and then the next one "
@@ -129,6 +130,7 @@ def _judge_gradient(entry: Given, turn: Turn, part: Part, tolerance: float) -> s
     for meaning, mistaken in _mistakes(turn):
         if _close(gradient, mistaken[span], tolerance):
             return f"got {meaning}."
+    # The right numbers for the wrong rank: an index that is off shows as another part's mean.
     for other in range(turn.world_size):
         if _close(gradient, mean[part.of(other)], tolerance):
             return f"got the mean gradient of part {other}, for the parameters of part {turn.rank}."
@@ -199,6 +201,7 @@ def _judge_weights(pieces: list[tuple[int, Array]], turn: Turn, tolerance: float
             continue
         (part,) = [part for part in turn.units if part.has(start)]
         why = f"{part.prefix}the parameters differ from DDP's by up to {np.abs(mine - wanted).max():.2g}"
+        # What this rank owns may be new while the rest is old: then the gather is missing, and not the update.
         others = np.ones(len(mine), dtype=bool)
         others[max(part.own.start - start, 0) : max(part.own.stop - start, 0)] = False
         if _close(mine, before, tolerance):
@@ -207,6 +210,7 @@ def _judge_weights(pieces: list[tuple[int, Array]], turn: Turn, tolerance: float
             return f"{why}; part {turn.rank} is new, the other parts are as old as before the update."
         if _close(mine, before + (wanted - before) / turn.world_size, tolerance):
             return f"{why}; they are the mean of one new copy and of old ones. Bring the owner's part, as it is."
+        # Checked last, since in the first turn it is what is right.
         if _close(mine, turn.reference.forgetful[turn.step][span], tolerance):
             return f"{why}; the optimizer had forgotten the turns before. Make it once, before the loop."
         return f"{why}."

@@ -23,6 +23,7 @@ class Verdict:
 def report(verdicts: list[Verdict]) -> list[str]:
     """The verdicts as lines of text: a line for each number of ranks, and a sentence below for what is wrong."""
     lines = []
+    # In the order in which they were tried: the miss stands last, next to its reason.
     for world_size in dict.fromkeys(verdict.world_size for verdict in verdicts):
         here = [verdict for verdict in verdicts if verdict.world_size == world_size]
         marks = ", ".join(f"{verdict.target} {'right' if verdict.right else 'WRONG'}" for verdict in here)
