@@ -46,6 +46,7 @@ class Architecture:
         """Parameters of one block, the unit that travels together."""
         if self.kind == "gpt":  # attention 4 d² + 4 d, MLP 8 d² + 5 d, two norms of 2 d
             return 12 * self.width**2 + 13 * self.width
+        # Queries and the output are square; keys and values have fewer heads where several heads of queries share one.
         keys_values = 2 * self.width * (self.width // self.heads) * self.kv_heads
         return 2 * self.width**2 + keys_values + 3 * self.width * self.hidden + 2 * self.width
 
@@ -53,7 +54,9 @@ class Architecture:
     def root_params(self) -> int:
         """Parameters of the root unit: embeddings, the last norm, the output, the filler."""
         if self.kind == "gpt":
+            # The output is the embedding once more and counts once; positions are learned, a row each.
             return (self.vocabulary + self.context + 2) * self.width + self.filler
+        # Rotary positions have no parameters, and the output is a matrix of its own.
         return (2 * self.vocabulary + 1) * self.width + self.filler
 
 
@@ -81,6 +84,7 @@ def _gpt2(name: str, width: int, depth: int) -> Architecture:
 
 def _round(name: str, num_params: int, width: int, depth: int) -> Architecture:
     """GPT-2's structure with exactly `num_params` parameters."""
+    # Built twice: what is missing to the round number is known only once the rest has been counted.
     bare = Architecture(name, "gpt", width, width // 128, depth, 2048, 50257, _ROUND)
     return Architecture(
         name, "gpt", width, width // 128, depth, 2048, 50257, _ROUND, filler=num_params - bare.num_params
@@ -90,6 +94,7 @@ def _round(name: str, num_params: int, width: int, depth: int) -> Architecture:
 def _llama(
     name: str, width: int, depth: int, hidden: int, *, kv_heads: int = 0, context: int = 2048, source: str = _LLAMA
 ) -> Architecture:
+    # Heads of 128 in all of them; fewer of keys and values in the 70B alone.
     heads = width // 128
     return Architecture(name, "llama", width, heads, depth, context, 32000, source, hidden, kv_heads or heads)
 
@@ -132,6 +137,7 @@ class Link:
     source: str
 
     def __post_init__(self) -> None:
+        # Here and not where it is used, so that a link of one's own is refused where it is made.
         if not 0 < self.bytes_per_second < float("inf"):
             raise ValueError(
                 f"the bandwidth of {self.name} is {self.bytes_per_second!r} bytes a second: it must be above 0 "
@@ -184,6 +190,7 @@ class Gpu:
 
 def _gpu(name: str, memory: float, flops: tuple[float, float], bandwidth: float, *, link: str, source: str) -> Gpu:
     """GB, TFLOP/s (bf16, fp32) and GB/s as printed in the datasheet."""
+    # Where a datasheet prints the sparse rate only, the dense one is half of it, and the source says so.
     bf16, fp32 = flops
     return Gpu(name, memory * GB, {"bf16": bf16 * TERA, "fp32": fp32 * TERA}, bandwidth * GB, link, source)
 
@@ -191,6 +198,7 @@ def _gpu(name: str, memory: float, flops: tuple[float, float], bandwidth: float,
 GPUS = {
     gpu.name: gpu
     for gpu in (
+        # In the order of their years: 2017, 2020, 2020, 2022, 2023, 2024.
         _gpu("v100", 32, (125, 15.7), 900, link="nvlink2", source="NVIDIA V100 datasheet, SXM2 32 GB"),
         _gpu("a100-40gb", 40, (312, 19.5), 1555, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 40 GB"),
         _gpu("a100", 80, (312, 19.5), 2039, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 80 GB"),
@@ -232,6 +240,7 @@ def link(name: str) -> Link:
 def _find(entries: dict[str, Entry], name: str, what: str) -> Entry:
     if name in entries:
         return entries[name]
+    # `llama_7B`, `Llama 7B` and `llama-7b` are one name to who types them, so they are told as near.
     wanted = re.sub(r"[\s_]+", "-", str(name).lower())
     near = get_close_matches(wanted, entries, n=3, cutoff=0.4) or list(entries)
     raise ValueError(f"the catalog has no {what} {name!r}; the nearest: {', '.join(near)}")

@@ -37,6 +37,7 @@ def check(stage: str, world_size: int, precision: str) -> None:
         ValueError: an odd number of ranks for hsdp, or bf16 where a system keeps no fp32 masters.
         ImportError: DeepSpeed is asked for and not installed.
     """
+    # Said before ranks start: on them it would be an error of a device mesh, one from each rank.
     if stage == "hsdp" and world_size % 2:
         raise ValueError(f"hsdp needs two halves of equal size, and {world_size} ranks have none: take an even N")
     if precision == "bf16" and stage in WITHOUT_MASTERS:
@@ -61,7 +62,9 @@ def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) 
     Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
     """
     shards = _shards(stage, world_size)
+    # Within a half it is what the form says; between the halves a rank all-reduces only the shard that it owns.
     within = theory.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
+    # Two halves, whatever N is: that is how `engines/fsdp2.py` lays its mesh.
     return within + (theory.traffic_bytes("ddp", num_params, 2, precision) // shards if stage == "hsdp" else 0)
 
 
@@ -75,6 +78,7 @@ def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     latest: dict[str, int] = {}
+    # A learner's own engine or a bare loop, of which nothing is known here.
     if engine is None:
         yield latest
         return
@@ -89,6 +93,7 @@ def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
             latest.clear()
             latest.update(shown(engine))
 
+    # Hooks of torch, not of a system: all of them call the module, and end in some torch optimizer.
     handles = engine.model.register_forward_pre_hook(before_forward), register_optimizer_step_pre_hook(before_update)
     try:
         yield latest
@@ -111,10 +116,12 @@ def shown(engine: Any) -> dict[str, int]:
         key, (start, stop) = storage._cdata, holding.span  # noqa: SLF001  (storages have no public identity)
         storages[key] = holding.category, storage.nbytes(), holding.tensor.dim() == 0
         if stop > start:
+            # A set: a span may be shown through several views, and its bytes count once.
             covered.setdefault(key, set()).add((holding.unit, holding.span, holding.tensor.element_size()))
     sums: Counter[str] = Counter()
     for key, (category, nbytes, is_number) in storages.items():
         sums[category] += nbytes
+        # A step counter is no part of any formula, and some systems keep one a parameter where others keep one a flat.
         if is_number and category == "optimizer_state":
             sums["step_counters"] += nbytes
         else:
@@ -139,9 +146,11 @@ def terms(
     trained = sum(layout.numel for layout in layouts if not layout.frozen)
     formula = state_bytes(stage, num_params, world_size, precision)
     needed = state_bytes(stage, trained, world_size, precision) | {"parameters": formula["parameters"]}
+    # A Counter, because a system that has none of something says nothing of it.
     seen = Counter(showed)
     padding = {category: seen[f"padding of {category}"] for category in theory.STATE_CATEGORIES}
     counted = {category: seen[category] - padding[category] for category in theory.STATE_CATEGORIES}
+    # They have a term of their own, and one byte must not be in two.
     counted["optimizer_state"] -= seen["step_counters"]
     return {
         "padding": sum(padding.values()),
@@ -175,6 +184,7 @@ def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: 
     """
     if stage not in ("zero2", "zero3"):
         raise ValueError(f"DeepSpeed has no estimate for {stage!r}: choose zero2 or zero3")
+    # The four terms add up to DeepSpeed's own sum, so each of its numbers can be found in exactly one of them.
     sharded = stage == "zero3"
     # Each term in whole bytes; DeepSpeed rounds once, in the end, so sums differ by at most two bytes.
     return {

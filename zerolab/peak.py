@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TERMS", "Mark", "peak", "peaks"]
 
+# Written here once more, because `theory` imports this module and not the other way round.
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 PHASES = ("forward", "backward", "reduce", "step", "gather")
+# In the order in which `recording.explain` shows them: what a rank always has, then what comes and goes.
 TERMS = (
     "parameters",
     "gathered_units",
@@ -116,10 +118,12 @@ def peaks(
         ValueError: an unknown stage or precision, an option that the stage does not have, or a series of another
             model, precision or partition into units.
     """
+    # Both are gone through more than once: by the checks, and by the walk in each step.
     layouts, marks = list(flats), list(series)
     plan = Plan(
         stage,
         world_size,
+        # The walk knows only widths in bytes; what a precision means for them is said in `pieces.piece_of`.
         bf16=precision == "bf16",
         reduce_width=None if reduce_dtype is None else reduce_dtype.itemsize,
         overlap=overlap,
@@ -130,14 +134,19 @@ def peaks(
         batch_bytes=batch_bytes,
     )
     _check(plan, precision, layouts, marks)
+    # The engines learn the order of units while they run, and so does the walk: nothing is told in advance that an
+    # engine would have to find out.
     walk = Walk(plan, layouts, marks)
     walk.step()  # the first step only learns in which order the units come
     walk.step()
+    # A stage that never gathers has no phase of that name: nothing is shown rather than a zero.
     phases = {phase: walk.highest[phase] for phase in PHASES if phase in walk.highest}
     return {phase: _named(moment) for phase, (_, moment) in {"whole step": walk.peak, **phases}.items()}
 
 
 def _named(moment: Counter[str]) -> dict[str, int]:
+    # To a reader both are gradients as autograd left them. The walk keeps those apart whose own mark has not come yet,
+    # because each mark tells their bytes anew.
     found = moment + Counter(incoming_gradients=moment["arriving_gradients"])
     return {term: found[term] for term in TERMS if found[term]}
 
@@ -148,12 +157,14 @@ def _check(plan: Plan, precision: str, flats: list[FlatLayout], series: list[Mar
         raise ValueError(f"unknown stage {plan.stage!r}: the peak is predicted for {', '.join(STAGES)}")
     if precision not in ("fp32", "bf16"):
         raise ValueError(f"precision is {precision!r}: choose fp32 or bf16")
+    # Options of another stage would change nothing, and a prediction that ignores what it was asked misleads.
     if plan.stage != "zero3" and not (plan.release_after_forward and plan.prefetch == 1):
         raise ValueError(f"{plan.stage} has neither release_after_forward nor prefetch: only zero3 releases units")
     if plan.micro_batches < 1 or plan.prefetch < 0:
         raise ValueError(
             f"micro_batches is {plan.micro_batches} and prefetch {plan.prefetch}: take at least 1 and at least 0"
         )
+    # Padding depends on N, so the flats of another N would give bytes that are nearly right.
     if any(flat.world_size != plan.world_size for flat in flats):
         raise ValueError(f"the flats are not those of {plan.world_size} ranks: call partition(model, world_size) again")
     if not series:
@@ -162,6 +173,8 @@ def _check(plan: Plan, precision: str, flats: list[FlatLayout], series: list[Mar
 
 
 def _check_series(plan: Plan, flats: list[FlatLayout], series: list[Mark]) -> None:
+    # The series was measured on one model and the flats were made of another, perhaps. Unchecked, the walk would fail
+    # somewhere in its middle, far from the mistake.
     units = {flat.unit for flat in flats}
     slots: dict[str, Any] = {slot.name: (flat, slot) for flat in flats for slot in flat.slots}
     for mark in series:
@@ -174,6 +187,7 @@ def _check_series(plan: Plan, flats: list[FlatLayout], series: list[Mark]) -> No
         if mark.name not in slots:
             raise ValueError(f"the series has a gradient of {mark.name!r}, which lies in no flat: give both one model")
         flat, slot = slots[mark.name]
+        # Gradients tell in which precision the series was measured: no other mark has bytes of a known shape.
         nbytes = slot.shape.numel() * (2 if plan.bf16 else flat.dtype.itemsize)
         if mark.nbytes != nbytes:
             raise ValueError(

@@ -65,6 +65,7 @@ class Plan(Table):
         if self.fitting:
             lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
             return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
+        # The last stage divides the most, so what it lacks is what must be found.
         row = self[-1]
         return (
             f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of {self.memory / 1e9:g} GB on each GPU, "
@@ -131,6 +132,7 @@ def plan(
     Raises ValueError for an unknown name, a count below 1, a memory or bandwidth that is not positive, or a utilisation
     outside (0, 1].
     """
+    # `theory` hands this function on, so it can be imported only once it is asked for.
     from zerolab import theory
 
     shape, device = catalog.architecture(model), catalog.gpu(gpu)
@@ -144,6 +146,8 @@ def plan(
     every = {stage: bytes_by_part(stage, shape, gpus, precision, batch) for stage in theory.STAGES}
     rows: list[dict[str, Value]] = []
     for stage, parts in every.items():
+        # A sum of maxima, on purpose: a plan that promises too little memory is worse than one that promises too much.
+        # `theory.peak` has the real maximum, for who has the model at hand.
         need = sum(parts.values())
         # Two operations a parameter and token in forward (multiply, add), twice as many in backward.
         compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * utilisation)
@@ -158,9 +162,11 @@ def plan(
                 "needs GB": need / 1e9,
                 "missing GB": None if fits else (need - memory) / 1e9,
                 "compute_seconds": compute,
+                # Without latency, which `simulate` has: on hundreds of GPUs it is no longer little.
                 "communication_seconds": theory.traffic_bytes(stage, shape.num_params, gpus, precision) / bandwidth,
             }
         )
+    # The figures that a reader may have changed, so that two plans beside each other can be told apart.
     title = f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each"
     return Plan(rows, title, precision=precision, batch=batch, memory=memory, parts=every, utilisation=utilisation)
 
@@ -170,9 +176,11 @@ def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision:
     from zerolab import theory
 
     parts: dict[str, float] = dict(theory.state_bytes(stage, shape.num_params, gpus, precision))
+    # Buffers and activations have the type in which the model computes.
     word = theory.BYTES_PER_PARAMETER[precision]["parameters"]
     if precision == "bf16":
         parts["gradients"] += theory.FP32_BYTES * shape.num_params / (1 if stage == "ddp" else gpus)
+    # Embeddings and output are the root unit, in a small model the largest.
     parts["unit_buffers"] = word * max(shape.block_params, shape.root_params) * WHOLE_UNITS[stage]
     # 34 bytes in 16 bit are 17 numbers; activations are of the precision, and no stage divides them.
     parts["activations"] = 17 * word * shape.context * batch * shape.width * shape.depth
@@ -214,4 +222,5 @@ fully_shard(model, **options)
 
 def as_json(configuration: dict[str, Any]) -> str:
     """DeepSpeed's configuration as the text of its file."""
+    # Indented, because it is to be read before it is used.
     return json.dumps(configuration, indent=2)

@@ -18,6 +18,7 @@ class Filled(GPT):
 
     def __init__(self, *shape: int, filler: int) -> None:
         super().__init__(*shape)
+        # Never used in forward: its gradient counts as zero, as in DDP, and so all of its bytes are there.
         self.filler = nn.Parameter(torch.zeros(filler))
 
 
@@ -30,6 +31,7 @@ class GroupedAttention(nn.Module):
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
+        # Four matrices and not one for all three: keys and values are narrower where heads share them.
         self.queries = nn.Linear(width, width, bias=False)
         self.keys = nn.Linear(width, kv_heads * self.size, bias=False)
         self.values = nn.Linear(width, kv_heads * self.size, bias=False)
@@ -41,6 +43,7 @@ class GroupedAttention(nn.Module):
         queries = rotate(self.queries(x).view(rows, length, self.heads, self.size).transpose(1, 2))
         keys = rotate(self.keys(x).view(rows, length, self.kv_heads, self.size).transpose(1, 2))
         values = self.values(x).view(rows, length, self.kv_heads, self.size).transpose(1, 2)
+        # Copied for each head that shares them, as Llama's released code does (`repeat_kv`): they are activations.
         if self.kv_heads < self.heads:
             keys = keys.repeat_interleave(self.heads // self.kv_heads, dim=1)
             values = values.repeat_interleave(self.heads // self.kv_heads, dim=1)
@@ -91,15 +94,18 @@ class Llama(nn.Module):
 def rotate(x: torch.Tensor) -> torch.Tensor:
     """Rotary positions (arXiv 2104.09864, section 3.4.2): [rows, heads, length, size] -> the same shape."""
     half = x.shape[-1] // 2
+    # Made anew in each forward: small beside what it turns, where a buffer would be held all the time.
     exponents = torch.arange(half, device=x.device) / half
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] * ROTARY_BASE**-exponents
     cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    # Halves and not neighbours are turned, as in transformers; bytes and operations are the same.
     left, right = x[..., :half], x[..., half:]
     return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
 
 
 def build(architecture: Architecture) -> nn.Module:
     """The module of a published model, with torch's default weights: its shape is published, its values are not."""
+    # Without `device=` or `dtype=`: where and as what it is built is up to whoever opened a context around it.
     if architecture.kind == "llama":
         return Llama(architecture)
     shape = (architecture.width, architecture.heads, architecture.depth, architecture.context, architecture.vocabulary)

@@ -57,9 +57,12 @@ def state_bytes(stage: str, num_params: float, world_size: int, precision: str =
 
     Raises ValueError for an unknown stage or precision, and for counts below 1.
     """
+    # Whole numbers throughout: a float holds every integer only up to 2**53, about 9e15, and 16 bytes for each of a
+    # trillion parameters on 1,024 ranks are more than that.
     count = _checked(stage, num_params, world_size)
     sizes = _sizes(precision)
     return {
+        # Multiplied before it is divided: rounding a count of parameters down first would lose up to 12 bytes, not one.
         category: sizes[category] * count // (world_size if category in SHARDED[stage] else 1)
         for category in STATE_CATEGORIES
     }
@@ -98,18 +101,22 @@ def terms(
 
     Raises ValueError as `state_bytes` does.
     """
+    # An iterator may be given, and it is gone through several times.
     layouts = list(flats)
     trainable = [flat for flat in layouts if not flat.frozen]
     num_params = sum(flat.numel for flat in layouts)
     formula = state_bytes(stage, num_params, world_size, precision)
     needed = _formula_of_trainable(stage, layouts, world_size, precision)
     held = _bytes_in_flats(stage, layouts, precision)
+    # What the optimizer's tensors are as long as: ddp updates everything on every rank.
     updated = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * len(trainable),
         "fp32_gradient_shard": FP32_BYTES * updated if precision == "bf16" else 0,
+        # Both sums are closed forms and rounded down; what the rounding takes is part of `padding`.
         "frozen": sum(needed.values()) - sum(formula.values()),
+        # Left out where it cannot be, so that a table of a run without offload has no row of it.
         **({"offloaded_copy": FP32_BYTES * updated} if offload and precision == "fp32" else {}),
     }
 
@@ -120,6 +127,7 @@ def _formula_of_trainable(stage: str, flats: list[FlatLayout], world_size: int, 
     num_trained = sum(flat.numel for flat in flats if not flat.frozen)
     formula = state_bytes(stage, num_params, world_size, precision)
     trained = dict.fromkeys(STATE_CATEGORIES, 0)
+    # Frozen parameters still take their memory, so only the other two categories are of what is trained.
     if num_trained:  # a wholly frozen model is legal here: it holds parameters and nothing else
         trained = state_bytes(stage, num_trained, world_size, precision)
     return trained | {"parameters": formula["parameters"]}
@@ -147,6 +155,7 @@ def _checked(stage: str, num_params: float, world_size: int) -> int:
 
 
 def _is_count(value: float) -> bool:
+    # 7e9 is how people write seven billion, so a float that is a whole number is a count, too.
     return isinstance(value, (int, float)) and value >= 1 and value // 1 == value  # false for nan and inf too
 
 

@@ -27,10 +27,12 @@ class Walk:
         self.plan, self.series = plan, series
         pieces = [piece_of(flat, plan) for flat in flats]
         self.trainable = [piece for piece in pieces if not piece.layout.frozen]
+        # Marks speak of parameters and of units, so both lead to their flats.
         self.piece_of = {slot.name: piece for piece in pieces for slot in piece.layout.slots}
         self.units: dict[str, list[Piece]] = {}
         for piece in pieces:
             self.units.setdefault(piece.layout.unit, []).append(piece)
+        # What is held whatever happens; all else is added where it comes to be and subtracted where it goes.
         self.now = Counter(
             parameters=sum(piece.resident for piece in pieces),
             optimizer_state=sum(piece.state for piece in pieces),
@@ -50,6 +52,7 @@ class Walk:
     def step(self) -> None:
         """One training step: forward and backward of every micro-batch, then the update."""
         self.forget()
+        # All but the last lie inside `accumulate()`: a stage that keeps whole gradients reduces in the last alone.
         for number in range(self.plan.micro_batches):
             self.forward_and_backward(adds=number > 0, is_last=number == self.plan.micro_batches - 1)
         self.update()
@@ -62,6 +65,7 @@ class Walk:
     def look(self, **passing: int) -> None:
         """Notes this moment, with what only passes, if it is the highest so far."""
         total = sum(self.now.values()) + sum(passing.values())
+        # Of equal moments the first counts, as in the ledger, so that both have the same terms.
         before, _ = self.highest.get(self.phase, (-1, None))
         if total > before:
             moment = total, self.now + Counter(passing)
@@ -86,10 +90,12 @@ class Walk:
 
     def start_gather(self, piece: Piece) -> None:
         """Makes room and starts to fill it."""
+        # Fetched early and used later, or used twice in a forward: memory is taken once.
         if piece not in self.whole:
             self.whole.add(piece)
             self.now["gathered_units"] += piece.whole
             self.look()
+            # Other stages have their units whole from the start, so for them nothing is on its way.
             if self.plan.stage == "zero3":
                 self.arriving.add(piece)
                 with self.within("gather"):
@@ -117,6 +123,7 @@ class Walk:
     def release(self, unit: str) -> None:
         """Gives a unit's memory back."""
         for piece in self.units.get(unit, ()):
+            # Memory that a transport still writes into must not be given back, so even an unused unit is waited for.
             self.arrive(piece)
             if piece in self.whole:
                 self.whole.discard(piece)
@@ -124,6 +131,7 @@ class Walk:
 
     def release_if_done(self, unit: str) -> None:
         """Releases a unit that owes no gradient any more."""
+        # It is needed for each input whose gradient it still has to give, and for each weight whose own is open.
         if not self.owes[unit] > 0 and not any(piece.awaited for piece in self.units.get(unit, ())):
             self.release(unit)
 
@@ -134,13 +142,16 @@ class Walk:
         self.adds = adds and not self.plan.adds_up_in_shards
         self.now["activations"] = 0
         self.enter("forward")
+        # Each micro-batch is a pass of its own: what is expected next is told from the pass before, not from the step.
         self.forward_order.begin()
         self.backward_order.begin()
+        # Which gradients will come is known from the plain run; an engine knows it from what autograd can reach.
         for mark in self.series:
             if mark.kind == "grad":
                 self.piece_of[mark.name].awaited.add(mark.name)
         self.to_reduce = self.trainable[::-1] if is_last or self.plan.adds_up_in_shards else []
         for mark in self.series:
+            # First the highest since the mark before, beside what is held until now; only then does the engine act.
             self.compute(mark.highest, mark.highest_arriving)
             self.compute(mark.live, mark.live_arriving)
             getattr(self, f"on_{mark.kind}")(mark)
@@ -174,9 +185,12 @@ class Walk:
     def on_back(self, mark: Mark) -> None:
         """The gradient of its output has come."""
         pieces = self.units.get(mark.name, ())
+        # A unit that is whole already was kept for another use, or is used a second time: it asks for nothing ahead.
         if all(piece in self.whole and piece not in self.arriving for piece in pieces):
             return
         self.gather(mark.name)
+        # The next unit is not fetched at once, as in forward: until half of this one's gradients are there, a
+        # reduction is in flight whose memory comes free then.
         self.after_half[mark.name] = self.backward_order.use(mark.name)
         if not any(piece.awaited for piece in pieces):
             self.gather_ahead(self.after_half.pop(mark.name))
@@ -192,6 +206,7 @@ class Walk:
             piece.incoming += mark.nbytes
             self.lingers = mark.lingers
         self.look()
+        # Half of the flat's gradients are there: the reduction before ends and makes room for the unit that is next.
         if 2 * sum(self.numel(name) for name in piece.awaited) <= piece.layout.numel:
             self.finish()
             expected = self.after_half.pop(piece.layout.unit, [])
@@ -228,6 +243,7 @@ class Walk:
     def reduce_what_is_ready(self, arrived: Piece | None = None) -> None:
         """Starts the reductions whose turn it is; of `arrived` autograd still holds the last gradient."""
         while self.to_reduce and not self.to_reduce[0].awaited:
+            # The unit still has to give an input its gradient and stays whole: gradients would be laid out beside it.
             if self.plan.stage == "zero3" and self.owes[self.to_reduce[0].layout.unit] > 0:
                 return
             piece = self.to_reduce.pop(0)
@@ -236,6 +252,7 @@ class Walk:
     def start(self, piece: Piece, lingers: int = 0) -> None:
         """Lays a flat's gradients end to end, and starts to reduce them."""
         self.finish()
+        # For a moment the gradients exist twice: as autograd left them, and laid end to end. Often this is the peak.
         self.now["gradients"] += piece.gradient
         self.look()
         self.now["incoming_gradients"] -= piece.incoming - lingers
@@ -256,6 +273,7 @@ class Walk:
             return
         with self.within("reduce"):
             self.now["receive_buffers"] -= piece.received
+        # The N of `gradient / N` is two tensors for a moment, 12 bytes in fp32; without them no peak fits to the byte.
         if not self.plan.adds_up_in_shards:  # the mean is a part of the gradient
             self.look(numbers=piece.number)
             return
@@ -272,6 +290,7 @@ class Walk:
     def update(self) -> None:
         """AdamW on the CPU, one flat after the other, then what the stage sends to the others."""
         self.enter("step")
+        # All copies are made before the first flat is updated, so they add up.
         for piece in self.trainable:
             self.now["gradients"] += piece.copied
             self.look()
@@ -282,6 +301,7 @@ class Walk:
                 temporaries = before + 2 * piece.updated
                 self.look(update_temporaries=temporaries, numbers=FLOAT64 + piece.updated // self.owned(piece))
                 before = piece.updated
+        # `zero_grad` at the end of the step, so the next one begins with state alone.
         self.now["gradients"] = self.now["incoming_gradients"] = 0
         for piece in self.trainable:
             piece.incoming, piece.has_mean = 0, False

@@ -73,7 +73,9 @@ def wrong_numbers(evidence: Evidence, *numbers: int) -> Table:
 
 
 def _table(experiments: Mapping[int, Experiment], evidence: Evidence, numbers: tuple[int, ...], what: str) -> Table:
+    # Before anything runs: the experiments of the numbers before it may take a minute.
     for number in numbers:
         if number not in experiments:
             raise ValueError(f"there is no {what} {number!r}: choose of 1 to {len(experiments)}")
+    # As plain rows and not as facts, so that a notebook can filter and print them.
     return Table([{"#": number, **asdict(experiments[number](evidence))} for number in numbers or experiments])

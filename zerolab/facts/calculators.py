@@ -17,6 +17,7 @@ NEOX = 6.87e9
 def playbook_figure(_: Evidence) -> Fact:
     """Wrong number 1: the figure says K = 12 and draws K = 8."""
     said = 60
+    # The figure's 8 bytes are the two moments alone, which is what the optimizer has in fp32.
     k12 = theory.state_bytes("ddp", LLAMA3_8B, 1, "bf16")["optimizer_state"] / GIB
     k8 = theory.state_bytes("ddp", LLAMA3_8B, 1, "fp32")["optimizer_state"] / GIB
     return Fact(
@@ -30,6 +31,7 @@ def playbook_figure(_: Evidence) -> Fact:
 
 def deepspeed_documentation(_: Evidence) -> Fact:
     """Wrong number 2: the page prints what older code computed."""
+    # The older form, as the page has it: 4 bytes a parameter whole, and 16 divided.
     old = (4 + 16 / 8) * T5_3B / GIB
     now = sum(deepspeed_estimate("zero2", T5_3B, 8).values()) / GIB
     paper = sum(theory.state_bytes("zero2", T5_3B, 8, "bf16").values()) / GIB
@@ -61,6 +63,7 @@ def eleuther_calculator(_: Evidence) -> Fact:
 def mixed_zero1_notebook(evidence: Evidence) -> Fact:
     """Wrong number 4: 2 + 2 + 4 + 8/N, as if every rank needed the whole fp32 master."""
     sharded = gigabytes("zero1", 7e9, 8, "bf16")
+    # Parameters, gradients, the master that it leaves whole, and the moments: only these it divides.
     unsharded = (2 + 2 + 4 + 8 / 8) * 7e9 / 1e9
     recording = evidence.recording("zero1", precision="bf16")
     found = bytes_a_parameter(recording, "optimizer_state")
@@ -71,6 +74,7 @@ def mixed_zero1_notebook(evidence: Evidence) -> Fact:
         f"ranks the optimizer's state is {found:.0f} bytes a parameter, 12/N",
         verdict=verdict(
             "wrong: the master is sharded, too",
+            # Padding and step counters may differ, and nothing else: less than a thousand bytes in all.
             borne_out=unsharded == 63 and abs(found - 12 / recording.world_size) < 1000 / num_params(recording),
         ),
         how="theory.state_bytes, and zero1 recorded in bf16",

@@ -14,6 +14,7 @@ ODD = 71  # elements: no multiple of 2, 3 or 4
 
 def zero1_of_any_model(evidence: Evidence) -> Fact:
     """Claim 6: the shard is cut from padded parameters, the gradient from bare ones."""
+    # Only the last rank has padding; the slices of all others agree.
     *_, last = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD)
     even = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD + 1)
     gradient, shard, _ = last
@@ -32,6 +33,7 @@ def zero1_of_any_model(evidence: Evidence) -> Fact:
 
 def zero3_that_trains(evidence: Evidence) -> Fact:
     """Claim 7: the first layer's backward hook is called before its weight has got the gradient."""
+    # All ranks do the same, so one of them speaks for all.
     happened, went_through = evidence.answers(mistakes.release_in_the_modules_backward_hook)[0]
     return Fact(
         claim="the ZeRO-3 class that is published trains",
@@ -61,6 +63,7 @@ def ceiling_division(_: Evidence) -> Fact:
     spans = mistakes.ceiling_spans(9, 8)
     sizes = [max(stop - start, 0) for start, stop in spans]
     outside = sum(start > 9 for start, _ in spans)
+    # The same nine elements as an engine lays them out, beside what the rounding does.
     [flat] = partition(nn.Linear(9, 1, bias=False), 8)
     return Fact(
         claim="rounding the shard's size up gives every rank its part",
@@ -89,6 +92,7 @@ def an_import_that_fails(evidence: Evidence) -> Fact:
 def fsdp1_with_offload(evidence: Evidence) -> Fact:
     """Claim 11: it pins memory for an accelerator."""
     failure = evidence.answers(mistakes.offload_with_fsdp1)[0]
+    # Both outcomes bear the claim out, each on its kind of machine; the sentence says which one this was.
     place = "with" if torch.cuda.is_available() else "without"
     return Fact(
         claim="FSDP1 with CPUOffload runs where the memory of the GPU is short",
@@ -104,6 +108,7 @@ def a_loop_that_shards(evidence: Evidence) -> Fact:
     model = models.build(MODEL)
     whole = sum(parameter.numel() for parameter in model.parameters())
     piece = mistakes.keep_one_piece(model, evidence.world_size)
+    # Had the loop sharded anything, there would be less than before and not more.
     after = sum(parameter.numel() for parameter in model.parameters()) + piece.numel()
     return Fact(
         claim="the loop over the parameters that is published shards the model",
@@ -117,6 +122,7 @@ def a_loop_that_shards(evidence: Evidence) -> Fact:
 
 def fsdp1_snippet(evidence: Evidence) -> Fact:
     """Claim 19: a missing import, and a size that wraps single layers."""
+    # The line that fails is enough: what comes after it in the snippet is never reached.
     missing = mistakes.how_an_unknown_name_fails("functools.partial(int)")
     wrapped = evidence.answers(mistakes.wrapped_by_size, 10_000)[0]
     # "blocks.0" is a block, "blocks.0.mlp.0" a layer in it.

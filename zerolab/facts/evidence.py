@@ -36,6 +36,7 @@ class Fact:
 
 def verdict(words: str, *, borne_out: bool) -> str:
     """`words` if what was measured bears them out, so that no verdict outlives its measurement."""
+    # The words stand in the source, so they could go on being said when an engine or torch no longer bears them out.
     return words if borne_out else "not confirmed here"
 
 
@@ -64,6 +65,7 @@ class Evidence:
     def answers(self, question: Callable[..., Answer], *arguments: Any) -> list[Answer]:
         """What each rank answers to `question(*arguments)`."""
         key = (question.__module__, question.__qualname__, *map(repr, arguments))
+        # By its full name: two files may each have a question of the same name.
         return self._once(key, lambda: self.cluster.run(question, *arguments))
 
     def simulated(self, stage: str, world_size: int, model: str, **options: Any) -> dict[str, Any]:
@@ -91,6 +93,7 @@ def train(stage: str | type[Engine], micro_batches: int = 1, *, device: str = "c
     """
     engine_cls = ENGINES[stage] if isinstance(stage, str) else stage
     engine = engine_cls(models.build(MODEL).to(device), torch.optim.AdamW, lr=1e-3, **options)
+    # Of every rank the same number of batches in all runs, so that stages can be compared loss by loss.
     every = models.batches(MODEL, dist.get_world_size(), dist.get_rank(), STEPS * micro_batches)
     batches = ((inputs.to(device), targets.to(device)) for inputs, targets in every)
     losses = []
@@ -121,6 +124,7 @@ def passes(recording: Recording) -> float:
 
     To three decimals: where N does not divide a unit, its padding travels, too.
     """
+    # In units of what the formula says for one pass, in fp32: recordings of other precisions have no passes to count.
     sent: Any = recording.ranks[0].meta["logical_bytes"]
     one = theory.traffic_bytes("ddp", num_params(recording), recording.world_size) / 2
     return round(float(sent[-1] / one), 3)

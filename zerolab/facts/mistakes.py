@@ -34,6 +34,7 @@ def shard_of_padded_gradient_of_bare(numel: int) -> tuple[int, int, bool]:
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     layer = nn.Linear(numel, 1, bias=False)
+    # Every rank computes the whole gradient: what goes wrong is the cutting, and needs no exchange.
     layer(torch.ones(1, numel)).sum().backward()
     part = -(-numel // world_size)  # rounded up
     mine = slice(rank * part, (rank + 1) * part)
@@ -75,6 +76,7 @@ def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
         layer.weight.data = shard
         happened.append("release")
 
+    # The hooks of a module are all that the published class uses; the one on the weight only listens.
     layer.register_forward_pre_hook(gather)
     layer.register_forward_hook(release)
     layer.register_full_backward_pre_hook(gather)
@@ -116,6 +118,7 @@ def release_by_swapping_data(width: int = 64) -> dict[str, bool]:
 def ceiling_spans(numel: int, world_size: int) -> list[tuple[int, int]]:
     """The spans of a flat without padding, cut into pieces of the rounded-up size until there is nothing left."""
     part = -(-numel // world_size)
+    # The end is cut off at the last element and the beginning is not, so a span may begin after it has ended.
     return [(rank * part, min((rank + 1) * part, numel)) for rank in range(world_size)]
 
 
@@ -123,6 +126,7 @@ def keep_one_piece(model: nn.Module, world_size: int) -> torch.Tensor:
     """Goes through all parameters to shard them, but keeps one variable for all pieces and copies into it."""
     piece = torch.empty(0)
     for parameter in model.parameters():
+        # Each round forgets the piece of the one before, and a clone is memory on top of what it was cut from.
         piece = parameter.detach().flatten().chunk(world_size)[0].clone()
     return piece
 
@@ -193,6 +197,7 @@ def wrapped_by_size(smallest: int) -> list[str]:
 
     from zerolab import models
 
+    # The policy counts what is in no smaller wrapped module, so with a small number it wraps single layers.
     policy = partial(size_based_auto_wrap_policy, min_num_params=smallest)
     model = FullyShardedDataParallel(models.build("gpt-tiny"), auto_wrap_policy=policy, device_id=torch.device("cpu"))
     named = [(name, module) for name, module in model.named_modules() if isinstance(module, FullyShardedDataParallel)]

@@ -15,6 +15,7 @@ def gigabytes(stage: str, num_params: float, world_size: int, precision: str = "
 
 def seven_billion_under_ddp(evidence: Evidence) -> Fact:
     """Claim 1: the same 16 bytes a parameter in fp32 and in mixed precision, made up differently."""
+    # The claim is about bytes a parameter: a recording of a small model proves them, 7e9 is arithmetic from there.
     said = [gigabytes("ddp", 7e9, 1, precision) for precision in ("fp32", "bf16")]
     fp32, bf16 = evidence.recording("ddp"), evidence.recording("ddp", precision="bf16")
     parts = [
@@ -58,6 +59,7 @@ def sharded_seven_billion(evidence: Evidence) -> Fact:
 def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
     """Claim 3: 14 GB is an eighth of what it takes, and the activations come on top."""
     alone, eighth = gigabytes("zero3", 7e9, 1), gigabytes("zero3", 7e9, 8)
+    # The smallest batch there is, one row: it is the least that comes on top.
     peak = evidence.simulated("zero3", 8, "7b")["peak"]
     return Fact(
         claim="gathering parameters just in time lets a 7B model run on 14 GB",
@@ -72,7 +74,9 @@ def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
 def wasted_copies(evidence: Evidence) -> Fact:
     """Claim 12: 1 - 1/N of the optimizer's memory is copies; what sharding frees on a rank levels off."""
     ranks = evidence.world_size
+    # Spans tell copies better than bytes: two halves on two ranks are one copy, two wholes are two.
     ddp, zero1 = (copies(evidence.recording(stage), "optimizer_state") for stage in ("ddp", "zero1"))
+    # Two GPUs free half of it and a hundred all but a hundredth: the curve is flat long before.
     freed = [100 * (1 - 1 / size) for size in (2, 4, 8, 100)]
     state = [gigabytes("zero1", 7e9, size) for size in (1, 8, 100)]
     return Fact(
@@ -91,6 +95,7 @@ def wasted_copies(evidence: Evidence) -> Fact:
 
 def activations_stay(evidence: Evidence) -> Fact:
     """Claim 13: the activations at the end of forward are the same bytes in every stage."""
+    # To the byte, because all stages run the same model on the same batches.
     found = {stage: most(evidence.recording(stage), "activations") for stage in theory.STAGES}
     return Fact(
         claim="ZeRO does nothing for activations",
@@ -118,7 +123,9 @@ def never_the_whole_model(evidence: Evidence) -> Fact:
 
 def adam_of_100_billion(evidence: Evidence) -> Fact:
     """Claim 17: 12 bytes a parameter are the fp32 master and Adam's two moments; in fp32 it is 8."""
+    # A hundred billion by the closed form; that 12 is right is what the ranks are asked.
     said = theory.state_bytes("ddp", 100e9, 1, "bf16")["optimizer_state"] / GB
+    # On DDP, where nothing is divided, so that bytes a parameter are those of the formula.
     bf16 = bytes_a_parameter(evidence.recording("ddp", precision="bf16"), "optimizer_state")
     fp32 = bytes_a_parameter(evidence.recording("ddp"), "optimizer_state")
     return Fact(

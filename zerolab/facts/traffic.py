@@ -18,6 +18,7 @@ MICRO_BATCHES = 4
 def overhead_of_stages_1_and_2(evidence: Evidence) -> Fact:
     """Claim 4: three articles, three answers, because the code decides: two passes of the model or three."""
     ddp, zero1, zero2 = (passes(evidence.recording(stage)) for stage in ("ddp", "zero1", "zero2"))
+    # What the articles' code does: the all-reduce brings each rank all gradients, of which it needs its Nth.
     wasteful = passes(evidence.recording(AllReduceZero1))
     return Fact(
         claim="ZeRO-1 and 2 send no more than DDP; or some more; or ZeRO-2 less than ZeRO-1",
@@ -43,6 +44,7 @@ def overhead_of_stage_3(evidence: Evidence) -> Fact:
 
 def accumulation(evidence: Evidence) -> Fact:
     """Claim 14: stage 2 has nowhere to add up whole gradients, so each micro-batch is reduced."""
+    # Four reductions and one gather make five passes; stage 1 still reduces once.
     zero1, zero2 = (passes(evidence.recording(stage, micro_batches=MICRO_BATCHES)) for stage in ("zero1", "zero2"))
     return Fact(
         claim="ZeRO-2 is always better than ZeRO-1: less memory at the same cost",
@@ -86,6 +88,7 @@ def _price(evidence: Evidence, model: str, network: str) -> float:
 
 def _simulated(evidence: Evidence, stage: str, model: str, network: str) -> dict[str, Any]:
     """Eight H100 in one node, or each in its own where the network is no NVLink."""
+    # NVLink joins the GPUs of a node; for any other network to matter each must be in a node of its own.
     place = {} if network == NETWORKS[0] else {"gpus_per_node": 1, "network": network}
     return evidence.simulated(stage, 8, model, precision="bf16", rows=ROWS, length=LENGTH, **place)
 
@@ -96,6 +99,7 @@ def broadcasts(evidence: Evidence) -> Fact:
     gathers = [collective for collective in recording.collectives if _is_gather(collective, recording)]
     ops = sorted({op for collective in gathers for op in collective.ops})
     sent = {rank: sum(each.events[rank].logical_bytes for each in gathers) for rank in range(recording.world_size)}
+    # A broadcast would be sent by one rank alone, and whole; here each sends (N-1)/N of what it helps to gather.
     share = sent[0] / (4 * sum(each.events[0].numel for each in gathers))
     all_alike = len(set(sent.values())) == 1
     return Fact(
@@ -119,12 +123,14 @@ def _is_gather(collective: Collective, recording: Recording) -> bool:
 def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
     """Claim 21: all ranks do all of the data-parallel step; but they do wait."""
     recording, ddp = evidence.recording("zero3"), evidence.recording("ddp")
+    # If ZeRO were another kind of parallelism, it would compute something else, or elsewhere: losses and units tell.
     apart = max(
         abs(one - other)
         for mine, theirs in zip(recording.results or [], ddp.results or [], strict=True)
         for one, other in zip(mine, theirs, strict=True)
     )
     used = [_units_used(recording, rank) for rank in range(recording.world_size)]
+    # Data-parallel means that each rank runs the whole model, if on other rows.
     whole = [{unit.name for unit in recording.units}] * recording.world_size
     waits = [sum(event.kind == "wait" for event in rank.events) > 0 for rank in recording.ranks]
     return Fact(
@@ -142,6 +148,7 @@ def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
 
 def _units_used(recording: Recording, rank: int) -> set[str | None]:
     """The units that a rank ran both forward and backward."""
+    # From events, not from the model: what counts is what this rank did.
     ran = {(event.op, event.unit) for event in recording.rank(rank).events if event.kind == "module"}
     return {unit for op, unit in ran if op == "forward" and ("backward", unit) in ran}
 

@@ -78,6 +78,7 @@ class Hardware:
         slowest = min(link.bytes_per_second, within * self.network.bytes_per_second)
         # Each of the N - 1 steps of the ring waits for its slowest hop; M - 1 of them are counted between nodes.
         latency = (ranks - nodes) * link.latency_seconds + (nodes - 1) * self.network.latency_seconds
+        # A pass leaves a node once and enters it once, so all of its cards together carry one ring.
         ring = latency + (ranks - 1) / ranks * nbytes / slowest
         by_level = ring_seconds(self.network, nbytes / within, nodes) + ring_seconds(link, nbytes, within)
         return PASSES.get(op, 1) * min(ring, by_level)
@@ -115,6 +116,7 @@ class Clock:
 
     def communicate(self, seconds: float) -> None:
         """A collective is started: it runs when those before it are done, and not before now."""
+        # It is the order of starting that counts, on every rank the same, or NCCL's collectives would never meet.
         self.communicated = max(self.communicated, self.computed) + seconds
 
     def wait(self, until: float) -> None:

@@ -222,6 +222,7 @@ def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
     """The event as `rank` would have it. Not by `dataclasses.replace`, which takes three times as long."""
     values = list(_values_of(event))
     values[_RANK] = rank
+    # Only what is exactly rank 0's shard moves; whole units and activations are alike everywhere.
     shard = shards.get(event.unit or "")
     if shard and event.spans == ((0, shard),):  # with one rank there is nobody to derive
         values[_SPANS] = ((rank * shard, (rank + 1) * shard),)
@@ -235,6 +236,7 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dic
     stage, world_size = str(recording.meta["stage"]), recording.world_size
     num_params = sum(layout.numel for layout in layouts)
     terms = theory.terms(stage, layouts, world_size, precision)
+    # Shards are padded to the same length, so every rank holds and sends the same number of bytes.
     shared = {"state": meta["state"], "peak": meta["peak"], "terms": terms}
     return {
         "stage": stage,
