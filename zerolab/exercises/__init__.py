@@ -35,6 +35,7 @@ Kinds of targets, each judged by value on drawn inputs and from the recording (t
                      "units"     f(units, batches, optimizer_cls, rank, world_size): each `Unit` has `parameters` (its
                                  flat), forward, backward, release, allocate; each batch is (inputs, loss_gradient);
                                  ZeRO-3
+                     "sharded"   the same with `ShardedUnit`s, which are released, keep `mine` and have a gather()
                      "engine"    class Own(Engine), with own, reduce, keep, publish; or any class that is called as an
                                  engine and has `training_step`
 

@@ -2,8 +2,9 @@
 
 The cell below is what was examined: ZeRO-3, broken. Find what is missing, mend it, and take the `hole` away. A unit has
 
-* `unit.parameters`, its flat, of `world_size` equal parts, whole when the function begins;
-* `unit.release()`, which gives the flat's memory back, and `unit.allocate()`, which takes memory for it again;
+* `unit.mine`, this rank's part of its flat, which the optimizer updates;
+* `unit.gather()`, which makes the flat whole on every rank by one `all_gather`, and `unit.release()`, which gives the
+  whole flat's memory back. Each unit is released when the function begins;
 * `unit.forward(inputs)`, and `unit.backward(output_gradient)`, which gives the gradients of inputs and parameters. The
   flat must be whole in both.
 
@@ -20,43 +21,34 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from zerolab.engines.collectives import all_gather, reduce_scatter
+from zerolab.engines.collectives import reduce_scatter
 from zerolab.exercises import Suspect, TrainingTargets, Wrong
-from zerolab.exercises.harness.unit import Unit
+from zerolab.exercises.harness.unit import ShardedUnit
 from zerolab.recording.events import Event
 
 
 def zero3(
-    units: list[Unit],
+    units: list[ShardedUnit],
     batches: Iterator[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]],
     optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
     rank: int,
     world_size: int,
 ) -> torch.optim.Optimizer:
     """Releases a unit after each use, in forward, too."""
-    mine = [unit.parameters.chunk(world_size)[rank].clone() for unit in units]
-    for unit in units:
-        unit.release()
-    optimizer = optimizer_cls(mine)
-
-    def gather(unit: Unit, part: torch.Tensor) -> None:
-        unit.allocate()
-        unit.parameters.chunk(world_size)[rank].copy_(part)
-        all_gather(unit.parameters).wait()
-
+    optimizer = optimizer_cls([unit.mine for unit in units])
     for inputs, loss_gradient in batches:
         outputs = inputs
-        for unit, part in zip(units, mine, strict=True):
-            gather(unit, part)
+        for unit in units:
+            unit.gather()
             outputs = unit.forward(outputs)
             unit.release()
         output_gradient = loss_gradient(outputs)
-        for unit, part in reversed(list(zip(units, mine, strict=True))):
-            gather(unit, part)
+        for unit in reversed(units):
+            unit.gather()
             output_gradient, gradient = unit.backward(output_gradient)
             unit.release()
             reduce_scatter(gradient).wait()
-            part.grad = gradient.chunk(world_size)[rank] / world_size
+            unit.mine.grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
     return optimizer
@@ -69,13 +61,13 @@ def telling(event: Event) -> bool:
 
 solution = zero3
 hole = "mend what follows, then delete this line"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+given = "from zerolab.engines.collectives import all_reduce, reduce_scatter"
 look_for = (
     "When it passes, the parameters in the picture are a wave: one unit is whole, then the next one, there and back."
 )
 targets = TrainingTargets(
     stage="zero3",
-    shape="units",
+    shape="sharded",
     returns="the optimizer",
     shards=("parameters", "gradients", "optimizer_state"),
     collectives=("all_gather", "reduce_scatter", "all_gather"),
@@ -112,7 +104,7 @@ wrong = (
     ),
     Wrong(
         says="used after release",
-        replace="            gather(unit, part)\n            output_gradient, gradient",
+        replace="            unit.gather()\n            output_gradient, gradient",
         by="            output_gradient, gradient",
     ),
     Wrong(
@@ -132,12 +124,12 @@ wrong = (
     ),
     Wrong(
         says="too many units were whole at a time",
-        replace="""        for unit, part in reversed(list(zip(units, mine, strict=True))):
-            gather(unit, part)
+        replace="""        for unit in reversed(units):
+            unit.gather()
 """,
-        by="""        for unit, part in zip(units, mine, strict=True):
-            gather(unit, part)
-        for unit, part in reversed(list(zip(units, mine, strict=True))):
+        by="""        for unit in units:
+            unit.gather()
+        for unit in reversed(units):
 """,
     ),
 )

@@ -11,7 +11,7 @@ from torch import nn
 from zerolab.exercises.harness.ground import OPTIMIZERS, STEPS, Ground, Noted, Plan
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
-from zerolab.exercises.harness.unit import Unit
+from zerolab.exercises.harness.unit import ShardedUnit, Unit
 
 LossGradient = Callable[[torch.Tensor], torch.Tensor]
 
@@ -105,6 +105,14 @@ def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     return answer(list(ground.flats), batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
 
 
+def _sharded(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+    """As `units`, but each is a `ShardedUnit`: released, with this rank's part at `mine` and a `gather()`."""
+    ground.lay_flats()
+    units = [ShardedUnit(unit, ground.rank, ground.world_size) for unit in ground.flats]
+    batches = (_batch(ground, step) for step in _turns(ground))
+    return answer(units, batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+
+
 def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     """`answer(model, optimizer_cls, **keywords)` gives an engine with `training_step(inputs, targets, loss_fn)`."""
     optimizer_cls, keywords = OPTIMIZERS[optimizer]
@@ -116,7 +124,7 @@ def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     return engine
 
 
-SHAPES = {"flat": _flat, "rows": _rows, "backward": _backward, "units": _units, "engine": _engine}
+SHAPES = {"flat": _flat, "rows": _rows, "backward": _backward, "units": _units, "sharded": _sharded, "engine": _engine}
 
 
 def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Holding
 from zerolab.engines.partition import FlatLayout
 
@@ -118,3 +119,37 @@ class Unit:
                 f"the {what} of unit {self.layout.name} was used after release: its parameters' memory had been given "
                 "back. Gather the unit before each use, and release it after"
             )
+
+
+class ShardedUnit:
+    """A unit of which this rank keeps a part and nothing else, until it is gathered.
+
+    Attributes:
+        mine: this rank's part of the flat, a copy of shape [padded / N]: what an optimizer updates.
+    """
+
+    def __init__(self, unit: Unit, rank: int, world_size: int) -> None:
+        self._unit, self._rank, self._world_size = unit, rank, world_size
+        self.mine = unit.parameters.chunk(world_size)[rank].clone()
+        unit.release()
+
+    def __repr__(self) -> str:
+        return f"{self._unit!r}, of which this rank keeps part {self._rank}"
+
+    def gather(self) -> None:
+        """Makes the unit whole on every rank, of all ranks' parts. All ranks call it."""
+        self._unit.allocate()
+        self._unit.parameters.chunk(self._world_size)[self._rank].copy_(self.mine)
+        all_gather(self._unit.parameters, name=self._unit.layout.name).wait()
+
+    def release(self) -> None:
+        """Gives the whole flat's memory back; `mine` stays."""
+        self._unit.release()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """As a unit's, which must be whole."""
+        return self._unit.forward(inputs)
+
+    def backward(self, output_gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As a unit's, which must be whole again."""
+        return self._unit.backward(output_gradient)
