@@ -14,6 +14,7 @@ html_static_path = ["_static"]
 
 nb_execution_mode = "off"  # they were executed before, with players that live without a kernel
 nb_merge_streams = True
+nb_ipywidgets_js = {}  # or each page would fetch the widgets' scripts from elsewhere, and no page has a widget
 myst_heading_anchors = 3  # `glossary.md#rank` works as it does in Lab and on GitHub
 # No page has a formula in TeX: bytes are counted in words and code, such as `8Ψ/N`. So no MathJax is brought along, and
 # a dollar is a dollar.

@@ -98,9 +98,9 @@ RUNTIME = {"soak", "test_run.py", "test_doctor.py"}  # of ranks and machines, th
 
 def part_of(nodeid, keywords):
     """The part of the tests that a test's time counts for: its folder, but for what drives a browser."""
-    if "browser" in keywords:
-        return "browser"
     name = Path(nodeid.split("::")[0]).parts[1]
+    if "browser" in keywords and name != "packaging":  # looking at the built site is part of building it
+        return "browser"
     return "runtime" if name in RUNTIME else name if name in MINUTES else "truth"
 
 

@@ -152,7 +152,8 @@ class Lesson:
                 count += shown is not None
                 if shown:
                     output.data, output.metadata = {"text/html": shown}, {}
-        book.metadata.language_info.pygments_lexer = "ipython3"  # cells may begin with %% or !
+        # Not plain Python: a cell may begin with %% or !
+        book.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
         book.cells.insert(1, new_markdown_cell(NOTE.format(name=self.path.name)))
         return book
 

@@ -1,19 +1,30 @@
 // The players follow the page's theme. A sandboxed frame cannot see it, so it is told by its address.
 
-/** Whether the page is light or dark now. */
-function pageTheme() {
-  const chosen = document.body.dataset.theme;
-  if (chosen === "light" || chosen === "dark") return chosen;
-  return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
+const system = window.matchMedia("(prefers-color-scheme: dark)");
 
-/** Tells a frame the theme: one that has loaded at once, one that has not through the address that it will load. */
+/** Tells a frame the page's theme: one that has loaded at once, one that has not through the address that it will load. */
 function tell(frame) {
-  const address = frame.src.replace(/#.*/, "") + `#theme=${pageTheme()}`;
+  const own = system.matches ? "dark" : "light";
+  const chosen = document.body.dataset.theme;
+  const theme = chosen === "light" || chosen === "dark" ? chosen : own;
+  // A frame that follows the system does so by itself; a second address would only make it load twice.
+  if (theme === own && !frame.dataset.told) return;
+  frame.dataset.told = theme;
+  const address = frame.src.replace(/#.*/, "") + `#theme=${theme}`;
   // Replaced, not set: a change of theme is no step for the back button.
   if (frame.dataset.loaded) frame.contentWindow.location.replace(address);
   else frame.src = address;
 }
+
+// What the theme leaves out for screen readers and keyboards: levels of headings, names of asides, and the focus without
+// which only a mouse could scroll a wide output.
+const each = (selector, change) => document.querySelectorAll(selector).forEach(change);
+each(".caption[role=heading]", (caption) => caption.setAttribute("aria-level", "2"));
+each(".sidebar-drawer", (aside) => aside.setAttribute("aria-label", "All pages"));
+each(".toc-drawer", (aside) => aside.setAttribute("aria-label", "On this page"));
+each(".cell_output, article pre, .table-wrapper", (box) => {
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+});
 
 const frames = document.querySelectorAll("iframe.zl-frame");
 for (const frame of frames) {
@@ -22,4 +33,4 @@ for (const frame of frames) {
 }
 const tellAll = () => frames.forEach(tell);
 new MutationObserver(tellAll).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tellAll);
+system.addEventListener("change", tellAll);
