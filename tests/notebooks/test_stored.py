@@ -128,6 +128,17 @@ def test_exercise_cells_are_those_of_the_package(notebook):
         assert list(stored) == ["zero1-average", "clip-shards"]
 
 
+def test_each_lesson_has_one_to_three_exercises_and_together_they_are_at_least_24():
+    tag = re.compile(re.escape(TAG) + r"([\w-]+)")
+    counts = {
+        notebook.stem: len(set(tag.findall(notebook.read_text(encoding="utf-8"))))
+        for notebook in NOTEBOOKS
+        if "01" <= notebook.stem[:2] <= "11"
+    }
+    assert all(1 <= count <= 3 for count in counts.values()), counts
+    assert sum(counts.values()) >= 24
+
+
 @by_name
 def test_links_lead_somewhere(notebook):
     anchors = set()
