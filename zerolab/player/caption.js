@@ -60,6 +60,15 @@ function waited(model, event) {
   return `waited ${duration(event.end - event.start)} for ${lacking}.`;
 }
 
+/** What a rank was in the middle of when its recording was cut off: where a run ends that hangs. */
+function cutOff(model, event) {
+  const since = duration(event.end - event.start);
+  if (event.kind === "module") return `was in the middle of the ${event.op} of ${event.unit ?? "the model"}, ${since} after it began: its recording ends here.`;
+  const of = event.parent === null ? event : model.event(event.parent);
+  const what = `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}`;
+  return `waited ${since} in ${what}, which never ended: its recording ends here.`;
+}
+
 /** A change of ownership: what is held from now on, and whether that is more or less than before. */
 function hold(model, event) {
   const what = `the ${words(event.category)} of ${event.unit}`;
@@ -114,6 +123,7 @@ function updated(model, event) {
 export function caption(model, i) {
   const event = model.event(i);
   const rank = `Rank ${event.rank}`;
+  if (model.cut.has(i)) return `${rank} ${cutOff(model, event)}`;
   if (model.peaks[event.rank]?.index === i && model.total(i) > 0) return `${rank} ${highest(model, event)}`;
   if (event.kind === "collective") return `${rank} ${event.parent === null ? collective(model, event) : exchange(model, event)}`;
   if (event.kind === "wait") return `${rank} ${waited(model, event)}`;

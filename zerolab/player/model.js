@@ -29,6 +29,7 @@ export class Model {
     this.columns = decode(payload);
     this.ofRank = this.#perRank();
     this.before = this.#previous();
+    this.cut = this.#cutOff();
     this.window = this.#windowSteps();
     this.holds = this.#ownership();
     this.windows = this.#windows();
@@ -210,6 +211,23 @@ export class Model {
     return out;
   }
 
+  /**
+   * The events that were still under way when their rank's recording was cut off, as that of a rank in a hang is. A wait
+   * that ends by itself ends a moment before its collective; only what is cut off ends at the same nanosecond.
+   */
+  #cutOff() {
+    const { t_end: end, kind, parent } = this.columns;
+    const [wait, pass] = ["wait", "module"].map((name) => this.payload.kinds.indexOf(name) + 1);
+    const cut = new Set();
+    for (const { rank, complete } of this.payload.ranks) {
+      const places = complete ? [] : this.ofRank[rank] ?? [];
+      const last = places.filter((i) => end[i] === end[places.at(-1)]);
+      const waits = last.filter((i) => kind[i] === wait && last.includes(parent[i]));
+      if (waits.length) for (const i of [...waits, ...waits.map((i) => parent[i]), ...last.filter((i) => kind[i] === pass)]) cut.add(i);
+    }
+    return cut;
+  }
+
   /** Each event's window: its training step; what lies between two steps belongs to the one before. */
   #windowSteps() {
     const out = new Float64Array(this.count);
@@ -265,12 +283,18 @@ export class Model {
       const window = windows.get(step[i]);
       window.t0 = Math.min(window.t0, start[i]);
       // Between two steps anything may happen; the axis ends with the step itself.
-      if (this.columns.step[i] || !step[i]) window.t1 = Math.max(window.t1, end[i]);
+      // What never ended was waited for until somebody gave up; seconds of it would leave no room for what was done.
+      if (this.columns.step[i] || !step[i]) window.t1 = Math.max(window.t1, this.cut.has(i) ? start[i] : end[i]);
       window.last = i;
       window.events += 1;
     }
     const sorted = [...windows.values()].sort((a, b) => a.step - b.step);
     for (const window of sorted) window.t1 = Math.max(window.t1, window.t0 + 1000);
+    // The bar of such a wait runs on to the edge of its step's view.
+    for (const i of this.cut) {
+      const window = windows.get(step[i]);
+      window.t1 = Math.max(window.t1, Math.min(end[i], start[i] + 0.2 * (start[i] - window.t0)));
+    }
     return sorted;
   }
 
