@@ -102,7 +102,7 @@ def diagnose(exercise_id: str, guess: int | None) -> None:
     if guess is None:
         print("\n".join(f"{number}  {suspect.says}" for number, suspect in enumerate(suspects, 1)))
         print("Which one does the picture show? Put its number in place of None.")
-    elif isinstance(guess, bool) or guess not in range(1, len(suspects) + 1):
+    elif type(guess) is not int or guess not in range(1, len(suspects) + 1):
         print(f"Your guess is {guess!r}: give a number from 1 to {len(suspects)}.")
     else:
         progress.note_guess(f"13-{exercise_id}", float(guess))
