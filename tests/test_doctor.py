@@ -32,7 +32,7 @@ def test_on_a_box_where_the_tests_run_nothing_essential_fails_and_four_ranks_add
     checks = {check["name"]: check for check in report["checks"]}
     assert list(checks)[:3] == ["Python", "torch", "GPUs"]
     assert {name for name, check in checks.items() if check["essential"]} == {"Python", "torch", "ranks"}
-    assert checks["ranks"]["found"].startswith("4 ranks started and added up 10 in ")
+    assert checks["ranks"]["found"].startswith("4 ranks started and added up 1, 2, 3, 4 to 10 in ")
 
 
 def test_the_report_is_json_and_reads_as_one_line_a_check(report):
@@ -84,6 +84,22 @@ def test_each_thing_that_is_not_well_says_what_to_do(check, words):
     found = check()
     assert not found["ok"]
     assert words in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "words"),
+    [
+        ("ZEROLAB_MAX_RANKS", "2", "ranks", ("allows 2", "lessons start 4 ranks: change that setting")),
+        ("ZEROLAB_DEVICES", "first", "ranks", ("is 'first'", "change that setting")),
+        ("ZEROLAB_CHROMIUM", "/nowhere", "browser", ("which is no file", "only the tests need it")),
+    ],
+)
+def test_a_variable_that_the_host_has_set_wrong_is_named_on_its_line(monkeypatch, variable, value, name, words):
+    monkeypatch.setenv(variable, value)
+    check = doctor.check_ranks() if name == "ranks" else doctor.check_browser(*doctor._chromium())
+    assert (check["name"], check["ok"]) == (name, False)
+    assert words[0] in check["found"]
+    assert words[1] in check["remedy"]
 
 
 def test_small_shared_memory_is_enough_without_gpus():

@@ -96,6 +96,14 @@ def _playwrights_own() -> Path | None:
     return path if path.is_file() else None
 
 
+def _chromium() -> tuple[Path | None, str]:
+    """The browser, or why there is none: a wrong variable must not keep a host from reading the other lines."""
+    try:
+        return find_chromium(), ""
+    except FileNotFoundError as error:
+        return None, str(error)
+
+
 def version_of(package: str) -> str | None:
     """The installed version of a package, None if it is not installed."""
     try:
@@ -147,7 +155,7 @@ def examine() -> Report:
     total, available = machine.memory()
     cores = machine.cores()
     count, limited_by = seats(cards, available, cores)
-    chromium = find_chromium()
+    chromium, no_chromium = _chromium()
     versions = _torch_versions()
     checks = [
         check_python(sys.version_info[:2]),
@@ -160,7 +168,7 @@ def examine() -> Report:
         check_seats(count, limited_by, cores),
         check_ranks(),
         check_jupyter(version_of("jupyterlab")),
-        check_browser(chromium),
+        check_browser(chromium, no_chromium),
         check_deepspeed(version_of("deepspeed")),
     ]
     return Report(
@@ -247,22 +255,16 @@ def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Ch
 
 def check_links(links: dict[str, list[str]]) -> Check:
     """How GPUs reach each other: nothing to repair, but it explains the speed."""
-    found = (
-        ", ".join(f"{kind}: {len(pairs)} pairs" for kind, pairs in sorted(links.items())) or "not told by the driver"
-    )
+    found = ", ".join(f"{kind}: {len(pairs)} pairs" for kind, pairs in sorted(links.items()))
     fast = bool(links) and all(kind.startswith("NV") for kind in links)
-    return _check(
-        "links",
-        fast,
-        found or "not told by the driver",
-        "not all GPUs are joined by NVLink: expect collectives to take longer",
-    )
+    slow = "not all GPUs are joined by NVLink: expect collectives to take longer"
+    return _check("links", fast, found or "not told by the driver", slow)
 
 
 def check_memory(total: int, available: int) -> Check:
     """Whether one person's lesson fits: a kernel and four ranks."""
-    rank = LESSON_BYTES / LESSON_RANKS
-    found = f"{available / 1e9:.1f} GB free of {total / 1e9:.1f} GB; a lesson takes {rank / 1e9:.1f} GB a rank"
+    lesson = f"a lesson takes up to {LESSON_BYTES / 1e9:g} GB, {LESSON_BYTES / LESSON_RANKS / 1e9:g} for each rank"
+    found = f"{available / 1e9:.1f} GB free of {total / 1e9:.1f} GB; {lesson}"
     return _check("memory", available >= LESSON_BYTES, found, "close other programs, or use Cluster(world_size=2)")
 
 
@@ -296,8 +298,10 @@ def check_scratch() -> Check:
 def check_seats(count: int, limited_by: str, cores: int) -> Check:
     """How many people at once."""
     people = "1 person" if count == 1 else f"{count} people"
-    found = f"{people} at once with {LESSON_RANKS} ranks each, by {limited_by} ({cores} cores)"
-    return _check("seats", count > 0, found, f"there is too little {limited_by} for one")
+    found = f"{people} at once, {LESSON_RANKS} ranks each; {limited_by} set the limit (this box has {cores} cores)"
+    return _check(
+        "seats", count > 0, found.replace("memory set", "memory sets"), f"too little {limited_by} for one person"
+    )
 
 
 def check_ranks() -> Check:
@@ -308,12 +312,16 @@ def check_ranks() -> Check:
 
         with Cluster(LESSON_RANKS, device="cpu") as cluster:
             sums = cluster.run(_add_up)
+    except ValueError as error:  # refused before anything started: by a variable of the host's, or for want of memory
+        found, remedy = str(error), f"lessons start {LESSON_RANKS} ranks: change that setting, or free some memory"
+        return _check("ranks", False, found, remedy, essential=True)
     except Exception as error:  # noqa: BLE001  (whatever it is, the host must read it here and not in a traceback)
         found = str(error).split("\n", 1)[0]
         remedy = "ranks meet over the loopback interface: look at `ip link show lo`, at ulimits and at free memory"
         return _check("ranks", False, found, remedy, essential=True)
     right = sums == [sum(range(1, LESSON_RANKS + 1))] * LESSON_RANKS
-    found = f"{LESSON_RANKS} ranks started and added up {sums[0]:g} in {time.monotonic() - started:.1f} s"
+    took = f"{time.monotonic() - started:.1f} s"  # mostly torch's import, once in each kernel
+    found = f"{LESSON_RANKS} ranks started and added up 1, 2, 3, 4 to {sums[0]:g} in {took}"
     return _check("ranks", right, found, f"they should have {LESSON_RANKS} times 10: report this", essential=True)
 
 
@@ -332,10 +340,11 @@ def check_jupyter(version: str | None) -> Check:
     return _check("JupyterLab", version is not None, version or "none", 'pip install -c constraints.txt -e ".[lab]"')
 
 
-def check_browser(chromium: Path | None) -> Check:
+def check_browser(chromium: Path | None, problem: str = "") -> Check:
     """What the host tries in the browser that people will use; only the tests need one on this box."""
-    found = f"{chromium or 'none here, and none is needed'}; in yours, open the first lesson and press Play"
-    return _check("browser", True, f"{found}: no picture means blocked scripts", "")
+    here = f"the tests use {chromium}" if chromium else "none on this box; only the tests need one"
+    found = f"open the first lesson in yours and press Play: no picture means that it blocks scripts ({here})"
+    return _check("browser", not problem, problem or found, "only the tests need it; in yours, press Play in a lesson")
 
 
 def check_deepspeed(version: str | None) -> Check:
