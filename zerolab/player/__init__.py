@@ -19,6 +19,7 @@ __all__ = ["Player", "describe", "first_difference", "frame", "page", "payload",
 
 def __getattr__(name: str) -> Any:
     """`Player` and `still`, imported when first asked for; ImportError says which extra is missing."""
+    # Both wait: a page must be written on a box without anywidget, and without importing a browser's driver.
     if name == "still":
         from zerolab.player.picture import still
 

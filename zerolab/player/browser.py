@@ -41,11 +41,13 @@ def chromium(path: str | os.PathLike[str] | None = None) -> "Iterator[Browser]":
         raise ImportError(f"Driving a browser needs playwright ({error}): pip install 'zerolab[test]'.") from error
     from zerolab.doctor import find_chromium
 
+    # playwright would download a browser of its own; the one that is installed does as well.
     found = path or find_chromium()
     if not found:
         raise RuntimeError("No Chromium was found: install it, or set ZEROLAB_CHROMIUM to one.")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(found), args=list(FLAGS))
+        # Closed even if the caller failed: a browser that is left over holds its memory until somebody finds it.
         try:
             yield browser
         finally:

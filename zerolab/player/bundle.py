@@ -9,6 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+# Declared instead of found out: a sorting of imports would be more code than the list, and hide cycles.
 SCRIPTS = (
     "format",
     "dom",
@@ -39,10 +40,12 @@ SCRIPTS = (
     "pair",
     "index",
 )
+# `page` is not among them: inside a notebook its rules for `body` would restyle the notebook.
 STYLES = ("base", "layout")
 
 _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
+# The default export stays, for it is what anywidget asks the module for.
 _EXPORT = re.compile(r"^export (?!default )", re.MULTILINE)
 
 

@@ -9,6 +9,7 @@ from zerolab.recording.events import Event, RankRecording
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
+# Times, bytes in use and lines of source differ between any two runs; these differ only if something else was done.
 COMPARED = ("step", "op", "numel", "category")
 
 Pair = tuple[Event | None, Event | None]
@@ -16,8 +17,10 @@ Pair = tuple[Event | None, Event | None]
 
 def _collectives(rank: RankRecording) -> list[Event]:
     """A rank's collectives by their number, without what they consist of, and without checks outside of the steps."""
+    # Sends and receives are left out: how a system takes a collective apart is its own business.
     found = [event for event in rank.events if event.kind == "collective" and event.parent is None]
     told = [event for event in found if event.step or event.unit]
+    # By number, not by time: two collectives under way at once may end in either order, on each run another.
     return sorted(told, key=lambda event: (event.number is None, event.number or 0, event.seq))
 
 
@@ -41,6 +44,7 @@ def _holds(rank: RankRecording) -> list[Event]:
 
 def _shrinks(kept: list[Event]) -> bool:
     """Whether the last change of ownership already made its unit smaller than the change before it of that unit."""
+    # The first release counts by itself, or a release after a gather would be taken for one that goes on.
     last = kept[-1]
     earlier = [e for e in kept[-3:-1] if (e.unit, e.category) == (last.unit, last.category)]
     return bool(earlier) and _amount(last) < _amount(earlier[-1])
@@ -66,6 +70,7 @@ def _same(one: Event | None, other: Event | None, *, exactly: bool) -> bool:
 def _differences(first: RankRecording, second: RankRecording, *, exactly: bool) -> Iterator[Pair]:
     """The first pair that differs among a rank's collectives, and the first among its holdings."""
     for events in (_collectives, _holds):
+        # zip_longest, because having stopped earlier is a difference, too.
         pairs = zip_longest(events(first), events(second))
         different = next((pair for pair in pairs if not _same(*pair, exactly=exactly)), None)
         if different:
@@ -76,6 +81,7 @@ def _place(recording: "Recording", event: Event | None) -> int | None:
     """An event's place in the player's order."""
     if event is None:
         return None
+    # Counted, not looked up in a sorted list: it is asked for twice in a whole comparison.
     every = ((e.t_end, e.rank, e.seq) for rank in recording.ranks for e in rank.events)
     key = (event.t_end, event.rank, event.seq)
     return sum(other < key for other in every)
@@ -98,6 +104,7 @@ def first_difference(first: "Recording", second: "Recording") -> dict[str, objec
     """
     found: list[tuple[Pair, int]] = []
     others = {rank.rank: rank for rank in second.ranks}
+    # Amounts first: FSDP2 cuts differently everywhere, and that would hide that it holds the root for longer.
     for exactly in (False, True):
         for rank in first.ranks:
             if rank.rank in others:

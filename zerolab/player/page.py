@@ -28,6 +28,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+# A player of four ranks is a little lower; a frame cannot ask what is inside it without a script of its own.
 FRAME_HEIGHT = 850
 
 
@@ -38,6 +39,7 @@ def _hash(text: str) -> str:
 
 def policy(code: str, css: str) -> str:
     """The page's own rule for the browser: exactly this script and this style, and no connection to anywhere."""
+    # Hashes instead of 'unsafe-inline': a page is passed on, and nothing that a recording says may ever run in it.
     return f"default-src 'none'; script-src {_hash(code)}; style-src {_hash(css)}; base-uri 'none'; form-action 'none'"
 
 
@@ -53,8 +55,10 @@ def page(recording: "Recording", other: "Recording | None" = None) -> str:
     code = script() + "\nstartPage();\n"
     css = style() + page_style()
     # "<" could end the element that the payload stands in; as an escape it is the same string to JSON.
+    # One page for both cases: the script tells them apart by what the payload holds.
     content = payload(recording) if other is None else pair_payload(recording, other)
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    # Names of units stand in the title, and a learner may name a unit anything.
     title = html.escape(f"zerolab: {content['title']}")
     return _PAGE.format(policy=policy(code, css), title=title, style=css, payload=data, script=code)
 
@@ -63,5 +67,6 @@ def frame(recording: "Recording", other: "Recording | None" = None, height: int 
     """The page inside an iframe, for exported notebooks and sites: nothing to fetch, loaded when scrolled to."""
     inner = html.escape(page(recording, other), quote=True)
     title = html.escape(describe(recording), quote=True)
+    # allow-scripts without allow-same-origin: the frame can draw, and can reach nothing of the page around it.
     look = f"width:100%;height:{height}px;border:0"
     return f'<iframe title="{title}" sandbox="allow-scripts" loading="lazy" style="{look}" srcdoc="{inner}"></iframe>'

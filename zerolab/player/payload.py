@@ -17,8 +17,10 @@ from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, Source, S
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
+# Not the recording's own version: the two formats change at different times, and a page outlives both.
 VERSION = 1
 SHARDED_STAGES = ("zero1", "zero2", "zero3")
+# Named one by one, so that what a recording may say about its machine never ends up in a page that is passed on.
 META = (
     "stage",
     "num_params",
@@ -47,6 +49,7 @@ class Table(Generic[T]):
         """The place of `value`, which is appended if it is new; 0 for None."""
         if value is None:
             return 0
+        # A dictionary beside the list: each of 20,000 events asks for half a dozen places.
         if value not in self._places:
             self.values.append(value)
             self._places[value] = len(self.values)
@@ -55,6 +58,7 @@ class Table(Generic[T]):
 
 def zigzag(value: int) -> int:
     """A signed number as an unsigned one, small staying small: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    # Two's complement would make -1 the largest number there is, and half of all differences are negative.
     return 2 * value if value >= 0 else -2 * value - 1
 
 
@@ -72,6 +76,7 @@ def encode(values: Iterable[int]) -> str:
     """Numbers as base64 text: zigzag varints; a zero is followed by how many more zeros come after it."""
     out = bytearray()
     zeros = 0
+    # Runs are counted because most fields say nothing for most events. `None` at the end closes the last run.
     for value in [*values, None]:
         if value == 0:
             zeros += 1
@@ -99,6 +104,7 @@ class _Tables:
         self.groups: Table[tuple[int, ...]] = Table()
         self.sources: Table[str] = Table()
         self.units: Table[str] = Table()
+        # In the model's order, whatever order events name them in: it is the order in which panes draw them.
         for unit in recording.units:
             self.units.index(unit.name)
 
@@ -111,6 +117,7 @@ def _fields(tables: _Tables) -> dict[str, tuple[bool, Callable[[Event], int]]]:
 
     return {
         "t_start": (True, lambda e: e.t_start),
+        # The end as a length: an end has as many digits as a start, a length has few.
         "duration": (False, lambda e: e.t_end - e.t_start),
         "step": (True, lambda e: e.step),
         "phase": (True, lambda e: code(PHASES, e.phase)),
@@ -124,6 +131,7 @@ def _fields(tables: _Tables) -> dict[str, tuple[bool, Callable[[Event], int]]]:
         "source": (True, lambda e: tables.sources.index(e.source.id if e.source else None)),
         "line": (True, lambda e: e.source.line if e.source else 0),
         "from_autograd": (True, lambda e: int(bool(e.source and e.source.from_autograd))),
+        # Numbers and peers are counted from 1 here, because 0 has to mean that there is none.
         "number": (False, lambda e: 0 if e.number is None else e.number + 1),
         "peer": (False, lambda e: 0 if e.peer is None else e.peer + 1),
         "category": (False, lambda e: code(CATEGORIES, e.category)),
@@ -169,6 +177,7 @@ def _held(events: Iterable[Event]) -> Held:
     for event in events:
         if event.op == "hold" and event.unit and event.category and event.spans:
             of_ranks = held.setdefault((event.unit, event.category), {})
+            # What is gathered comes and goes; the smallest that a rank ever had is what it never lets go of.
             of_ranks[event.rank] = min(of_ranks.get(event.rank, event.spans), event.spans, key=size)
     return held
 
@@ -183,6 +192,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     for category in ("optimizer_state", "parameters", "gradients"):
         of_ranks = held.get((unit.name, category), {})
         parts = sorted([start, stop, rank] for rank, spans in of_ranks.items() for start, stop in spans)
+        # Where parts overlap, several ranks kept the same elements, and nobody is their owner.
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
             return parts
@@ -229,10 +239,12 @@ def describe(recording: "Recording") -> str:
 
 def payload(recording: "Recording") -> dict[str, object]:
     """The whole recording as plain JSON values for the player; at most about 60 bytes an event, tables apart."""
+    # Rank by rank, not in the order of time: differences within a rank are small, and the page sorts once by itself.
     ranks = sorted(recording.ranks, key=lambda rank: rank.rank)
     events = [event for rank in ranks for event in sorted(rank.events, key=lambda e: e.seq)]
     tables = _Tables(recording)
     columns = _columns(events, tables)
+    # A recording made elsewhere may lack the text of a source; its events still name the line.
     missing = Source("source not recorded", "")
     texts = [recording.sources.get(key, missing) for key in tables.sources.values]
     return {
@@ -247,6 +259,7 @@ def payload(recording: "Recording") -> dict[str, object]:
         "categories": CATEGORIES,
         "words": tables.words.values,
         "groups": tables.groups.values,
+        # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
         "spans": [[edge for span in spans for edge in span] for spans in tables.spans.values],
         "units": _units(recording, tables, _held(events)),
         "sources": [{"label": source.label, "text": source.text} for source in texts],

@@ -12,6 +12,8 @@ from zerolab.player.page import page
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
+# About as wide as GitHub shows a picture: a wider one would be scaled down, and its letters blurred.
+# The same everywhere, for stored stills are compared.
 WIDTH = 960
 # The page's own policy forbids foreign styles; setting one from a script it allows.
 HIDE_TEXT = """
@@ -30,6 +32,7 @@ def moment(recording: "Recording") -> int:
     own = [e for _, rank, _, e in events if rank == 0 and e.kind == "collective" and e.parent is None]
     last = max((e.step for e in own), default=0)
     # A run without reductions (one forward, or a loop of one's own) shows its middle collective instead.
+    # While gradients are reduced, parameters, gradients and optimizer state all differ between the stages.
     telling = [e for e in own if e.step == last and e.phase == "reduce"] or own
     if not telling:
         return max(0, len(events) // 2)

@@ -37,6 +37,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
     """One event as a notebook reads it."""
+    # Plain values, not Event: a notebook prints them, sends them on, and keeps them when the recording is gone.
     said = {"index": index, **{name: getattr(event, name) for name in SAID}, "source": None}
     if event.source and event.source.id in recording.sources:
         said["source"] = f"{recording.sources[event.source.id].label}:{event.source.line}"
@@ -65,10 +66,13 @@ class Player(anywidget.AnyWidget):
     _state = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recording: "Recording", other: "Recording | None" = None, event: int = -1) -> None:
+        # Kept for `events` and for the frame, which may be wanted long after the widget was made.
         self._recording, self._other = recording, other
+        # Sent once; from there on only numbers of events cross between kernel and browser.
         content = payload(recording) if other is None else pair_payload(recording, other)
         self._title = str(content["title"])
         super().__init__(payload=content, event=event)
+        # Once by hand: an `event` given at the start changes nothing, so nobody would be told of it.
         self._follow()
         self.observe(self._follow, "event")
 
@@ -83,6 +87,7 @@ class Player(anywidget.AnyWidget):
         Sizes are elements and bytes, times nanoseconds; `source` is a label such as `zerolab/engines/zero3.py:72`.
         """
         every = [event for rank in self._recording.ranks for event in rank.events]
+        # The same key as in decode.js; a difference would make `goto` show another event than the one that was meant.
         ordered = sorted(every, key=lambda event: (event.t_end, event.rank, event.seq))
         return [_plain(self._recording, index, event) for index, event in enumerate(ordered)]
 
@@ -92,6 +97,7 @@ class Player(anywidget.AnyWidget):
 
     def goto(self, event: int) -> None:
         """Shows the moment just after event `event`, counted from 0; ValueError beyond the recording's events."""
+        # Refused here with a sentence; the browser would silently go to the nearest event there is.
         events = len(self.events)
         if not events:
             raise ValueError(f"goto got event {event}, but this recording has no events to go to.")
@@ -105,8 +111,10 @@ class Player(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **_: object) -> Any:
         """The widget, or an iframe, beside the fixed text."""
+        # Read at every display, so that one notebook can show a player live and export it afterwards.
         if os.environ.get("ZEROLAB_PLAYER") == "iframe":
             return {"text/plain": repr(self), "text/html": frame(self._recording, self._other)}, {}
         bundle = super()._repr_mimebundle_()
+        # anywidget may give None, where it has nothing to show; the text is shown all the same.
         data, metadata = bundle or ({}, {})
         return {**data, "text/plain": repr(self)}, metadata
