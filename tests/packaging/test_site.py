@@ -1,0 +1,248 @@
+"""The site: it builds without a warning, its links lead somewhere, it fetches nothing, and its players are alive.
+
+All pages are built. One notebook is executed for it, the others show what is stored in them: executing all of them
+takes three minutes, and `tests/notebooks` does that already. 09 has a player and a figure.
+"""
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXECUTED = ("09-traffic-and-overlap",)
+LARGEST_PAGE = 3_000_000
+KINDS = (
+    "index",
+    "notebooks/09-traffic-and-overlap",
+    "exercises/zero1-average",
+    "solutions",
+    "hosts",
+    "questions",
+    "api",
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the places in it that others may refer to."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.anchors, self.links, self.fetched, self.frames = path, set(), [], [], []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.anchors.add(given.get("id"))
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "iframe":
+            self.frames.append(given)
+        self.fetched += [given[name] for name in ("src", "srcset", "data", "poster") if given.get(name)]
+        # Sphinx names neighbouring pages in <link>; a browser does not fetch those.
+        if tag == "link" and not {"next", "prev", "index", "search", "author"} & set(given["rel"].split()):
+            self.fetched.append(given["href"])
+
+    def file(self, address):
+        """The file that an address on this page means."""
+        path = unquote(urlsplit(address).path)
+        return (self.path.parent / path).resolve() if path else self.path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, require):
+    """The folder of a freshly built site."""
+    found = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_nb", "furo"))
+    require(found, "Sphinx with its theme", 'pip install -c constraints.txt -e ".[site]"')
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, ROOT / "tools" / "make_site.py", "--out", out, "--execute", *EXECUTED]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZEROLAB_")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """Every page that Sphinx wrote, read; the players' own pages are tested with the player."""
+    return {path: Page(path) for path in site.rglob("*.html") if path.parent.name != "pictures"}
+
+
+@pytest.fixture
+def show(site, browser):
+    """Opens a page of the site, from the folder, as somebody does who was given it on a memory stick."""
+    opened = []
+
+    def opening(page, width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        opened.append(context)
+        tab = context.new_page()
+        tab.asked = []
+        tab.on("request", lambda request: tab.asked.append(request.url))
+        tab.goto((site / f"{page}.html").as_uri())
+        return tab
+
+    yield opening
+    for context in opened:
+        context.close()
+
+
+def first_player(tab):
+    """The frame of the page's first player, scrolled to and drawn."""
+    tab.locator("iframe.zl-frame").first.scroll_into_view_if_needed()
+
+    def frames():
+        return [frame for frame in tab.frames if "/pictures/" in frame.url]
+
+    wait_until(tab, frames)
+    [inner] = frames()
+    inner.locator(".zl-player").wait_for()
+    return inner
+
+
+def state(inner):
+    return inner.evaluate("window.zerolabPlayers[0].state()")
+
+
+def wait_until(tab, true):
+    for _ in range(500):
+        if true():
+            return
+        tab.wait_for_timeout(20)
+    pytest.fail("it did not happen within 10 s")
+
+
+def test_every_lesson_exercise_and_document_is_a_page(site):
+    lessons = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert {path.stem for path in (site / "notebooks").glob("*.html")} == lessons
+    exercises = {path.stem.replace("_", "-") for path in (ROOT / "zerolab" / "exercises").glob("[!_]*.py")}
+    assert {path.stem for path in (site / "exercises").glob("*.html")} == exercises | {"index"}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} <= {path.stem for path in site.glob("*.html")}
+
+
+def test_every_link_leads_to_a_place_that_is_there(pages):
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            if urlsplit(link).scheme:
+                continue
+            target, anchor = page.file(link), unquote(urlsplit(link).fragment)
+            if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
+                broken.append((path.name, link))
+    assert broken == []
+
+
+def test_no_page_fetches_anything_from_elsewhere(site, pages):
+    fetched = {address for page in pages.values() for address in page.fetched}
+    assert [address for address in fetched if re.match(r"(?!data:)\w+:|//", address)] == []
+    styles = {path.name: path.read_text() for path in site.rglob("*.css")}
+    foreign = re.compile(r"""(?:url\(\s*|@import\s+)['"]?(?:https?:)?//""")
+    assert [name for name, text in styles.items() if foreign.search(text)] == []
+
+
+def test_a_page_asks_no_other_host_when_it_is_open(show):
+    for page in ("index", "notebooks/09-traffic-and-overlap", "search"):
+        tab = show(page)
+        if page != "search":
+            first_player(tab)
+        assert len(tab.asked) > 3
+        assert [url for url in tab.asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_no_page_is_larger_than_three_megabytes_with_all_that_it_loads(pages):
+    sizes = {}
+    for path, page in pages.items():
+        files = {page.file(fetched) for fetched in page.fetched if not fetched.startswith("data:")}
+        sizes[path.name] = path.stat().st_size + sum(file.stat().st_size for file in files)
+    assert {name: size for name, size in sizes.items() if size > LARGEST_PAGE} == {}
+
+
+def test_players_wait_until_they_are_scrolled_to_and_are_locked_in(site, pages):
+    frames = {path.stem: page.frames for path, page in pages.items() if page.frames}
+    assert set(frames) == {"index", *EXECUTED}
+    for frame in (frame for every in frames.values() for frame in every):
+        assert (frame["loading"], frame["sandbox"]) == ("lazy", "allow-scripts")
+        assert frame["title"]
+
+
+@pytest.mark.parametrize("page", ["index", *(f"notebooks/{name}" for name in EXECUTED)])
+def test_a_player_on_a_page_plays(show, page):
+    tab = show(page)
+    complaints = []
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    inner = first_player(tab)
+    before = state(inner)["index"]
+    inner.get_by_role("button", name="Play", exact=False).first.click()
+    wait_until(tab, lambda: state(inner)["index"] > before)
+    assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_and_player_have_the_same_theme_whoever_chooses_it(show, scheme):
+    tab = show("index", scheme=scheme)
+    inner = first_player(tab)
+    other = {"light": "dark", "dark": "light"}[scheme]
+    wait_until(tab, lambda: state(inner)["theme"] == scheme)
+    place = state(inner)["index"]
+    chosen = "() => document.body.dataset.theme"
+    while tab.evaluate(chosen) != other:
+        tab.locator(".theme-toggle:visible").first.click()
+    wait_until(tab, lambda: state(inner)["theme"] == other)
+    assert state(inner)["index"] == place
+    tab.emulate_media(color_scheme=other)
+    while tab.evaluate(chosen) != "auto":
+        tab.locator(".theme-toggle:visible").first.click()
+    tab.emulate_media(color_scheme=scheme)
+    wait_until(tab, lambda: state(inner)["theme"] == scheme)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_wider_than_the_window_and_a_player_fits_its_frame(show, width):
+    for page in KINDS:
+        tab = show(page, width)
+        assert tab.evaluate("() => document.documentElement.scrollWidth") <= width, page
+    inner = first_player(show("index", width))
+    assert inner.evaluate("() => document.documentElement.scrollHeight <= window.innerHeight")
+
+
+def test_on_paper_a_player_is_its_still(show):
+    tab = show("notebooks/09-traffic-and-overlap")
+    live, printed = tab.locator(".zl-frame"), tab.locator(".zl-printed")
+    assert (live.count(), printed.count()) == (1, 1)
+    assert live.is_visible()
+    assert not printed.is_visible()
+    tab.emulate_media(media="print")
+    assert not live.is_visible()
+    assert printed.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(show, scheme, require):
+    found = importlib.util.find_spec("axe_playwright_python")
+    require(found, "axe-playwright-python", "pip install 'zerolab[test]'")
+    from axe_playwright_python.sync_playwright import Axe
+
+    for page in KINDS[:4]:  # the other kinds have the same parts
+        told = Axe().run(show(page, scheme=scheme), options={"iframes": False})  # the player has tests of its own
+        faults = [
+            (fault["id"], node["html"][:160]) for fault in told.response["violations"] for node in fault["nodes"][:3]
+        ]
+        assert faults == [], page
+
+
+def test_a_link_to_a_file_that_is_no_page_ends_the_build(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    relinked = importlib.import_module("make_site").relinked
+    text = "[a](../docs/glossary.md#rank) [b](04-zero1.ipynb) [c](https://arxiv.org) [d](#here)"
+    assert relinked(text, "notebooks", "notebooks") == text.replace("../docs/", "../")
+    with pytest.raises(ValueError, match=r"links to \.\./zerolab/lab\.py, which the site does not have"):
+        relinked("[a](../zerolab/lab.py)", "docs", "")
