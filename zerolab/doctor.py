@@ -1,7 +1,7 @@
 """What a workshop's host runs first: what this box has, whether ranks work on it, and what to do where they do not.
 
 `zerolab doctor` prints it, one line a check; `zerolab doctor --json` writes it for programs. The exit status is 1 if
-something fails without which no lesson runs. All but the last check leave GPUs alone; that one starts four real ranks.
+something fails without which no lesson runs. GPUs are touched only to see what one more process costs them.
 """
 
 import importlib.metadata
@@ -71,7 +71,6 @@ def find_chromium() -> Path | None:
 
     Raises:
         FileNotFoundError: `ZEROLAB_CHROMIUM` names a file that is not there.
-
     """
     named = os.environ.get("ZEROLAB_CHROMIUM")
     if named:
@@ -139,7 +138,6 @@ def seats(
 
     Returns:
         The number of people, and "main memory", "cores" or "GPU memory".
-
     """
     limits = {"main memory": available // LESSON_BYTES, "cores": cores}
     usable = [card for card in cards if card["memory_total"] and not unusable(card)]
