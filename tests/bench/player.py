@@ -1,5 +1,9 @@
 """The player in a headless browser, beside plotly on the same recording: first draw, updates, and size.
 
+The player is measured in the four ways in which it is used: jumps to any event, stepping from event to event with the
+key, dragging the scrubber through the whole run, and playing. Stepping is the dearest: it ends at rest each time, so it
+writes the sentences for screen readers and the address, too.
+
 An update is measured from the start of an animation frame, in which it is asked for, to the first task after that
 frame: script, layout and paint. It is told in the time that the page's main thread really ran (other processes on a
 busy machine do not count; what measuring an empty update takes is taken off), and in time by the clock beside it.
@@ -17,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import plotly.graph_objects as go
+from in_lab import first_draw_in_lab
 from measuring import Figure, interleaved
 from plotly.offline import get_plotlyjs
 from workloads import short_training
@@ -31,6 +36,14 @@ UPDATE_BUDGET = {2_000: 8.0, 20_000: 16.0}
 SIZE_BUDGET = {2_000: 500.0, 20_000: 2_000.0}
 FIRST_BUDGET: dict[int, dict[str, float]] = {2_000: {"player": 300.0}, 20_000: {}}  # none is set for 20,000
 TICKS = 120
+PLAYER = "window.zerolabPlayers[0]"
+# How the player is asked for the k-th update of each way, given `place` of TICKS; playing goes on by 60th of a second.
+WAYS = {
+    "jumps": "{player}.scrub({jumps}[place])",
+    "steps": "{player}.step(1)",
+    "dragging": "{player}.scrub({player}.model.count * place / {ticks})",
+    "playing": "{player}.showTime({player}.clock.time + 1e9 / 60 / {player}.clock.slow)",
+}
 FRAMES = 100  # plotly keeps every frame whole; more of them only makes it slower
 
 MEASURE = """(place) => new Promise((done) => requestAnimationFrame(() => {
@@ -61,43 +74,54 @@ window.update = (place) => {update};
 </script>"""
 
 
-def player(rounds: int) -> list[Figure]:
-    """First draw and update of the player at 2,000 and 20,000 events, beside plotly; size of the page."""
-    figures = []
+def player(rounds: int) -> Iterator[Figure]:
+    """First draw and update at 2,000 and 20,000 events, beside plotly; size of the page; first draw in JupyterLab."""
     with Cluster(world_size=4, device="cpu", timeout=120) as cluster:
         recordings = {events: cluster.record(short_training, "zero3", steps) for events, steps in STEPS.items()}
     for events, recording in recordings.items():
-        figures += _measured(events, recording, rounds)
-    return figures
+        yield from _measured(events, recording, rounds)
+    yield first_draw_in_lab(recordings[2_000], rounds)
 
 
 def _measured(events: int, recording: Recording, rounds: int) -> list[Figure]:
     """The figures of one recording."""
     said = f"{len(recording.events):,} events"
-    budgets = {"player": UPDATE_BUDGET[events]}
+    budgets = {f"player, {way}": UPDATE_BUDGET[events] for way in WAYS}
     update = Figure(f"player_update_{events}", f"Update of the player, p95 of {TICKS}, {said}", "ms", None, budgets)
     first = Figure(f"player_first_draw_{events}", f"First draw of the player, {said}", "ms", None, FIRST_BUDGET[events])
     size = Figure(f"player_size_{events}", f"The standalone page, {said}", "kB", None, {"player": SIZE_BUDGET[events]})
     size.add("player", len(page(recording).encode()) / 1000)
     with _pages(recording) as (tabs, python_side):
-        places = [random.Random(0).randrange(len(recording.events)) for _ in range(TICKS)]
+        jumps = [random.Random(0).randrange(len(recording.events)) for _ in range(TICKS)]
+        variants = [*budgets, *(name for name in tabs if name != "player")]
 
         def measure(variant: str) -> float:
-            tab = tabs[variant]
+            name, _, way = variant.partition(", ")
+            tab = tabs[name]
             tab.bring_to_front()
-            if variant == "player":
+            if way == "jumps":
                 first.add("player", tab.evaluate(FIRST_DRAW))
-                tab.reload()
-                tab.evaluate(UPDATE)
-            asked = places if variant == "player" else [place % FRAMES for place in places[:20]]
-            busy, clock = updates(tab, asked)
+            if way:
+                _begin(tab, way, jumps)
+            asked = range(TICKS) if way else [place % FRAMES for place in jumps[:20]]
+            busy, clock = updates(tab, list(asked))
             extra = python_side() if variant == "FigureWidget" else 0.0
             update.add(f"{variant}, by the clock", quantiles(clock, n=20)[-1] + extra)
             return quantiles(busy, n=20)[-1] + extra
 
-        for variant, milliseconds in interleaved(list(tabs), rounds, measure):
+        for variant, milliseconds in interleaved(variants, rounds, measure):
             update.add(variant, milliseconds)
     return [first, update, size]
+
+
+def _begin(tab: Any, way: str, jumps: list[int]) -> None:
+    """A fresh page, a third into the run, that goes on in one of the WAYS."""
+    tab.reload()
+    tab.wait_for_timeout(500)  # while it is idle it prepares texts, as it does for a person who looks first
+    tab.evaluate(f"void {PLAYER}.goto({PLAYER}.model.count / 3)")
+    update = WAYS[way].format(player=PLAYER, jumps=jumps, ticks=TICKS)
+    # Without `void` the value would be a function, which playwright would call.
+    tab.evaluate(f"void (window.update = (place) => {{ {update}; }})")
 
 
 def updates(tab: Any, places: list[int]) -> tuple[list[float], list[float]]:
@@ -125,10 +149,6 @@ def updates(tab: Any, places: list[int]) -> tuple[list[float], list[float]]:
     return [milliseconds - nothing for milliseconds in busy], clock
 
 
-# Without `void` the value would be a function, which playwright would call.
-UPDATE = "void (window.update = (place) => window.zerolabPlayers[0].scrub(place))"
-
-
 @contextmanager
 def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
     """The three pages open in one browser, and a function that measures FigureWidget's Python side in ms."""
@@ -150,7 +170,6 @@ def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
             tabs[name].goto(file.as_uri())
             if name != "player":
                 tabs[name].wait_for_function("window.ready")
-        tabs["player"].evaluate(UPDATE)
         yield tabs, _python_side(figure)
 
 
