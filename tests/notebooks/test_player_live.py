@@ -4,6 +4,7 @@ import re
 
 import nbformat
 import pytest
+from every_control import try_every_control
 
 from zerolab.lab import record
 
@@ -25,6 +26,7 @@ def mine():
 with Cluster(world_size=2, device="cpu") as cluster:
     own = cluster.record(mine)
 own.play()"""
+FITS = "from zerolab import what_fits\nwhat_fits()"
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}  # without it a dialog asks for one
 FRONT_ENDS = {"JupyterLab": "/lab/workspaces/player-{0}/tree/{0}.ipynb", "Notebook 7": "/notebooks/{0}.ipynb"}
 CONNECTED = """() => {
@@ -50,6 +52,7 @@ SHOW_CELL = """async (index) => {
     const notebook = window.jupyterapp.shell.currentWidget.content;
     await notebook.scrollToItem(index, "center");
 }"""
+CHOOSE_THEME = "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
 CELL_COUNT = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
 
 
@@ -59,7 +62,7 @@ def stored(lab_folder):
     for stage in ("zero3", "ddp"):
         record(stage, 4, "gpt-tiny", 2, device="cpu").save(lab_folder / f"{stage}.json")
     for name in FRONT_ENDS:
-        own = [OF_ONES_OWN] if name == "JupyterLab" else []  # starting ranks takes seconds, so in one of the two
+        own = [OF_ONES_OWN, FITS] if name == "JupyterLab" else []  # starting ranks takes seconds, so in one of the two
         cells = [nbformat.v4.new_code_cell(source) for source in (*CELLS, *own)]
         notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, lab_folder / f"{slug(name)}.ipynb")
@@ -116,7 +119,22 @@ def ask(tab, code):
     return tab.evaluate(ASK, code)
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_control_does_something_here_too(tab, player, theme):
+    tab.evaluate(CHOOSE_THEME, f"JupyterLab {theme.capitalize()}")
+    tab.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{str(theme == 'light').lower()}'")
+    player.evaluate("(root) => { root.zerolabPlayer.setTheme(null); }")
+    assert state(player)["theme"] == theme
+    try_every_control(player)
+    player.evaluate("(root) => { root.zerolabPlayer.setTheme(null); }")
+    tab.evaluate(CHOOSE_THEME, "JupyterLab Light")
+
+
 def test_the_kernel_moves_the_player_and_hears_where_it_is(tab, player):
+    for _ in range(100):  # what the browser still has to say would otherwise arrive after the kernel's own move
+        if ask(tab, "print(player.event)") == "700":
+            break
+        tab.wait_for_timeout(100)
     assert ask(tab, "player.goto(812)") == ""
     tab.wait_for_function("() => document.querySelector('.zl-player').zerolabPlayer.index === 812")
     player.press("ArrowRight")
@@ -226,7 +244,50 @@ def test_the_panel_runs_what_is_chosen_and_shows_it(tab, player):
     shown = tab.locator(".zl-player").count()
     run.click()
     tab.wait_for_function(f"() => document.querySelectorAll('.zl-player').length > {shown}", timeout=60_000)
-    assert tab.locator(".js-plotly-plot").count() >= 1
+    panel = tab.locator(".jp-Cell", has=run)
+    panel.locator(".js-plotly-plot .xtick").first.wait_for(timeout=10_000)
+    assert panel.locator(".js-plotly-plot .xtick").all_text_contents() == ["run 1: zero3, 4 ranks"]
+    panel.get_by_role("button", name="ddp").click()
+    run.click()
+    panel.locator(".zl-pair").wait_for(timeout=60_000)
+    assert panel.locator(".zl-player h2").all_inner_texts() == ["zero3", "ddp"]
+    ticks = ["run 1: zero3, 4 ranks", "run 2: ddp, 4 ranks"]
+    assert panel.locator(".js-plotly-plot .xtick").all_text_contents() == ticks
+    panel.get_by_text("ddp done").wait_for(timeout=10_000)
+
+
+@in_lab
+def test_the_planners_panel_answers_each_of_its_widgets(tab, player):
+    tab.evaluate(SHOW_CELL, len(CELLS) + 1)
+    panel = tab.locator(".jp-Cell", has=tab.get_by_text("with DeepSpeed"))
+    answer = panel.get_by_text(re.compile("^(Fits:|No:)"))
+    answer.wait_for(timeout=10_000)
+    bars = panel.locator(".js-plotly-plot .bars path")
+    bars.first.wait_for(timeout=10_000)
+    heights = "(all) => all.map((one) => one.getBBox().height.toFixed(1)).join()"
+    said, drawn = answer.inner_text(), bars.evaluate_all(heights)
+    sliders = panel.get_by_role("slider")
+    assert sliders.count() == 5
+    for place in range(5):
+        sliders.nth(place).press("ArrowRight")
+        drawn = until_other(tab, bars, heights, drawn)
+    panel.get_by_role("button", name="fp32").click()
+    drawn = until_other(tab, bars, heights, drawn)
+    panel.get_by_role("combobox").first.select_option("llama-30b")
+    until_other(tab, bars, heights, drawn)
+    assert answer.inner_text() != said
+    panel.get_by_text("with DeepSpeed").click()
+    panel.locator("textarea:visible").wait_for(timeout=10_000)
+
+
+def until_other(tab, bars, heights, before):
+    """What bars look like once they look other than before."""
+    for _ in range(100):
+        now = bars.evaluate_all(heights)
+        if now != before:
+            return now
+        tab.wait_for_timeout(100)
+    raise AssertionError("the bars stayed as they were")
 
 
 def test_the_theme_follows_the_notebook(tab, player):
