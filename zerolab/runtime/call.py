@@ -37,6 +37,7 @@ class Call:
         self._called = f"called at {where}" if where else ""
         self.cell = where.partition(",")[0]  # or the file, outside of notebooks
         self._watch = HangWatch(ranks, timeout)
+        # By rank; one that is missing still runs.
         self._outcomes: dict[int, Outcome] = {}
         self._at_rest = "finished"
 
@@ -54,6 +55,7 @@ class Call:
             if self._failures():
                 raise self._error()
             return [self._outcomes[rank].value for rank in self._chosen]
+        # The standings are asked for once more: where the ranks were is what one wants to know after a Stop.
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):  # whatever was half read does not matter any more
                 print(f"stopped. The ranks at that moment:\n{faults.table(self.standings())}")
@@ -73,6 +75,7 @@ class Call:
     def standings(self) -> list[Standing]:
         """Where every rank stands; those that still run are asked."""
         self._ranks.ask(self._unfinished())
+        # Not for ever: a rank in native code that holds the interpreter cannot answer.
         deadline = time.monotonic() + LOOK
         while time.monotonic() < deadline and any(self._ranks.members[rank].asked for rank in self._unfinished()):
             self._take(0.05)
@@ -149,6 +152,7 @@ class Call:
         failures = self._failures()
         if not failures:
             return float("inf")
+        # A lost connection travels faster than the words of a rank that is still writing its traceback.
         only_consequences = all(outcome.blames_a_peer for outcome in failures)
         first = min(outcome.time for outcome in failures) / 1e9
         return first + (SETTLE_FOR_CAUSE if only_consequences else SETTLE)

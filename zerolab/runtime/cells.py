@@ -24,6 +24,7 @@ class News(NamedTuple):
         """In a rank: make the text of cells known to tracebacks and recordings, and old modules forgotten."""
         for filename, label, text in self.cells:
             linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+            # Two tables: tracebacks look for text, messages for the label.
             sources.LABELS[filename] = label
         for name in self.edited:  # imported afresh when the function that comes now names it
             sys.modules.pop(name, None)
@@ -40,6 +41,7 @@ class Cells:
 
     def news(self) -> News:
         """The cells that were run, and the modules that were edited, since the last call; none outside a notebook."""
+        # IPython's private table of file names and cell numbers; without it, cells are simply called by their files.
         counts: dict[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
         fresh = [(name, count) for name, count in list(counts.items()) if self._known.get(name) != count]
         self._known.update(fresh)
@@ -51,6 +53,7 @@ class Cells:
     def _edited(self) -> list[str]:
         """All of the learner's modules if one has changed: they may hold each other's old functions."""
         now = _own_modules()
+        # A module that is new to the kernel is new to the ranks as well: they import it as it is.
         changed = any(name in self._versions and _differs(self._versions[name], now[name]) for name in now)
         self._versions = now
         return list(now) if changed else []

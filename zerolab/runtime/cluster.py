@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zerolab.runtime.ranks import Ranks
 
 DEVICES = ("auto", "cpu", "cuda")
+# Weakly: a cluster that a notebook has forgotten must not go on living because `%%ranks` could use it.
 _open: "weakref.WeakValueDictionary[int, Cluster]" = weakref.WeakValueDictionary()
 
 
@@ -43,6 +44,7 @@ class Cluster:
     """
 
     def __init__(self, world_size: int | None = None, device: str = "auto", timeout: float = 20.0) -> None:
+        # Three kinds of refusal before the first process: nonsense, the host's limits, the memory there is.
         _check(world_size, device, timeout)
         idle_limit = idle.limit()
         if world_size is not None:
@@ -54,6 +56,7 @@ class Cluster:
             print(note)
         self.world_size, self.device, self._gpus = choice.world_size, choice.device, choice.gpus
         self.timeout = float(timeout)
+        # Not reentrant: a callback that calls `run` while one is under way is refused, instead of waiting for itself.
         self._busy = threading.Lock()
         self._closed = self._lost = False
         self._ranks: Ranks | None = None
@@ -90,9 +93,11 @@ class Cluster:
         self._closed = True
         self._idle.stop()
         _open.pop(id(self), None)
-        if self._ranks is not None and not self._busy.locked():  # closed from a thread, the ranks are read elsewhere
-            self._ranks.show_late_output()  # nobody would see it later
-        self._let_go()
+        try:
+            if self._ranks is not None and not self._busy.locked():  # closed from a thread, they are read elsewhere
+                self._ranks.show_late_output()  # nobody would see it later
+        finally:
+            self._let_go()  # Stop may have been pressed just then
 
     @property
     def closed(self) -> bool:
@@ -121,11 +126,14 @@ class Cluster:
 
         if self._closed:
             raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
+        # Packed before the lock is taken and before ranks are looked at: what is refused here costs nobody anything.
         call = travel.pack_call(fn, args, kwargs)
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("this cluster is running something in another thread; wait for it or make a second one")
         try:
             ranks = self._usable_ranks()
+            # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their
+            # lines.
             message = pickle.dumps((task, self._sent_cells.news(), call))
             try:
                 answers = ranks.call(message, chosen, self.timeout)
@@ -137,6 +145,7 @@ class Cluster:
             self._lost = True
             self._let_go()
             raise
+        # After the run too, or one that took longer than the limit would be followed by fresh ranks.
         finally:
             self._idle.touch()
             self._busy.release()
@@ -160,8 +169,10 @@ class Cluster:
     def _start(self) -> "Ranks":
         from zerolab.runtime.ranks import Ranks
 
+        # Fresh ranks know no cell, so all of them are news again.
         self._sent_cells = Cells()
         self._ranks = Ranks(self.world_size, self._gpus)
+        # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
         self._finalizer = weakref.finalize(self, self._ranks.kill)
         self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
         return self._ranks

@@ -34,9 +34,12 @@ class _Counter:
     def __init__(self) -> None:
         self._board: Board | None = None
         self._rank = 0
+        # Each group counts for itself: its members need not agree with anybody else on how many collectives there were.
         self._next: Counter[int] = Counter()  # by the members of the group
+        # Backward may run hooks in threads of its own, and each may be inside a collective of its own.
         self._thread = threading.local()
         self._waiting = False  # some thread is inside a noted call
+        # Weakly: a Work that nobody waits for must go when the learner lets go of it.
         self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
 
@@ -70,6 +73,7 @@ class _Counter:
         self, function: Callable[..., Any], name: str, numbered: bool, reader: Reader, /, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a function of torch.distributed or ours, noted unless it is part of one that is noted already."""
+        # torch calls itself: all_gather_object is two all_gathers. Only the outermost call is what the learner wrote.
         outer: Position | None = getattr(self._thread, "position", None)
         if outer is not None or self._board is None:
             result = function(*args, **kwargs)
@@ -82,6 +86,7 @@ class _Counter:
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait for something that a noted call returned: the rank is inside that collective again."""
+        # Once only: a second wait on the same Work returns at once, and is no collective any more.
         position = self._pending.pop(work, None)
         if position is None or getattr(self._thread, "position", None) is not None:
             return function(work, *args, **kwargs)
@@ -95,6 +100,7 @@ class _Counter:
         if self._board is None or getattr(self._thread, "position", None) is not None:
             return None
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
+        # This run's table, kept by name: the callback may come when the next run has begun with a new one.
         flying, key = self._native, id(position)
         flying[key] = position
         self._write(next(iter(flying.values())))
@@ -113,6 +119,7 @@ class _Counter:
             if numbered:
                 self._next[request.members] += 1
                 self._board.enter(self._rank, position)
+            # Three frames up is the caller of the wrapper: the learner, or an engine.
             self.place(*stack.locate(sys._getframe(3)))
         return position
 
@@ -178,6 +185,7 @@ def _wrap(home: Any, name: str, numbered: bool, modules: list[Any]) -> None:
     def noted(*args: Any, **kwargs: Any) -> Any:
         return _counter.call(original, name, numbered, reader, *args, **kwargs)
 
+    # By identity and not by name: `from torch.distributed import all_reduce as ar` is found in our modules, too.
     for module in modules:
         for attribute, value in list(vars(module).items()):
             if value is original:

@@ -36,6 +36,7 @@ def choose(world_size: int | None, device: str) -> Choice:
         ValueError: more ranks than allowed or than fit, no GPU for `device="cuda"`, or a card that ranks cannot use.
     """
     gpus, notes = _gpus(device, world_size)
+    # The size may follow from the GPUs, and the limits then hold for what was chosen.
     size = world_size or _default_size(len(gpus), os.environ)
     check_limits(size)
     if 0 < len(gpus) < size:
@@ -57,6 +58,7 @@ def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[s
         return (), ()
     import torch
 
+    # Through torch and not the driver: torch has read CUDA_VISIBLE_DEVICES, and its numbers are what ranks use.
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible = chosen_of(count, named)
     if device == "cuda":  # somebody insists: memory is their affair, what cannot work is refused
@@ -98,6 +100,7 @@ def named_devices(environment: Mapping[str, str]) -> tuple[int, ...] | None:
     parts = [part.strip() for part in value.split(",")]
     if not all(part.isdigit() for part in parts):
         raise ValueError(f"ZEROLAB_DEVICES is {value!r}; give numbers of visible GPUs such as 0,1, or cpu, or unset it")
+    # Each once, in the order given: the first named gets rank 0.
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -157,6 +160,7 @@ def _free(card: Card) -> int:
 
 def _default_size(gpus: int, environment: Mapping[str, str]) -> int:
     size = gpus if gpus > 1 else DEFAULT_RANKS
+    # Nobody asked for a number, so a host's limit is kept in silence instead of being an error.
     return min(size, max_ranks(environment) or size)
 
 
@@ -181,6 +185,7 @@ def check_allowed(world_size: int, environment: Mapping[str, str]) -> None:
 
 def check_memory(world_size: int, available: int) -> None:
     """Raises ValueError for more ranks than main memory holds before they have trained anything."""
+    # A lower bound: the model comes on top, and nobody knows it yet.
     needed = BASE_BYTES + world_size * RANK_BYTES
     if needed > available:
         fit = max(0, (available - BASE_BYTES) // RANK_BYTES)

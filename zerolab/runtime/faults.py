@@ -29,6 +29,7 @@ STAGES = {
     RESTING: ("idle", "while it was idle"),
 }
 """What a rank was at: one word for `RankError.phase`, and the words of the message."""
+# As faulthandler writes it: without the source line, which we add, and without commas before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
@@ -73,6 +74,7 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """For IPython: the message alone, which holds the rank's traceback; the kernel's own would say nothing."""
+        # Whole lines, for IPython joins them; colours would be stored in notebooks.
         return f"{type(self).__name__}: {self}".splitlines()
 
 
@@ -135,6 +137,7 @@ class Standing:
         label, state = self.position.label, self.position.state
         if not label:
             return f"{self.state}, no collective yet"
+        # A rank that died inside has stopped waiting; "in" is all that is true of it then.
         if state == INSIDE and self.state == "running":
             return f"waiting in {label}"
         if state == IN_FLIGHT:
@@ -148,6 +151,7 @@ class Standing:
         parts = [STAGES[self.stage][1]]
         if self.phase:
             parts.append(f"in {self.phase}")
+        # Before the function runs there is no collective of this run that could be spoken of.
         if self.stage in (RUNNING, PACKING, RESTING):
             where = {DONE: f"after {label}", IN_FLIGHT: f"with {label} under way"}
             parts.append(where.get(state, f"inside {label}") if label else "before its first collective")
@@ -159,6 +163,8 @@ class Standing:
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome:
     """The failure that explains the others: the earliest that does not itself blame a peer."""
     failures = [outcome for outcome in outcomes if outcome.kind != "done"]
+    # Clocks of processes on one box agree, so "earliest" means something; a peer's complaint comes last whenever it
+    # came.
     return min(failures, key=lambda outcome: (outcome.blames_a_peer, outcome.time))
 
 
@@ -174,6 +180,7 @@ def rank_error(
         standings: where every rank stands.
         mismatches: what the ranks disagreed on, if the cause is an error in a collective.
     """
+    # In the order in which one reads: who, when and where, what they disagree on, the traceback, everybody else.
     standing = standings[cause.rank]
     phase = standing.phase or STAGES[standing.stage][0]
     facts: dict[str, Any] = {"rank": cause.rank, "pid": pid, "phase": phase, "where": standing.where}
@@ -223,6 +230,7 @@ def stopped() -> KeyboardInterrupt:
     """Somebody pressed Stop. IPython shows one line: where the kernel waited does not say where the ranks were."""
     text = "stopped; the next run starts fresh ranks, what these held in memory is lost"
     error = KeyboardInterrupt(text)
+    # On the instance: a class of our own would have another name, and front ends know this one.
     error._render_traceback_ = lambda: [f"KeyboardInterrupt: {text}"]  # type: ignore[attr-defined]
     return error
 
@@ -231,6 +239,7 @@ def table(standings: Sequence[Standing]) -> str:
     """Rank, phase, last collective and its number, source line; one row a rank, aligned."""
     rows = [("rank", "phase", "last collective", "at")]
     rows += [(str(each.rank), each.phase or "-", each.doing, each.where or "-") for each in standings]
+    # The last column is not padded: lines of source are long, and trailing blanks are stored in notebooks.
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows
@@ -261,6 +270,7 @@ def _ending(code: int | None) -> dict[str, Any]:
 
 def _death(facts: dict[str, Any], stage: int) -> str:
     name = facts.get("signal")
+    # Nobody can tell the two apart from outside: the kernel's out-of-memory killer sends the same signal.
     if name == "SIGKILL":
         return "was killed by SIGKILL: by a person, or by the system because memory ran out"
     if name is not None:
@@ -273,6 +283,7 @@ def _death(facts: dict[str, Any], stage: int) -> str:
 def _readable(crash: str) -> str:
     """What faulthandler wrote, with labels for files, lines of source, and without the runtime's own frames."""
     lines = []
+    # Python appends the names of all extension modules, a screenful that tells a learner nothing.
     for line in crash.partition("\nExtension modules")[0].splitlines():
         found = _CRASH_FRAME.fullmatch(line.strip())
         if found is None:

@@ -39,6 +39,7 @@ class HangWatch:
         since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state in waiting}
         if not since:
             return None
+        # One look a few times a second; sampling, which asks every rank, begins only shortly before the time is up.
         longest = min(since, key=lambda rank: since[rank])
         if now - since[longest] < self._timeout - STILL - _HEAD_START:
             self._last.clear()

@@ -18,6 +18,7 @@ class IdleWatch:
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()
+        # The end of the owner ends the thread, which otherwise would sleep on for twenty minutes.
         self._owner = weakref.ref(owner, lambda _: self.stop())
         self._expired, self.seconds, self._touched = expired, seconds, time.monotonic()
         if seconds > 0:
@@ -33,6 +34,7 @@ class IdleWatch:
 
     def _watch(self) -> None:
         while not self._stopped.wait(max(0.0, self._touched + self.seconds - time.monotonic())):
+            # It was touched while this thread slept, in most cases: then it sleeps on for the rest.
             if time.monotonic() - self._touched >= self.seconds:
                 self.touch()
                 owner = self._owner()
@@ -51,6 +53,7 @@ def limit(environment: Mapping[str, str] = os.environ) -> float:
         minutes = float(value) if value else MINUTES
     except ValueError:
         minutes = -1.0
+    # Comparisons with nan are false, so this one refuses it as well.
     if not 0 <= minutes < float("inf"):
         raise ValueError(f"{VARIABLE} is {value!r}; give minutes such as 20, or 0 to keep idle ranks")
     return 60 * minutes

@@ -31,7 +31,9 @@ class ForkLauncher:
         self._requests = itertools.count()
         self._started: dict[int, int] = {}  # process numbers by request: an interrupted caller never takes its own
         self._ended: dict[int, Ending] = {}
+        # Packets and not a stream: a message is read whole or not at all, whoever is interrupted.
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # What the server says while it imports goes here: it is shown only if it does not come up.
         self._log = nameless_file(0)
         bound = threading.current_thread() is threading.main_thread()
         program = (
@@ -58,6 +60,7 @@ class ForkLauncher:
             request = next(self._requests)
             socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
             deadline = time.monotonic() + START_LIMIT
+            # Answers are kept by number, for Stop may have ended an earlier caller who never took its own.
             while request not in self._started:
                 if not self._receive(deadline - time.monotonic()):
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{self._last_words()}")
@@ -73,6 +76,7 @@ class ForkLauncher:
         with self._lock:
             while self._receive(0):
                 pass
+            # The server reaps; without it nobody will ever know the exit code.
             if pid not in self._ended and not self.is_alive():
                 return None, time.monotonic_ns()
             return self._ended.get(pid)
@@ -105,6 +109,7 @@ class ForkLauncher:
             return False
         if not data:
             return False
+        # JSON, not a pickle: the server is ours, but it need not be trusted with more than numbers.
         report = json.loads(data)
         if "started" in report:
             self._started[report["request"]] = report["started"]
@@ -126,6 +131,7 @@ def nameless_file(size: int) -> IO[bytes]:
         file: IO[bytes] = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")
     else:
         file = tempfile.NamedTemporaryFile(prefix="zerolab-")  # noqa: SIM115  # 0600, removed when it is closed
+    # Zeros: an untouched page of the board reads as "idle, no collective yet".
     file.truncate(size)
     return file
 

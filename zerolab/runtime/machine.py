@@ -74,6 +74,7 @@ def _number(field: str) -> int:
 def _visible(found: list[Card]) -> list[Card]:
     """As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names nothing."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # Not set is all, and set to nothing is none: as CUDA reads it.
     if chosen is None:
         return found
     visible: list[Card] = []
@@ -109,6 +110,7 @@ def memory() -> tuple[int, int]:
     total = page * os.sysconf("SC_PHYS_PAGES")
     available = _available(total)
     for limit, used in _limits():
+        # The tightest of all counts, and a limit may lie above ours, in the container's own group.
         total = min(total, limit)
         available = min(available, max(0, limit - used))
     return total, available

@@ -22,8 +22,10 @@ class RanksMagics(Magics):
             raise UsageError("%%ranks needs a notebook or an IPython session")
         cluster = most_recent() or self._make_cluster(shell.user_ns)
         chosen = _chosen(line, cluster.world_size)
+        # IPython's own name for this cell, so that an error on a rank names it `cell [3]` like any other.
         filename = shell.compile.cache(cell, shell.execution_count)
         try:
+            # Here first: a typing mistake need not cost four ranks their state.
             compile(cell, filename, "exec")
         except SyntaxError:
             shell.showsyntaxerror(filename)
@@ -32,6 +34,7 @@ class RanksMagics(Magics):
 
     def _make_cluster(self, user_ns: dict[str, Any]) -> Cluster:
         cluster = Cluster()
+        # A name that the learner has used already is never taken away.
         name = next(name for name in ("cluster", "ranks_cluster", "_ranks_cluster") if name not in user_ns)
         user_ns[name] = cluster
         print(f"no cluster was open: made {name} = {cluster!r}")

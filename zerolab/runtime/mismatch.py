@@ -16,10 +16,12 @@ def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
         standings: where every rank stands, by rank.
         calls: the history of each rank that takes part.
     """
+    # Group by group: a collective of ranks 0 and 1 has nothing to do with the number that one of 2 and 3 has.
     sentences = []
     for members in sorted({call.members for history in calls.values() for call in history}):
         ranks = _ranks(members, calls)
         columns = {rank: _by_number(calls[rank], members) for rank in ranks}
+        # From the oldest on, and only the first: whatever differs behind it follows from it.
         for number in range(_first_known(columns, calls), _last(columns) + 1):
             row = {rank: columns[rank].get(number) for rank in ranks}
             if not _is_agreed(list(row.values())):
@@ -32,6 +34,7 @@ def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int
     """For each rank that waits, the ranks that have not come to where it is."""
     edges = {}
     for standing in standings:
+        # A rank that computes waits for nobody, whatever its last collective was.
         position = standing.position
         if not standing.waits or standing.rank not in calls:
             continue
@@ -40,6 +43,7 @@ def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int
             continue
         others = [rank for rank in _ranks(position.members, calls) if rank != standing.rank]
         there = {rank: _by_number(calls[rank], position.members).get(position.number) for rank in others}
+        # Whoever is in the same call of the same size has come; all others are awaited, wherever they are.
         edges[standing.rank] = [rank for rank in others if not _is_agreed([there[rank], position])]
     return edges
 
@@ -67,6 +71,7 @@ def _is_agreed(row: Sequence[Position | None]) -> bool:
 
 def _what(call: Position | None) -> tuple[object, ...]:
     """All that the ranks must have in common in one collective."""
+    # Not the time and not the state: one rank may be through where another still waits.
     return (call.name, call.numel, call.itemsize, call.peer) if call is not None else ()
 
 
@@ -76,6 +81,7 @@ def _differences(
     standings: Sequence[Standing],
 ) -> list[str]:
     there = {rank: call for rank, call in row.items() if call is not None}
+    # The odd one out is named, though with two ranks nobody can say which of them is wrong.
     majority = _largest({rank: _what(call) for rank, call in there.items()})
     usual = there[majority[0]]
     found = []
@@ -94,6 +100,7 @@ def _contrast(call: Position, usual: Position, others: str) -> str:
     """For example `reduce_scatter #17, the others in all_gather #17`."""
     if call.name != usual.name:
         return f"{call.label}, {others} in {usual.label}"
+    # One of them gave no plain tensor, a list for example, so there is no number to show.
     if min(call.numel, usual.numel) < 0 and call.numel != usual.numel:
         return f"{call.label}, {others} in it with a tensor of another kind"
     if call.numel != usual.numel:
@@ -104,6 +111,7 @@ def _contrast(call: Position, usual: Position, others: str) -> str:
 
 
 def _comes_later(call: Position, column: Mapping[int, Position]) -> bool:
+    # Only what it has called by now is known: one that waits in the first never comes to the second.
     return any(_what(other) == _what(call) for number, other in column.items() if number > (call.number or 0))
 
 
@@ -119,6 +127,7 @@ def _lonely_pairs(standings: Sequence[Standing]) -> list[str]:
         position = standing.position
         if standing.waits and position.number is None and 0 <= position.peer < len(standings):
             peer = standings[position.peer]
+            # A send and a receive that face each other will meet; two sends, or two receives, never do.
             ends = peer.waits and peer.position.number is None and peer.position.peer == standing.rank
             if not ends or _is_sending(peer.position) == _is_sending(position):
                 found.append(

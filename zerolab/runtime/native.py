@@ -27,6 +27,7 @@ _libraries: list[Any] = []  # a library that is let go takes its kernels along
 
 def install(start: Start) -> None:
     """Have `start(name, request)` called for each such operation; what it returns is called when that is complete."""
+    # Once in a process: a kernel that is registered twice for one key is an error.
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)
     for operation, name in OPERATIONS.items():
@@ -47,6 +48,7 @@ def _noted(overload: Any, name: str, start: Start) -> Callable[..., Any]:
 
 
 def _request(args: tuple[Any, ...]) -> Request:
+    # all_gather has outputs first, each a list; inputs of the others come as one list.
     tensors = args[0] if isinstance(args[0][0], torch.Tensor) else args[0][0]
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
     numel = sum(tensor.numel() for tensor in tensors)

@@ -63,6 +63,7 @@ class Output:
         self._rest: dict[int, _Rest] = {}
         self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
         self._said: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # what waits, counted
+        # Asked for at each run, not once: a lesson may be stored in the middle of a session.
         self._held: dict[int, list[str]] | None = {} if os.environ.get("ZEROLAB_STATIC") == "1" else None
         self._bar = ""  # the progress bar that is on the screen, below all lines
         self._drawn = 0.0
@@ -116,12 +117,14 @@ class Output:
         """Show what all ranks have said, and what not all of them will say."""
         while any(self._waiting.values()):
             heads = {rank: lines[0] for rank, lines in self._waiting.items() if lines}
+            # All say the same next, so it is one line for all of them.
             if len(heads) == len(self._ranks) and len({head.text for head in heads.values()}) == 1:
                 self._write(self._ranks, [self._next(rank) for rank in self._ranks][:1])
                 continue
             lonely = [rank for rank in heads if self._is_lonely(rank, heads[rank], everything=everything)]
             if not lonely:
                 return
+            # In the order of time, so far as one pipe a rank can tell it.
             first = min(lonely, key=lambda rank: heads[rank].time)
             self._write([first], [self._next(first)])
 

@@ -49,6 +49,7 @@ class Ranks:
     def __init__(self, world_size: int, gpus: tuple[int, ...]) -> None:
         self._launcher = launcher()
         self._selector = selectors.DefaultSelector()
+        # The board, and the store in which the ranks find each other.
         self._files = [nameless_file(Board.size(world_size)), nameless_file(0)]
         self.board = Board(self._files[0].fileno(), world_size)
         self.members: list[Member] = []
@@ -128,6 +129,7 @@ class Ranks:
 
     def kill(self) -> None:
         """End all ranks and what they started, and close everything that led to them. Harmless when repeated."""
+        # Emptied first: a garbage collector may call this while it is under way.
         members, self.members = self.members, []
         self._selector.close()
         self._launcher.kill([member.pid for member in members])

@@ -30,16 +30,19 @@ class TooLargeError(Exception):
 
 def check(obj: object) -> None:
     """RefusedError for what only the kernel can have: open files, process groups, tensors on a GPU."""
+    # cloudpickle would send the contents of an open file as if they were the file; writing would go nowhere.
     if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
         raise RefusedError(
             f"it is an open file ({getattr(obj, 'name', 'without a name')!r}), which only this process has open. "
             "Open it inside the function, by its path."
         )
+    # It would arrive as a copy, by way of the kernel's memory, and each rank would open a context on that GPU.
     if isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
         raise RefusedError(
             f"it is a tensor on {obj.device}, in the kernel's own part of that GPU's memory. Make it inside the "
             "function, or send a copy in main memory: .cpu()"
         )
+    # Some of these pickle without an error, and hang on the other side.
     if isinstance(obj, dist.ProcessGroup | dist.Store | dist.Work):
         raise RefusedError(
             f"it is {a(type(obj).__name__)} of this process, and the ranks have their own. Use theirs inside the "
@@ -98,6 +101,7 @@ def cannot_go(
         error: what the pickler said.
         send: raises what sending one value would raise.
     """
+    # In the order in which one reads a call: arguments first, then what the function closes over.
     for part in _parts_of_call(fn, args, kwargs):
         reason = _failure(part[2], send)
         if reason is not None:
@@ -117,6 +121,7 @@ def too_large(
     limit: int,
 ) -> str:
     """The sentence for a call that carries more than the limit; it names the largest thing that it carries."""
+    # Counted one by one, though parts may share tensors: the largest is named, no sum is claimed.
     sizes = {name: _size(value, measure) for name, _, value in _parts_of_call(fn, args, kwargs)}
     largest = max(sizes, key=lambda name: sizes[name], default="")
     which = f", most of it in {largest} with {megabytes(sizes[largest])}" if largest else ""
@@ -148,6 +153,7 @@ def _why(culprit: object, reason: Exception) -> str:
         )
     if inspect.iscoroutine(culprit):
         return "It is a coroutine, which goes on in one process only. Run it inside the function."
+    # Locks are of many private types; their modules are few.
     if type(culprit).__module__ in ("_thread", "threading", "multiprocessing.synchronize"):
         return f"It is {a(kind)}, which holds for one process only. Make it inside the function instead."
     return f"It is {a(kind)}: {_sentence(reason)}. Create that object inside the function instead."
@@ -155,6 +161,7 @@ def _why(culprit: object, reason: Exception) -> str:
 
 def _innermost(whole: Part, reason: Exception, send: Callable[[Any], None], depth: int = 0) -> tuple[Part, Exception]:
     """The smallest part that fails by itself, and why it does."""
+    # A limit, for values may hold each other in a ring.
     if depth == _DEPTH or _fails_itself(whole[2]):
         return whole, reason
     for part in _parts_of(whole):
@@ -205,6 +212,7 @@ def _parts_of(whole: Part) -> Iterator[Part]:
     elif isinstance(value, list | tuple):
         parts = [(f"{path}[{index}]", part) for index, part in enumerate(value[:_WIDTH])]
     elif isinstance(value, set | frozenset):
+        # A set has no indices to name an element by.
         parts = [(f"an element of {path}", part) for part in list(value)[:_WIDTH]]
     elif not isinstance(value, type):
         parts = [(f"{path}.{name}", part) for name, part in list(getattr(value, "__dict__", {}).items())[:_WIDTH]]

@@ -26,7 +26,9 @@ class Reader:
     """Reads the arguments of one function. It looks only at what it knows, and never refuses a call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        # Read once for each function, since `inspect.signature` takes longer than a small collective.
         self._at = {name: index for index, name in enumerate(inspect.signature(function).parameters)}
+        # With uneven splits every rank has a size of its own, and none of them is wrong.
         compared = "split" not in " ".join(self._at)
         self._sized = next((name for name in _SIZED if name in self._at), None) if compared else None
 
@@ -36,6 +38,7 @@ class Reader:
         def given(name: str | None) -> Any:
             if name is None or name not in self._at:
                 return None
+            # By position or by name, as the learner wrote it; defaults do not matter here.
             index = self._at[name]
             return args[index] if index < len(args) else kwargs.get(name)
 
@@ -50,6 +53,7 @@ def members_of(group: Any) -> int:
     """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62."""
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0
+    # A group of all ranks is the group of all ranks, however it was made.
     ranks = dist.get_process_group_ranks(group)
     return 0 if len(ranks) == dist.get_world_size() or max(ranks) > 62 else sum(1 << rank for rank in ranks)
 

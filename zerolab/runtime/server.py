@@ -81,6 +81,7 @@ class ForkServer:
         """Answer requests until the kernel closes its end or dies, then take every rank along."""
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up pipe to be written
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        # One thread and one loop: a fork copies only the thread that calls it, with whatever locks others hold.
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)
@@ -122,6 +123,8 @@ class ForkServer:
             os.close(self._wake)
             os.close(self._wake_writer)
             self._control.close()
+            # A session of its own: the stop button's signal goes to the kernel's group, and a rank's children go with
+            # it.
             os.setsid()
             die_with_parent(server)
             from zerolab.runtime import worker

@@ -14,6 +14,7 @@ from zerolab.recording import sources
 DEEPEST = 1_000  # frames that are looked at; whoever looks holds the interpreter of the rank meanwhile
 _RUNTIME = str(Path(__file__).parent) + os.sep
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
+# By names that torch and our engines use; the innermost that is known wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
 
 
@@ -23,6 +24,7 @@ Line = tuple[str, int, str]
 
 def lines(innermost: FrameType | None) -> list[Line]:
     """Where each frame of a running stack stands, the innermost first; plain values, so that no frame need be kept."""
+    # A frame that is kept keeps its function's variables: a rank's tensors would live for as long as the answer.
     return [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in _frames(innermost)]
 
 
@@ -53,12 +55,14 @@ def describe_error(trace: TracebackType | None) -> tuple[str, str]:
 
 def fingerprint(innermost: FrameType | None) -> int:
     """A number that changes when a stack does, to the instruction."""
+    # To the instruction: a loop of one line, over and over, is a movement.
     return hash(tuple((id(frame.f_code), frame.f_lasti) for frame in _frames(innermost)))
 
 
 def format_error(error: BaseException) -> str:
     """The traceback of an error as Python prints it, with labels for files and without the runtime's own frames."""
     report = traceback.TracebackException.from_exception(error)
+    # Causes and contexts too: an error that was raised while another was handled shows both.
     parts: list[traceback.TracebackException | None] = [report]
     while parts:
         part = parts.pop()
@@ -72,6 +76,7 @@ def format_error(error: BaseException) -> str:
 
 def label(filename: str) -> str:
     """`cell [3]` for a cell, else the path from the folder that Python imports it from: never this machine's paths."""
+    # Cells first: their file names lie in /tmp and say nothing to anybody.
     return sources.LABELS.get(filename) or _short(filename)
 
 

@@ -33,6 +33,7 @@ def furnish(output: int) -> None:
         os.dup2(output, fd)
     for fd, name in ((1, "stdout"), (2, "stderr")):
         _open(fd, name)
+    # The descriptor stays /dev/null: programs that the learner starts find an end of input, as they expect.
     sys.stdin = _NoKeyboard()
     threading.excepthook = _last_words_of_a_thread
     sys.meta_path.insert(0, _PlainBars())
@@ -61,6 +62,7 @@ def flush() -> None:
 
 def keep_the_group() -> None:
     """Have the two calls refused with which a script for torchrun begins and ends: the group is there, and stays."""
+    # What the counter has wrapped: the end of a group of some ranks is noted as before.
     end = dist.destroy_process_group
 
     @functools.wraps(dist.init_process_group)

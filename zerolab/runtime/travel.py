@@ -21,12 +21,14 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """A function and its arguments as bytes; TypeError or ValueError in one sentence if something in them cannot go."""
     if not callable(fn):
         raise TypeError(refusals.not_a_function(fn))
+    # These two would pickle, run, and only then fail, on all ranks at once and at their cost.
     refusals.check_plain(fn)
     try:
         return _pack((fn, args, kwargs), keep_grad=True, limit=LIMIT)
     except refusals.TooLargeError:
         raise ValueError(refusals.too_large(fn, args, kwargs, measure, LIMIT)) from None
     except Exception as error:
+        # Looking for the culprit pickles every part again; it is done only once something has failed.
         raise TypeError(refusals.cannot_go(fn, args, kwargs, error, _try)) from error
 
 
@@ -68,6 +70,7 @@ def _try(value: object) -> None:
 
 
 def _pack(value: object, *, keep_grad: bool, limit: int) -> bytes:
+    # The limit holds while the bytes are made, not after: 100 GB must not be built first in order to be refused.
     buffer = _Limited(limit)
     _Pickler(buffer, keep_grad=keep_grad, carries_to_rank=keep_grad).dump(value)
     return buffer.getvalue()
@@ -114,8 +117,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
 
     def reducer_override(self, obj: Any) -> Any:
         """See `pickle.Pickler.reducer_override`."""
+        # A result may hold what a call may not: a tensor on a GPU comes back as its copy.
         if self._carries_to_rank:
             refusals.check(obj)
+        # Exactly these types: a subclass has a way of its own to be pickled, and keeps it.
         if type(obj) is torch.nn.Parameter:
             return self._tensor(obj, parameter=True, grad=obj.requires_grad)
         if type(obj) is torch.Tensor and obj.layout is torch.strided and obj.device.type != "meta":
@@ -123,6 +128,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
         return super().reducer_override(obj)
 
     def _tensor(self, tensor: torch.Tensor, *, parameter: bool, grad: bool) -> Any:
+        # Elements are counted and left out, so measuring a model costs no copy of it.
         if self._measuring and isinstance(self._file, _Counting):
             self._file.size += tensor.numel() * tensor.element_size()
             return _rebuild, (b"", tensor.dtype, (0,), parameter, grad)
@@ -137,6 +143,7 @@ def _elements(tensor: torch.Tensor) -> tuple[pickle.PickleBuffer, torch.dtype, t
 def _rebuild(
     data: bytes | bytearray, dtype: torch.dtype, shape: tuple[int, ...], parameter: bool, requires_grad: bool
 ) -> torch.Tensor:
+    # A bytearray, because a tensor over immutable bytes could not be written to.
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
     tensor = flat.reshape(shape)
     if parameter:
