@@ -286,15 +286,14 @@ export class Player {
 
   #resize() {
     const width = this.root.clientWidth;
-    if (width === this.width || !width) return;
-    this.width = width;
-    for (const [mark, below] of [["zl-medium", 1180], ["zl-narrow", 720], ["zl-tiny", 480]]) this.root.classList.toggle(mark, width < below);
-    this.redraw();
+    if (width && width !== this.width) this.redraw();
   }
 
   /** Lays everything out again, as when the window has another height, and draws it. */
   redraw() {
     if (!this.panes || !this.root.clientWidth) return;
+    this.width = this.root.clientWidth; // known from the first draw on, or the observer's first call would draw all of it twice
+    for (const [mark, below] of [["zl-medium", 1180], ["zl-narrow", 720], ["zl-tiny", 480]]) this.root.classList.toggle(mark, this.width < below);
     const { named } = this.panes.ownership;
     const drawn = this.#layout(1);
     // A page of its own is filled; in a notebook the player is as high as it needs.
