@@ -30,6 +30,7 @@ default_role = "code"  # docstrings are written as Markdown has it: `name`
 viewcode_line_numbers = True
 
 html_theme = "furo"
+pygments_dark_style = "a11y-high-contrast-dark"  # the pair of the light style that furo chooses
 html_title = "zerolab"
 html_copy_source = False
 html_show_sphinx = False

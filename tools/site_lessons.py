@@ -100,7 +100,9 @@ class Pictures:
         """A picture with its caption."""
         (self.folder / f"{name}.png").write_bytes(base64.b64decode(png))
         words = html.escape(caption, quote=True)
-        picture = f'<img src="{above}pictures/{name}.png" alt="{words}" loading="lazy">'
+        # What waits to be printed is never scrolled to, so it would not be there when the printer asks.
+        when = "eager" if look else "lazy"
+        picture = f'<img src="{above}pictures/{name}.png" alt="{words}" loading="{when}">'
         return f'<figure class="zl-picture {look}">{picture}<figcaption>{words}</figcaption></figure>'
 
 
