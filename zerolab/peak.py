@@ -118,7 +118,6 @@ def peaks(
         ValueError: an unknown stage or precision, an option that the stage does not have, or a series of another
             model, precision or partition into units.
     """
-    # Both are gone through more than once: by the checks, and by the walk in each step.
     layouts, marks = list(flats), list(series)
     plan = Plan(
         stage,
@@ -134,10 +133,8 @@ def peaks(
         batch_bytes=batch_bytes,
     )
     _check(plan, precision, layouts, marks)
-    # The engines learn the order of units while they run, and so does the walk: nothing is told in advance that an
-    # engine would have to find out.
     walk = Walk(plan, layouts, marks)
-    walk.step()  # the first step only learns in which order the units come
+    walk.step()  # the first step only learns in which order the units come, as the engines do
     walk.step()
     # A stage that never gathers has no phase of that name: nothing is shown rather than a zero.
     phases = {phase: walk.highest[phase] for phase in PHASES if phase in walk.highest}

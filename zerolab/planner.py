@@ -138,11 +138,7 @@ def plan(
     shape, device = catalog.architecture(model), catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
     bandwidth = catalog.link(device.link).bytes_per_second if bandwidth is None else bandwidth
-    for name, value in (("memory", memory), ("bandwidth", bandwidth), ("batch", batch)):
-        if not value > 0:
-            raise ValueError(f"the {name} is {value!r}: it must be above 0 (bytes, bytes a second, rows)")
-    if not 0 < utilisation <= 1:
-        raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")
+    _check(memory, bandwidth, batch, utilisation)
     every = {stage: bytes_by_part(stage, shape, gpus, precision, batch) for stage in theory.STAGES}
     rows: list[dict[str, Value]] = []
     for stage, parts in every.items():
@@ -169,6 +165,15 @@ def plan(
     # The figures that a reader may have changed, so that two plans beside each other can be told apart.
     title = f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each"
     return Plan(rows, title, precision=precision, batch=batch, memory=memory, parts=every, utilisation=utilisation)
+
+
+def _check(memory: float, bandwidth: float, batch: int, utilisation: float) -> None:
+    """Refuses what no GPU has; names and counts are refused where they are looked up."""
+    for name, value in (("memory", memory), ("bandwidth", bandwidth), ("batch", batch)):
+        if not value > 0:
+            raise ValueError(f"the {name} is {value!r}: it must be above 0 (bytes, bytes a second, rows)")
+    if not 0 < utilisation <= 1:
+        raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")
 
 
 def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision: str, batch: int) -> dict[str, float]:
