@@ -179,7 +179,7 @@ def test_the_rules_find_what_is_wrong(recordings, tmp_path):
 
 
 # Where rank 1 raises, rank 0 waits for it until it is ended; where it dies, rank 0 notices and raises.
-@pytest.mark.parametrize(("ending", "left"), [("raises", [1]), ("dies", [0])])
+@pytest.mark.parametrize(("ending", "left"), [("raises", [0, 1]), ("dies", [0])])
 def test_a_recording_that_was_cut_off_shows_what_there_is_and_says_so(cluster, tmp_path, ending, left):
     from zerolab import RankError
 

@@ -33,6 +33,7 @@ def operation(name: str) -> str:
     """The word for a c10d operation: `_allgather_base_` is an `all_gather`, and so is `allgather_coalesced_`."""
     if name.startswith("reduce_scatter"):
         return "reduce_scatter"
+    # The underscore in front stays: `_reduce_scatter_base_` begins as the plain `reduce_` would without it.
     head = "_" * name.startswith("_") + name.lstrip("_").split("_")[0]
     return _WORDS.get(head, head)
 
@@ -57,6 +58,7 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
         return None
     op, ranks = operation(name), dist.get_process_group_ranks(dist.ProcessGroup.unbox(handles[0]))
     counted = tensors_in(args[1 if op in _GATHERS else 0])
+    # A rank holds one share of what is gathered or scattered; an event tells the whole buffer.
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
     numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
     nbytes = numel * counted[0].element_size() if counted else 0

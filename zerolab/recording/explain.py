@@ -10,6 +10,7 @@ from zerolab.tables import Table
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
+# Ψ is the number of parameters; what is sharded gets its "/ N" below, from the same table as the formula.
 SHARE = {"parameters": "4 Ψ", "gradients": "4 Ψ", "optimizer_state": "8 Ψ"}
 SHARE_BF16 = {"parameters": "2 Ψ", "gradients": "2 Ψ", "optimizer_state": "12 Ψ"}
 TERMS = {
@@ -59,6 +60,7 @@ def explain(
         str(recording.meta.get("precision")),
         chosen.meta.get("state"),
     )
+    # A wrong row is worse than none: other systems shard as they like, and have no closed form here.
     if stage not in theory.STAGES or not isinstance(state, dict) or precision not in theory.BYTES_PER_PARAMETER:
         raise ValueError(
             f"no closed form for stage {stage!r} in {precision}, or fewer than two steps: record two under one of "
@@ -75,6 +77,7 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
 
     world_size = recording.world_size
     flats: list[Any] = [
+        # Theory needs four numbers of a flat; a file has them and no tensors.
         SimpleNamespace(numel=u.numel, padded=u.padded, shard_numel=u.padded // world_size, frozen=u.frozen)
         for u in recording.units
     ]
@@ -84,6 +87,7 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
     rows: list[dict[str, Any]] = []
     for category, nbytes in formula.items():
         share = words[category] + (" / N" if category in theory.SHARDED[stage] else "")
+        # The terms that follow belong to no category, so what was measured stands with the formula and with the sum.
         rows.append({"term": category, "formula": share, "bytes": nbytes, "measured": state[category]})
     rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
     return [*rows, _total("state", sum(formula.values()) + sum(terms.values()), sum(state.values()))]
@@ -92,6 +96,7 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
 def _measured_peak(recording: "Recording", chosen: RankRecording, phase: str | None) -> Mapping[str, int]:
     """The bytes by category at a rank's highest moment; refuses a run that `theory.peak` does not speak of."""
     optimizer, device, backend = (recording.meta.get(key) for key in ("optimizer", "device", "backend"))
+    # Their temporaries are in the peak, and each optimizer has others.
     if optimizer not in ("Adam", "AdamW"):
         raise ValueError(f"the peak is predicted for Adam and AdamW, and this run updated with {optimizer}")
     if (device, backend) != ("cpu", "gloo"):
@@ -113,8 +118,10 @@ def _peak_rows(peak: Mapping[str, int], measured: Mapping[str, int]) -> list[dic
     for category in CATEGORIES:
         terms = [term for term, (kind, _) in PEAK_TERMS.items() if kind == category and peak.get(term)]
         rows += [{"term": f"peak: {term}", "formula": PEAK_TERMS[term][1], "bytes": peak[term]} for term in terms]
+        # A category that nobody predicted is shown, or the sum would not add up.
         if not terms and measured.get(category):
             rows.append({"term": f"peak: {category}", "formula": "none", "bytes": 0})
+        # The ledger knows categories and no terms: only their sum can be measured.
         if terms or measured.get(category):
             found = measured.get(category, 0)
             rows[-1] |= {"measured": found, "difference": found - sum(peak[term] for term in terms)}

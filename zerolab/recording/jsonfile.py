@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, RankRecording, Source, SourceLine, UnitInfo
 
 FORMAT = "zerolab-recording"
+# Goes up when an old reader would misread a new file; what it may ignore does not need it.
 VERSION = 1
+# Most events have two or three of these: left out where they are None, a file is far shorter.
 _OPTIONAL: dict[str, type | tuple[type, ...]] = {
     "unit": str,
     "group": list,
@@ -50,6 +52,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
     write_text(path, text(contents))
 
 
+# Over a network JSON travels as well: whoever receives it checks it as it would a file.
 def text(contents: Contents) -> str:
     """What `write` writes, as text, for a recording that travels."""
     return "".join(f"{line}\n" for line in _lines(contents))
@@ -66,12 +69,15 @@ def write_text(path: str | os.PathLike[str], content: str) -> None:
         raise ValueError(f"cannot save to {str(path)!r}: its folder does not exist; create it, or choose another")
     if target.is_dir():
         raise ValueError(f"cannot save to {str(path)!r}: it is a folder; name a file in it, such as 'run.json'")
+    # In the same folder, because only within one file system is a rename all or nothing.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(content)
+        # mkstemp gives a file to its owner alone; a saved recording is as open as any other file.
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(target)
+    # A stopped cell is no Exception, and would leave the half-written file behind.
     except BaseException:
         Path(temporary).unlink()
         raise
@@ -100,6 +106,7 @@ def parse(data: bytes, name: str) -> Contents:
     """
     try:
         document = json.loads(data.decode())
+    # A file of a million open brackets is refused like any other, not by a crash.
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         what = f"is not JSON ({error})" if data else "is empty"
         raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
@@ -109,11 +116,13 @@ def parse(data: bytes, name: str) -> Contents:
         raise ValueError(f"{name!r} is no recording that can be read: {error}") from None
 
 
+# Raised deep in the document, where nobody knows the file; `parse` adds the name.
 class _Malformed(Exception):
     """What is wrong with a file, and what to do, without its name."""
 
 
 def _umask() -> int:
+    # The system tells the mask only to those who set one.
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -129,6 +138,7 @@ def _finite(value: object) -> object:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
+    # A tuple becomes a list here as it would in JSON, so that what was saved equals what is loaded.
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -139,6 +149,7 @@ def _lines(contents: Contents) -> Iterator[str]:
         yield f'"{key}": {_dump(value)},'
     yield f'"meta": {_dump(contents.meta)},'
     yield f'"categories": {_dump(CATEGORIES)},'
+    # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
     yield from _listed('"units": [', (_dump(_unit_row(unit)) for unit in contents.units), "],")
     sources = ((key, {"label": source.label, "text": source.text}) for key, source in contents.sources.items())
     yield from _listed('"sources": {', (f"{_dump(key)}: {_dump(value)}" for key, value in sources), "},")
@@ -157,6 +168,7 @@ def _listed(opening: str, items: Iterator[str], closing: str) -> Iterator[str]:
     """The items one a line, with commas between them."""
     if opening:
         yield opening
+    # JSON allows no comma behind the last item, and an iterator does not say which one that is.
     before = None
     for item in items:
         if before is not None:
@@ -175,10 +187,12 @@ def _row(event: Event) -> list[object]:
     more: dict[str, object] = {}
     for key in _OPTIONAL:
         value = getattr(event, key)
+        # No elements and no bytes are what an event has if nothing is said.
         if value is not None and not (key in ("numel", "logical_bytes") and value == 0):
             more[key] = value
     if event.source is not None:
         more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
+    # A duration is a few digits, a second point in time would be ten.
     head = [event.t_start, event.t_end - event.t_start, event.step, event.phase, event.kind, event.op]
     live = [event.live.get(category, 0) for category in CATEGORIES] if event.live else []
     return [*head, live, more]
@@ -189,8 +203,10 @@ def _document(document: Any) -> Contents:
     if found != FORMAT:
         raise _Malformed(f"its format is {found!r}, not {FORMAT!r}; name a file that save() wrote")
     version = _get(document, "version", int)
+    # Before anything else is read: whatever is odd in a newer file is no damage.
     if version > VERSION:
         raise _Malformed(f"a newer zerolab wrote it (version {version}, this one reads {VERSION}); upgrade zerolab")
+    # The live bytes of an event are a bare list, and mean something in this order only.
     if version < 1 or _get(document, "categories", list) != list(CATEGORIES):
         raise _Malformed(f"it says version {version} with other categories than that has; record it again")
     world_size = _get(document, "world_size", int)
@@ -198,6 +214,7 @@ def _document(document: Any) -> Contents:
     sources = {key: _source(value) for key, value in _get(document, "sources", dict).items()}
     ranks = _each(document, "ranks", lambda value: _rank(value, world_size, sources, units))
     numbers = [rank.rank for rank in ranks]
+    # Ranks may be missing, they died; but none may be there twice or be none of this world.
     if not ranks or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < world_size:
         raise _Malformed(f"it has ranks {numbers} of a world of {world_size}; record it again")
     return Contents(world_size, _get(document, "meta", dict), units, sources, ranks)
@@ -206,6 +223,7 @@ def _document(document: Any) -> Contents:
 def _get(holder: Any, key: str, kind: type | tuple[type, ...]) -> Any:
     """`holder[key]`, which must be of this kind."""
     value = holder.get(key) if isinstance(holder, dict) else None
+    # In Python true is the number 1, and a step called true is a damaged file.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         wanted = getattr(kind, "__name__", kind)
         raise _Malformed(f"{key!r} is {_short(value)}, not of type {wanted}; record it again, or fetch the file again")
@@ -234,6 +252,7 @@ def _source(value: Any) -> Source:
 def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]) -> RankRecording:
     rank = _get(value, "rank", int)
     rows = _get(value, "events", list)
+    # A row does not say its number: it is its place, so that it cannot be wrong.
     events = tuple(_event(row, rank, seq, sources) for seq, row in enumerate(rows))
     return RankRecording(
         rank, world_size, events, sources, units, _get(value, "meta", dict), _get(value, "complete", bool)
@@ -246,8 +265,10 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
         raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
     start, duration, step, phase, kind, op, live, more = row
     words_fit = phase in PHASES and kind in KINDS and isinstance(op, str) and isinstance(more, dict)
+    # Pictures look words up and draw bars as long as durations: what is refused here need not be feared there.
     if not words_fit or not _are_numbers(live, (0, len(CATEGORIES))) or duration < 0:
         raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
+    # What this version does not know it leaves aside: a later one may add to an event.
     fields = {key: _get(more, key, _OPTIONAL[key]) for key in more if key in _OPTIONAL}
     if (category := fields.get("category")) is not None and category not in CATEGORIES:
         raise _Malformed(f"{where} has the category {category!r}, not one of {', '.join(CATEGORIES)}; record it again")
@@ -277,6 +298,7 @@ def _spans(value: list[Any], where: str) -> tuple[tuple[int, int], ...]:
 
 
 def _line(text: str, sources: dict[str, Source], where: str) -> SourceLine:
+    # An event without its text would show a learner an empty pane, and no reason.
     key, _, line = text.rstrip("*").rpartition(":")
     if key not in sources or not line.isdigit():
         raise _Malformed(f"{where} points to the source {_short(text)}, which is not in the file; record it again")

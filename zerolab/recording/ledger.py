@@ -15,6 +15,7 @@ import torch
 from zerolab.recording.events import CATEGORIES
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
+# As an index it is the last place of a list: code that forgets to ask for it would change `other`.
 APART = -1
 
 
@@ -24,6 +25,7 @@ class Entry(weakref.ref[torch.UntypedStorage]):
     The category APART counts nowhere: older than the recorder and nobody's model state, or part of a check.
     """
 
+    # A reference that carries what is known of its storage: one object for each, and no second table by name.
     __slots__ = ("category", "key", "nbytes", "since", "unit")
 
     key: int
@@ -53,11 +55,13 @@ class Ledger:
         self.live = [0] * len(CATEGORIES)
         self.total = 0
         self.category = OTHER
+        # Kept as it is and made words of only when a peak is told: `str` of an operation takes microseconds.
         self.operation: object = None
         # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
         self.freed: deque[Entry] = deque()
         self._on_free = self.freed.append
         self._entries: dict[int, Entry] = {}
+        # A clock of its own: two storages may come within one tick of the system's.
         self.births = 0
         self.start_peak()
 
@@ -73,6 +77,7 @@ class Ledger:
             self.settle()
         self.phase = phase
         self._here = self.phases.get(phase) or self.phases.setdefault(phase, Moment())
+        # A phase may begin at its highest moment and only free from then on.
         if self.total > self._here.total:
             self._rise(0)
 
@@ -91,6 +96,7 @@ class Ledger:
         """
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
+        # A released flat has no bytes now and will have some when it is gathered: it counts as new then.
         if storage._cdata in self._entries or not nbytes:
             return 0
         entry = Entry(storage, self._on_free)
@@ -108,6 +114,7 @@ class Ledger:
         """From now on what is live of a category counts nowhere; returns its bytes."""
         self.settle()
         nbytes = self.live[category]
+        # A walk over all storages, and most checks leave nothing.
         for entry in self._entries.values() if nbytes else ():
             if entry.category == category:
                 self._set_apart(entry)
@@ -125,6 +132,7 @@ class Ledger:
         elif entry.nbytes != nbytes:
             self.live[entry.category] -= entry.nbytes
             self.total -= entry.nbytes
+            # No operation of torch's dispatcher, so nobody else says who it was.
             self.operation = "resize_"
             self._grow(entry, nbytes)
         return entry.unit if entry is not None else None
@@ -133,6 +141,7 @@ class Ledger:
         """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
         if self.freed:
             self.settle()
+        # Nothing enters: it comes and goes within the operation, so only a peak can notice it.
         if self.total + nbytes > self._here.total:
             self.operation = operation
             self._rise(nbytes)
@@ -149,6 +158,7 @@ class Ledger:
             return
         if entry.category == category and entry.unit == unit:
             return
+        # A gradient hook knows the category and not the flat; what a flat has said before stays true.
         entry.unit = unit or entry.unit
         if entry.category == APART:
             entry.category = category
@@ -165,6 +175,7 @@ class Ledger:
     def lend(self, tensor: torch.Tensor) -> None:
         """Says that a tensor is being sent or received: communication, unless it is known to be model state."""
         entry = self._entries.get(tensor.untyped_storage()._cdata)
+        # A flat that is gathered in place stays a parameter while it travels.
         if entry is not None and entry.category in (ACTIVATIONS, OTHER):
             self.assign(tensor, COMMUNICATION, None)
 

@@ -10,6 +10,7 @@ from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
 from zerolab.recording.sources import Sources
 from zerolab.recording.wire import bytes_sent
 
+# Not an Event yet: those are frozen, and most of these end, and learn their unit, after they were logged.
 Draft = dict[str, Any]
 """An event that may not have ended: the fields of `Event`, but `rank`; `live` as a list."""
 
@@ -39,6 +40,7 @@ class Log:
         self.in_backward = False
         self.operations = 0
         self.losses: list[float] = []
+        # Counted apart from events: ranks log different events, and the same collectives.
         self._numbers = 0
         self._peak_told = ledger.peak
 
@@ -49,10 +51,12 @@ class Log:
 
     def add(self, kind: str, op: str, **fields: Any) -> Draft:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
+        # Before the event, which came later than the peak did.
         self.tell_peak()
         now = monotonic_ns()
         draft: Draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase}
         draft |= fields
+        # Walking up the frames is nearly half of what an event costs; whoever knows that there is no line says None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
@@ -78,6 +82,7 @@ class Log:
         if peak is self._peak_told:
             return
         self._peak_told = peak
+        # While memory only grows the next event tells the same bytes itself.
         if self.current is not None and self.ledger.peak_total > self.ledger.total:
             time, text = self.ledger.peak_time, f"in {self.ledger.peak_operation}"
             draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step, "text": text}
@@ -88,6 +93,7 @@ class Log:
     def begin_step(self) -> None:
         """A new training step begins; one that is still open has ended."""
         self.end_step()
+        # From the last one that ended: a step that raised before its update is begun again under its number.
         number = self.steps[-1].number + 1 if self.steps else 1
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
         self.ledger.settle()
@@ -97,6 +103,7 @@ class Log:
     def end_step(self) -> None:
         """The step's communication is over. Without an update so far it goes on: gradients are being accumulated."""
         current = self.current
+        # An update is what makes a step: several backwards before it are micro-batches.
         if current is None or current.state is None:
             return
         self.current = None
@@ -124,6 +131,7 @@ class Log:
 
     def enter_backward(self) -> None:
         """Autograd has begun to work."""
+        # Autograd does not say when it begins: the first operation or hook within it does, and the rest ask in vain.
         if not self.in_backward:
             self.in_backward = True
             self.compute("backward")

@@ -14,6 +14,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, object]:
     """All of it, as plain values; `state`, `peak`, `peak_total` and `peaks` (by phase) are those of the last step."""
     units = ownership.units.copy().values()  # a copy: another thread may ask while an engine is being made
+    # Two words where a model mixes them: no closed form speaks of that, and `_formula` sees that it is none.
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
     meta: dict[str, object] = {
@@ -63,6 +64,7 @@ def _formula(meta: dict[str, object], world_size: int) -> dict[str, int] | None:
     from zerolab import foreign, theory
 
     stage, num_params, precision = meta["stage"], meta["num_params"], meta["precision"]
+    # A loop of one's own has no stage, and a formula beside it would be a guess.
     known = stage in theory.STAGES or stage in foreign.FORMS
     if not known or precision not in theory.BYTES_PER_PARAMETER or not isinstance(num_params, int):
         return None

@@ -20,6 +20,7 @@ Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
 Places = dict[int | str, tuple[str, int]]
 """The flat and the start in it of each parameter, by id and by name: FSDP2 gives a gathered one another identity."""
 
+# Engines speak in words, the ledger counts in a list.
 _INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
 
 
@@ -51,6 +52,7 @@ class Ownership:
         self.offload = bool(getattr(engine, "offload", False))
         self.device = next(engine.model.parameters()).device.type
         self.follows_others |= hasattr(engine, "module")
+        # It was a plain model until somebody made an engine of it, and would be counted twice.
         self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
@@ -71,6 +73,7 @@ class Ownership:
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update something, and what is held at that moment."""
         self.optimizer = type(optimizer).__name__
+        # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
         self.sync()
@@ -111,11 +114,13 @@ class Ownership:
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
         self._later.clear()
+        # Assigned first and told after: an event's live bytes must already be in the right category.
         now: dict[tuple[int, str], Spans] = {}
         for category, unit, span, tensor in self._held() if names is None else self._held_in(names):
             assign(tensor, category, unit)
             if unit is not None and span[1] > span[0]:
                 now[category, unit] = (*now.get((category, unit), ()), span)
+        # What is not mentioned any more has been let go of, and that is an event as well.
         for key in self._seen:
             if key not in now and (names is None or key[1] in names):
                 now[key] = ()
@@ -135,6 +140,7 @@ class Ownership:
     def _held_in(self, names: set[str]) -> Iterator[Held]:
         """What is held in some flats of the engines; of everything where an engine cannot say it by flat."""
         flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
+        # Other systems keep one buffer for many flats: there is no cheap look at a single one.
         if not all(hasattr(flat, "holdings") for _, flat in flats):
             yield from self._held()
             return
@@ -162,12 +168,14 @@ class Ownership:
                 yield category, unit, _span(tensor, start), mine
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
+        # An optimizer knows its parameters as objects, not by name.
         places = {key: place for known in self._models.values() for key, place in known.items()}
         for parameter, state in optimizer.state.items():
             unit, start = places.get(id(parameter), (None, 0))
             for value in state.values():
                 mine = _local(value) if isinstance(value, torch.Tensor) else None
                 if mine is not None:
+                    # A step counter is state, but no part of the flat's elements.
                     whole = value.numel() == parameter.numel()
                     yield OPTIMIZER_STATE, unit, _span(value, start) if whole else (0, 0), mine
 

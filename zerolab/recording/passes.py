@@ -24,6 +24,7 @@ class Passes:
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
+        # By identity: modules compare equal as their class likes, and hashing runs the learner's code.
         self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and above it the unit's whose turn it is

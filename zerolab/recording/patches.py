@@ -14,6 +14,7 @@ def replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None
     Whatever is there is wrapped, even another wrapper, and put back at the end; what the owner merely inherited is
     inherited again.
     """
+    # A method that came from a base class must not be left behind in the subclass.
     original, own = getattr(owner, name), name in vars(owner)
 
     def instead(*args: Any, **keywords: Any) -> Any:
@@ -37,8 +38,10 @@ def intercept(module: types.ModuleType, name: str, wrapper: Callable[..., Any]) 
     does not reach. So not the reference changes but the function's code: for a while it only hands over to `wrapper`.
     What others have put around the function stays around it.
     """
+    # Others wrap, too: the innermost that is still of this module is the one that everybody calls in the end.
     function = inspect.unwrap(getattr(module, name), stop=lambda f: f.__code__.co_filename == module.__file__)
     code, defaults, keyword_defaults = function.__code__, function.__defaults__, function.__kwdefaults__
+    # A second function with the old code: it shares the globals, so it finds everything that it did before.
     original = types.FunctionType(code, function.__globals__, name, defaults, function.__closure__)
     original.__kwdefaults__ = keyword_defaults
     template = _hand_over.__code__ if not code.co_freevars else _decorated(None).__code__
@@ -48,7 +51,7 @@ def intercept(module: types.ModuleType, name: str, wrapper: Callable[..., Any]) 
     try:
         yield
     finally:
-        function.__code__, function.__defaults__ = code, defaults
+        function.__code__ = code
         del function.__globals__[target]
 
 

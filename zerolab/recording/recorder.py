@@ -23,6 +23,7 @@ from zerolab.recording.passes import Passes, around_engines
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
 
+# A list, because recordings may lie within one another.
 _recording: list["Recorder"] = []  # those that are on in this process
 
 
@@ -47,6 +48,7 @@ class Recorder:
         self._exchanges = Exchanges(self._log, self._ownership)
         self._stack = ExitStack()
         self._started = 0
+        # Taken on leaving: by the time of `finish` the process group may be gone.
         self._complete, self._place = False, (0, 1)
         self._meta: dict[str, object] = {}
 
@@ -64,15 +66,18 @@ class Recorder:
             from zerolab.engines.engine import Engine
             from zerolab.engines.native import Native
 
+            # Before anything is patched, so that looking around is not recorded itself.
             self._count_what_exists((Engine, Native))
             self._passes.install(stack)
             if dist.is_available():
                 self._exchanges.install(stack)
+            # No operation: the dispatcher never hears of it, and ZeRO-3 frees by it.
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
             for name, wrapper in around_engines(self._passes, self._log, self._ownership).items():
                 for kind in (Engine, Native):
                     if hasattr(kind, name):
                         stack.enter_context(replace(kind, name, wrapper))
+            # Last: whatever the others do to get in place is not of the run.
             stack.enter_context(Watch(self._log, self._exchanges.on_c10d))
             self._stack = stack.pop_all()
         _recording.append(self)
@@ -87,6 +92,7 @@ class Recorder:
         self._log.end_step()
         self._place = _place()
         self._meta = self._describe(self._place[1])
+        # Last: describing the run still asks for figures.
         self._ledger.close()
 
     def finish(self) -> RankRecording:
@@ -139,6 +145,7 @@ class Recorder:
         before = storage.size()
         result = original(storage, size)
         unit = self._ledger.resized(storage)
+        # A release is an event; a storage that grows is told by the gather that fills it.
         if size == 0 < before:
             self._ownership.sync(unit)
         return result

@@ -11,6 +11,7 @@ from zerolab.recording import jsonfile
 from zerolab.recording.events import CATEGORIES, Event, RankRecording, Source, UnitInfo
 from zerolab.tables import Table
 
+# Anything else in `meta` is one rank's own, such as its peak or its wire bytes, and stays with it.
 _SHARED_META = (  # what is the same on every rank, or measured on the first
     "stage",
     "num_params",
@@ -32,6 +33,7 @@ class Collective:
     number: int
     events: dict[int, Event]
 
+    # More than one word is no damage: ranks that disagree are what a mismatch looks like.
     @property
     def ops(self) -> tuple[str, ...]:
         """What the ranks called: one word if they agree."""
@@ -62,6 +64,7 @@ class Recording:
         sources: Mapping[str, Source] | None = None,
         results: list[Any] | None = None,
     ) -> None:
+        # A list, not a map: with a dead rank the place in it is not the number, so `rank()` looks.
         self.ranks = list(ranks)
         self.world_size, self.meta, self.results = world_size, dict(meta), results
         self.units, self.sources = tuple(units), dict(sources or {})
@@ -74,15 +77,20 @@ class Recording:
         """
         ranks = sorted(rank_recordings, key=lambda recording: recording.rank)
         numbers, sizes = [recording.rank for recording in ranks], {recording.world_size for recording in ranks}
+        # The same rank twice is two runs mixed up, and no clock could put them in order.
         if not ranks or len(set(numbers)) < len(numbers) or len(sizes) > 1:
             raise ValueError(
                 f"cannot merge recordings of ranks {numbers} out of {sorted(sizes)}: give one of each rank of one run"
             )
+        # Before its first event a rank is there already: its start counts, or a late first event would hide a wait.
         zero = min(_start(recording) for recording in ranks)
         sources = {key: source for recording in ranks for key, source in recording.sources.items()}
+        # Reversed, so that where ranks differ the lowest has the last word, as in `meta`.
         units = {unit.name: unit for recording in reversed(ranks) for unit in recording.units}
         meta = {key: ranks[0].meta.get(key) for key in _SHARED_META}
+        # A step is done when all ranks have done it; one that was cut off has fewer.
         meta["steps"] = min(_steps(recording) for recording in ranks)
+        # All ranks point into the same tables: a file holds them once.
         named = tuple(units.values())
         merged = [_shifted(recording, zero, sources, named) for recording in ranks]
         return cls(merged, world_size=sizes.pop(), meta=meta, units=named, sources=sources, results=results)
@@ -105,10 +113,12 @@ class Recording:
         world_size, meta, units, sources, ranks = contents
         return cls(ranks, world_size=world_size, meta=meta, units=units, sources=sources)
 
+    # A picture asks often, a recording never changes.
     @cached_property
     def events(self) -> list[Event]:
         """The events of all ranks, by start."""
         every = [event for recording in self.ranks for event in recording.events]
+        # By rank and number where times are equal, so that two looks at one file see one order.
         return sorted(every, key=lambda event: (event.t_start, event.rank, event.seq))
 
     @cached_property
@@ -117,6 +127,7 @@ class Recording:
         found: dict[int, dict[int, Event]] = {}
         for recording in self.ranks:
             for event in recording.events:
+                # Ranks call collectives in one order, or they hang: the n-th of one is the n-th of the others.
                 if event.kind == "collective" and event.number is not None:
                     found.setdefault(event.number, {})[event.rank] = event
         return [Collective(number, found[number]) for number in sorted(found)]
@@ -139,8 +150,10 @@ class Recording:
 
         Raises ValueError for a category, a rank or a step that is not in the recording.
         """
+        # Not always rank 0: it may be the one that died.
         recording = self.ranks[0] if rank is None else self.rank(rank)
         chosen = _steps(recording) if step is None else step
+        # The steps before the last allocate what stays, so the last is what a step is like.
         found = [event.live[category] for event in recording.events if event.step == chosen and category in event.live]
         if not found:
             raise ValueError(
@@ -154,6 +167,7 @@ class Recording:
         formula = self.meta.get("formula")
         rows = []
         for recording in self.ranks:
+            # A run of one step has no state to compare: Adam's moments come with the first update.
             state = recording.meta.get("state") or {}
             row: dict[str, Any] = {"rank": recording.rank}
             row |= {category: state.get(category) for category in CATEGORIES[:3]} if isinstance(state, dict) else {}
@@ -198,10 +212,13 @@ class Recording:
         chosen = last if step is None else step
         if not 0 <= chosen <= last:
             raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
+        # How many took part is only in the other ranks' events, not in this rank's.
         partners = {collective.number: len(collective.events) for collective in self.collectives}
         rows: dict[str, dict[str, Any]] = {}
         for event in recording.events:
+            # Sends and receives within a collective would count the same bytes twice.
             if event.kind == "collective" and event.parent is None and event.step == chosen:
+                # Only a send or a receive has no number, and it has two ends.
                 ranks = 2 if event.number is None else partners[event.number]
                 row = rows.setdefault(
                     event.op, {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
@@ -222,6 +239,7 @@ class Recording:
         `peak` from `theory.peak` adds its terms, for the `phase` that it was predicted for (None: the whole step).
         Raises ValueError if the rank is not there, or no closed form speaks of the run.
         """
+        # Late: whoever records or plays needs none of the theory.
         from zerolab.recording.explain import explain
 
         return explain(self, rank, peak, phase)
@@ -255,6 +273,7 @@ class Recording:
         return f"{self.meta.get('stage') or 'a loop of your own'} on {_count(self.world_size, 'rank')}"
 
     def __repr__(self) -> str:
+        # No address and no time in it: a notebook's stored output is compared with the next run's.
         missing = self.world_size - len(self.ranks)
         collectives = sum(collective.step > 0 for collective in self.collectives)
         parts = [_count(_number(self.meta.get("steps")), "step"), _count(collectives, "collective")]
@@ -267,6 +286,7 @@ def _start(recording: RankRecording) -> int:
     started = recording.meta.get("started_ns")
     if isinstance(started, int):
         return started
+    # A recording that somebody put together need not say when it began.
     return min((event.t_start for event in recording.events), default=0)
 
 
