@@ -49,8 +49,8 @@ def zero1(
 
 
 def telling(event: Event) -> bool:
-    """Rank 1 has ended the last exchange that ends, of the unit behind the one that it left out."""
-    return event.rank == 1 and event.kind == "wait" and event.step == 2 and event.unit == "3"
+    """Rank 1 begins the turn that never ends: from here it can be played."""
+    return event.rank == 1 and event.op == "forward" and event.step == 2 and event.unit == "0"
 
 
 solution = zero1
