@@ -125,7 +125,7 @@ def test_another_user_cannot_open_what_ranks_share(require):
 
 UNPICKLES = {"pickle.loads", "pickle.load", "pickle.Unpickler", "torch.load", "marshal.loads", "shelve.open"}
 OBJECTS = {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list", "recv_object_list"}
-PIPES = {"runtime/call.py", "runtime/cluster.py", "runtime/travel.py", "runtime/worker.py"}  # what reads them
+PIPES = {"runtime/call.py", "runtime/ranks.py", "runtime/travel.py", "runtime/worker.py"}  # what reads them
 
 
 def calls(path):
