@@ -29,9 +29,9 @@ export class Mirror {
   }
 
   /** Writes the moment after event `index`; the sentences only where it stays for a while. */
-  draw(index, playing) {
+  draw(index, moving) {
     const { model } = this;
-    if (!playing) this.#tell(index);
+    if (!moving) this.#tell(index);
     this.cells.forEach((cells, place) => {
       const rank = this.ranks[place];
       const live = model.live(rank, index);

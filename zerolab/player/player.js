@@ -380,17 +380,20 @@ export class Player {
     this.#report(true);
   }
 
-  /** Writes the mirror, at rest at once; and tells the notebook or the address, which both are slow, of the last place only. */
+  /** Writes the mirror, its sentences at rest only; and tells the notebook or the address, both slow, of the last place. */
   #report(now) {
     const wait = REPORT_EVERY - (performance.now() - (this.reported ?? -Infinity));
-    if (now || wait <= 0) this.mirror.draw(this.index, this.clock.playing);
+    if (now || wait <= 0) this.mirror.draw(this.index, this.clock.playing || !now);
     if (wait <= 0) this.#tell();
-    else this.later ??= setTimeout(() => (this.mirror.draw(this.index, this.clock.playing), this.#tell()), wait);
+    clearTimeout(this.later);
+    if (now && wait <= 0) return;
+    this.later = setTimeout(() => {
+      this.mirror.draw(this.index, this.clock.playing);
+      this.#tell();
+    }, REPORT_EVERY);
   }
 
   #tell() {
-    clearTimeout(this.later);
-    this.later = null;
     this.reported = performance.now();
     this.options.changed?.(this);
   }
