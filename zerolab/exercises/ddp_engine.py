@@ -8,7 +8,7 @@ exchange while backward goes on. `Engine` has all of that; four methods say what
 * `reduce(flat, gradient)` starts the exchange of the flat's gradient and returns what `all_reduce(gradient)` or
   `reduce_scatter(gradient)` gives. The engine waits for it;
 * `keep(flat, gradient)` gets the gradient after the exchange. It puts the mean that belongs to what `own` returned into
-  `flat.mean`;
+  `flat.mean`. Divide in place: there is no memory for a second gradient;
 * `publish()` comes after the update, and sends whatever the other ranks still need.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:

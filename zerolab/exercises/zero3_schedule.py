@@ -7,9 +7,9 @@ Write down the order of things in a step of ZeRO-3. Your function gets
 
 Return a list of words such as `"start 0"`, `"wait 0"`, `"use 0"`, `"release 0"`: the gather of unit 0 is started, it is
 waited for, the unit is used, it is released. Forward uses the units from the first to the last, backward from the last
-to the first, and all gathers of forward are over before backward begins. A gather is started once for each use, as
-early as `prefetch` allows, nearer units first, and always before this rank waits for the unit that it uses meanwhile. A
-unit is released right after its use. Two units and `prefetch=1`, forward only:
+to the first. Backward's first gather is started only after forward's last release. A gather is started once for each
+use, nearer units first. At each unit, first start all gathers that `prefetch` now allows, then wait, use, release. Two
+units and `prefetch=1`, forward only:
 
     start 0, start 1, wait 0, use 0, release 0, wait 1, use 1, release 1
 

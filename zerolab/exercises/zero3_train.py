@@ -3,28 +3,31 @@
 Write the training loop of ZeRO-3. Your function gets
 
 * `units`: a list of units. A unit has `unit.parameters`, its flat: all parameters of the unit end to end, `world_size`
-  equal parts, whole when your function begins.
+  equal parts, whole when your function begins, and the same on every rank.
     * `unit.release()` gives the flat's memory back; until the next `unit.allocate()` nothing may touch it.
     * `unit.allocate()` takes memory for it again, with nothing in particular in it.
-    * `unit.forward(inputs)` gives the outputs. The flat must be whole.
+    * `unit.forward(inputs)` gives the outputs. The flat must be whole. The unit remembers its last forward.
     * `unit.backward(output_gradient)` gives `(input_gradient, gradient)`: the gradient of its inputs, for the unit
       before it, and that of its parameters, one new tensor as large as the flat. The flat must be whole again.
 * `batches`: an iterator. Each turn gives `(inputs, loss_gradient)`: what the first unit gets, and a function. Called
   with the outputs of the last unit it gives the gradient of the loss for them.
 * `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
-  from `t.grad`.
+  from `t.grad`. Plain tensors will do; you need neither `torch.nn.Parameter` nor `torch.no_grad`.
 
 `reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size` parts.
 They start the exchange; call `.wait()` on what they return.
 
-Between the turns a rank keeps its own part of every unit, a copy of it, and nothing else. Return the optimizer.
+Between the turns a rank keeps, of the parameters, only a copy of its own part of every unit; the optimizer and its
+`grad`s may stay. No prefetch is asked for; one unit ahead is allowed. Return the optimizer.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
 * the optimizer of rank `r` updates its copy of part `r` of each unit from the **mean** of all ranks' gradients;
 * after each turn these parts equal those of DDP under SGD with momentum, to 1e-6;
-* with Adam a rank keeps `16Ψ/N` bytes at the update, and never more than two whole units beside its own parts;
-* each turn is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent.
+* with Adam a rank keeps `16Ψ/N` bytes at the update;
+* beside its own parts it never has the whole parameters of more than two units, nor whole gradients of more than two;
+* each turn is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent. The last unit, too,
+  is released and gathered again (a real engine may keep it).
 """
 
 from collections.abc import Callable, Iterator
@@ -99,7 +102,8 @@ hints = (
     ),
     (
         "What `unit.backward` gives second is this rank's gradient of the whole unit. Reduce-scatter it, set "
-        "`mine[number].grad` to your part divided by `world_size` (a new tensor, not a view), and delete the whole one."
+        "`mine[number].grad` to your part divided by `world_size` (a new tensor, not a view), and delete the whole "
+        "one: a variable outlives its loop."
     ),
 )
 wrong = (
