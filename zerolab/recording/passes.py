@@ -102,14 +102,19 @@ class Passes:
             self._ownership.add_model(module)
         self.know(module, find_units(module))
 
+    def begin_step(self) -> None:
+        """A training step begins, unless one is under way that has made no update yet."""
+        if self._log.current is None or self._log.current.state is not None:
+            self._log.begin_step()
+            self._log.enter("forward")
+
     def _begin(self) -> None:
         log = self._log
         log.in_backward = False
         self._backward.clear()
         self._updating.clear()
-        trains = torch.is_grad_enabled()
-        if trains and (log.current is None or log.current.state is not None):
-            log.begin_step()
+        if torch.is_grad_enabled():
+            self.begin_step()
         self._ownership.sync()
         log.compute("forward")
 

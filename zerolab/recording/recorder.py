@@ -33,6 +33,12 @@ def announce(engine: Any) -> None:
         recorder.add_engine(engine)
 
 
+def announce_step() -> None:
+    """Tells every recorder that is on that a training step begins: its first gather comes before any forward."""
+    for recorder in _recording:
+        recorder.begin_step()
+
+
 class Recorder:
     """Records everything that happens within `with Recorder() as recorder:`; `finish()` gives it as plain data.
 
@@ -57,6 +63,10 @@ class Recorder:
         self._passes.know_engine(engine)
         self._passes.watch_gradients(engine.model)
         self._ownership.add_engine(engine)
+
+    def begin_step(self) -> None:
+        """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
+        self._passes.begin_step()
 
     def __enter__(self) -> Self:
         if self._started:

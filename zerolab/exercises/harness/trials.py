@@ -12,6 +12,7 @@ from zerolab.exercises.harness.ground import OPTIMIZERS, STEPS, Ground, Noted, P
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
+from zerolab.recording.recorder import announce_step
 
 LossGradient = Callable[[torch.Tensor], torch.Tensor]
 
@@ -137,6 +138,7 @@ def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int
 def _turns(ground: Ground) -> Iterator[int]:
     for step in range(STEPS):
         ground.noted.turns += 1
+        announce_step()  # what an answer gathers before its first forward is of this turn
         yield step
         ground.note_weights()
 
