@@ -38,7 +38,15 @@ class Budget:
     @property
     def scratch(self) -> int:
         """Bytes that are free to use."""
-        return max(self.padded) // self.world_size * FP32 * self.scratch_parts + SLACK
+        return self.beside("other")
+
+    def beside(self, category: str) -> int:
+        """Bytes that may lie beside a category's state: of a sharded one parts only.
+
+        With the slack for small things in it, a unit that is left whole would pass or not as the sizes are drawn.
+        """
+        parts = max(self.padded) // self.world_size * FP32 * self.scratch_parts
+        return parts if category in self.shards else parts + SLACK
 
     @property
     def largest(self) -> int:
@@ -53,7 +61,7 @@ class Budget:
     def peak(self, category: str) -> int:
         """Bytes of a category at any moment of a step but the update itself."""
         if category in STATE:
-            free = len(self.padded) * COUNTERS if category == "optimizer_state" else self.scratch
+            free = len(self.padded) * COUNTERS if category == "optimizer_state" else self.beside(category)
             return self.state(category) + self._whole_units(category) * self.largest + free
         rest = {"activations": self.activations + self.largest, "other": self.scratch}
         return rest.get(category, self.under_way * self.largest)
@@ -70,7 +78,7 @@ class Budget:
 def judge_state(rank: RankRecording, budget: Budget) -> str:
     """Empty if the rank keeps what the stage's formula says, at the optimizer's update.
 
-    Gradients may be larger by the scratch.
+    Gradients may be larger by what may lie beside them.
     """
     state = rank.meta.get("state")
     if not isinstance(state, dict):
@@ -78,17 +86,22 @@ def judge_state(rank: RankRecording, budget: Budget) -> str:
     counters = len(budget.padded) * COUNTERS
     for category, size in STATE.items():
         held, wanted = state.get(category, 0), budget.state(category)
-        allowed = wanted + {"optimizer_state": counters, "gradients": budget.scratch}.get(category, 0)
+        allowed = wanted + {"optimizer_state": counters, "gradients": budget.beside("gradients")}.get(category, 0)
         if not wanted <= held <= allowed:
-            return _explain_state(rank.rank, category, held, wanted, size * sum(budget.padded))
+            return _explain_state(rank.rank, category, held, wanted, [size * padded for padded in budget.padded])
     return ""
 
 
-def _explain_state(rank: int, category: str, held: int, wanted: int, whole: int) -> str:
-    name = category.replace("_", " ")
+def _explain_state(rank: int, category: str, held: int, wanted: int, units: list[int]) -> str:
+    name, whole = category.replace("_", " "), sum(units)
     why = f"rank {rank} holds {held:,} bytes of {name} at the update; the target is {wanted:,}"
     if wanted < whole <= held <= whole + SLACK:
         return f"{why}: it keeps {name} for the whole flat, not for its own part."
+    if wanted < held < whole and category == "gradients" and held - wanted in units:
+        return (
+            f"{why}: {held - wanted:,} too many, as much as one unit's whole gradient, so more than its own part is "
+            "still there. A variable still refers to it (a `for` variable too: `del gradient`), or a view of it does."
+        )
     if wanted < held < whole:
         return f"{why}: more than its own part is still there. A view of a tensor keeps all of it in memory."
     if wanted < whole < held:
@@ -130,7 +143,11 @@ def _explain_peak(rank: int, category: str, held: int, budget: Budget) -> str:
         )
     why = f"rank {rank} held up to {held:,} bytes of {category.replace('_', ' ')}; {allowed:,} are enough"
     if category in budget.shards and len(budget.padded) > 1:
-        return f"{why}: too many units were whole at a time. Give each back before the next one but one comes."
+        remedy = {
+            "parameters": "Release a unit before you gather the one after the next.",
+            "gradients": "Reduce each gradient before the next backward but one.",
+        }[category]
+        return f"{why}: too many units were whole at a time. {remedy}"
     return f"{why}."
 
 
