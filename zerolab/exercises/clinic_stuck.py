@@ -65,6 +65,7 @@ targets = TrainingTargets(
     shards=("optimizer_state",),
     collectives=("reduce_scatter", "all_gather"),
     lingering=True,
+    scratch_parts=4,  # the zeros that stand in for a unit are a whole one, on up to four ranks
 )
 suspects = (
     Suspect(

@@ -25,6 +25,7 @@ class Budget:
         activations: bytes that one step's activations may take.
         under_way: how many units may be on their way at a time.
         lingering: whether whole gradients may stay until the next turn's have come.
+        batch: bytes of a rank's inputs and targets, which are neither state nor activations.
     """
 
     padded: list[int]
@@ -34,11 +35,12 @@ class Budget:
     activations: int
     under_way: int = 1
     lingering: bool = False
+    batch: int = 0
 
     @property
     def scratch(self) -> int:
         """Bytes that are free to use."""
-        return self.beside("other")
+        return self.beside("other") + self.batch
 
     def beside(self, category: str) -> int:
         """Bytes that may lie beside a category's state: of a sharded one parts only.

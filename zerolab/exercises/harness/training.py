@@ -89,6 +89,7 @@ class TrainingTargets(Targets):
             activations,
             under_way=self.under_way,
             lingering=self.lingering,
+            batch=memory.FP32 * plan.most_rows * (plan.widths[0] + plan.widths[-1]),
         )
 
         def on_ranks(judge: Callable[[RankRecording], str]) -> str:
