@@ -1,11 +1,14 @@
 """What a check of a training loop says of common mistakes, and that its recording counts whole turns."""
 
+import os
+import signal
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from zerolab import check, exercises
+from zerolab.engines.collectives import all_reduce
 from zerolab.exercises.harness import checking
 from zerolab.exercises.harness.memory import FP32, Budget
 
@@ -55,6 +58,8 @@ def test_each_turn_of_a_right_answer_shows_all_that_the_target_sends(exercise_id
 
 
 FORWARD = "            outputs = unit.forward(outputs)\n"
+STEP_FOR_EACH = ("            del gradient\n", "            del gradient\n            optimizer.step()\n")
+GATHER = "all_gather(units[number].parameters)"
 NO_DEL = ("            del gradient\n", "")
 
 
@@ -92,3 +97,69 @@ def test_whatever_is_drawn_a_whole_gradient_weighs_more_than_what_is_free():
 )
 def test_too_many_whole_units_are_answered_with_what_to_do(exercise_id, edit, remedy):
     assert remedy in refused(exercise_id, edit)
+
+
+def test_a_gather_that_nobody_waited_for_is_named_before_it_can_crash_the_rank():
+    said = refused("zero3-train", (GATHER + ".wait()", GATHER))
+    assert "while its all_gather was still under way: call wait() on every all_gather before the unit is used" in said
+
+
+def test_a_reduction_that_nobody_waited_for_is_named():
+    said = refused("zero3-train", ("reduce_scatter(gradient).wait()", "reduce_scatter(gradient)"))
+    assert "never waited for its reduce_scatter" in said
+
+
+@pytest.mark.parametrize("signal_name", ["SIGSEGV", "SIGABRT"])
+def test_whatever_signal_ends_a_rank_that_touched_foreign_memory_it_is_told_where_to_look(signal_name):
+    def zero3(units, batches, optimizer_cls, rank, world_size):
+        os.kill(os.getpid(), getattr(signal, signal_name))
+
+    said = str(check("zero3-train", zero3, seed=1))
+    assert f"was killed by {signal_name}" in said
+    assert "used after release" in said
+    assert "Call `wait()` on every exchange before its result is used" in said
+    assert "a view of what was released" in said
+
+
+def test_a_part_that_is_a_view_of_the_flat_is_named():
+    said = refused("zero3-train", ("[rank].clone() for unit in units", "[rank] for unit in units"))
+    assert "the optimizer's tensor for unit 0 lies in the flat, which is released" in said
+
+
+WHOLE_FLATS = ("optimizer = optimizer_cls(mine)", "optimizer = optimizer_cls([unit.parameters for unit in units])")
+
+
+def test_an_optimizer_over_flats_that_are_released_is_named():
+    assert "the optimizer updates whole flats, and that of unit 0 is released" in refused("zero3-train", WHOLE_FLATS)
+
+
+def test_an_optimizer_over_flats_that_are_whole_at_the_update_is_named():
+    def zero3(units, batches, optimizer_cls, rank, world_size):
+        optimizer = optimizer_cls([unit.parameters for unit in units])
+        for inputs, loss_gradient in batches:
+            outputs = inputs
+            for unit in units:
+                outputs = unit.forward(outputs)
+            output_gradient = loss_gradient(outputs)
+            for unit in reversed(units):
+                output_gradient, gradient = unit.backward(output_gradient)
+                all_reduce(gradient).wait()
+                unit.parameters.grad = gradient / world_size
+            optimizer.step()
+        return optimizer
+
+    said = str(check("zero3-train", zero3, seed=1))
+    assert "unit 0: the optimizer updates the whole flat; it must update your copy of part 0" in said
+
+
+def test_a_unit_that_stays_whole_between_two_turns_can_still_be_released():
+    """What the check reads of a unit must not keep its memory from being given back in the next turn."""
+    kept = ("            unit.release()\n            reduce_scatter", "            reduce_scatter")
+    said = refused("zero3-train", kept)
+    assert "parameters at the update" in said
+    assert "resizable" not in said
+
+
+def test_an_update_for_each_unit_is_told_as_such():
+    said = refused("zero3-train", ("        optimizer.step()\n", ""), STEP_FOR_EACH)
+    assert "turn 1: step() was called 6 times; once is due in a turn" in said

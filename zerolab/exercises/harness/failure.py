@@ -27,7 +27,7 @@ def in_words(error: RankError, name: str) -> str:
         limit = _first_words(error).partition("OutOfTime: ")[2]
         what = f"`{name}` did not finish in {limit} on rank {error.rank}. Does a loop never end? It was stopped here:"
         return "\n".join([what, *(f"    {line}" for line in _own_frames(error.traceback))])
-    if error.exception in ("NotAllowedHere", "UsedAfterRelease"):
+    if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
         said = _first_words(error).partition(f"{error.exception}: ")[2]
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
     if error.signal == "SIGALRM":  # the second alarm of `limit.at_most`
@@ -36,10 +36,11 @@ def in_words(error: RankError, name: str) -> str:
             "ended. Does a loop never end, and catch every exception? `except ValueError:` catches what is meant, "
             "`except:` catches everything."
         )
-    if error.signal == "SIGSEGV":
+    if error.signal in ("SIGSEGV", "SIGABRT", "SIGBUS"):  # which of them, is up to what lay there
         return (
-            f"rank {error.rank} was killed by SIGSEGV while `{name}` ran: it touched memory that had been given back "
-            "(used after release). Was a tensor freed or resized before `wait()`?"
+            f"rank {error.rank} was killed by {error.signal} while `{name}` ran: it touched memory that had been given "
+            "back (used after release). Was a tensor freed or resized before `wait()`? Call `wait()` on every exchange "
+            "before its result is used. Or is your part a view of what was released, and not a copy of it?"
         )
     first = _first_words(error)
     return "\n".join([f"`{name}` failed: {first}", *(f"    {line}" for line in _own_frames(error.traceback))])

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.exercises.harness.unit import Unit
+from zerolab.exercises.harness.unit import Unit, UsedAfterRelease
 from zerolab.recording.recorder import announce
 
 Array = NDArray[Any]  # of float32
@@ -143,6 +143,7 @@ class Ground:
         self._places: Any = WeakIdKeyDictionary()  # of a tensor that an optimizer updates: start, stop, in place?
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None  # the last one
         self.noted = Noted()
+        self.under_way: Callable[[torch.Tensor], str] = lambda _: ""  # see Unit
 
     def lay_flats(self) -> None:
         """Moves the parameters into flats, and tells a recorder; an engine would lay out its own."""
@@ -186,11 +187,12 @@ class Ground:
         return optimizer_of
 
     def know(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remembers an optimizer, and where the tensors lie that it updates."""
+        """Remembers an optimizer, and where the tensors lie that it updates. Raises UsedAfterRelease if nowhere."""
         self._optimizer = weakref.ref(optimizer)
         for tensor in self._updated():
             if tensor not in self._places:
                 self._places[tensor] = self._place(tensor)
+            self._must_be_there(tensor)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -200,8 +202,8 @@ class Ground:
             self.know(optimizer)
             for tensor in self._updated():
                 if tensor.grad is not None:
-                    gradient = tensor.grad.numpy().reshape(-1).copy()
-                    self.noted.given.append(Given(self.noted.turns, gradient, *self._places[tensor]))
+                    given = Given(self.noted.turns, values_of(tensor.grad), *self._places[tensor])
+                    self.noted.given.append(given)
 
         handle = register_optimizer_step_pre_hook(note)
         try:
@@ -212,27 +214,46 @@ class Ground:
     def note_weights(self) -> None:
         """Notes the parameters after a turn: of the flats that are whole, and what an optimizer updated elsewhere."""
         parameters = {name: parameter for name, parameter in self.model.named_parameters() if is_there(parameter)}
-        whole = [layout for layout in self.layouts if all(slot.name in parameters for slot in layout.slots)]
+        # Of a flat that stays whole while the optimizer updates a copy of it, the copy is what is new.
+        copied = [self._places[tensor][0] for tensor in self._updated() if self.flats and not self._places[tensor][2]]
+        whole = [
+            layout
+            for first, layout in zip(self.starts, self.layouts, strict=True)
+            if all(slot.name in parameters for slot in layout.slots)
+            and not any(first <= start < first + layout.padded for start in copied)
+        ]
         pieces = [
             (self.starts[self.layouts.index(layout)], values)
             for layout, values in zip(whole, end_to_end(whole, parameters), strict=True)
         ]
         if len(whole) < len(self.layouts):
             updated = self._updated()
-            pieces += [(self._places[tensor][0], tensor.detach().numpy().reshape(-1).copy()) for tensor in updated]
+            pieces += [(self._places[tensor][0], values_of(tensor)) for tensor in updated]
         self.noted.weights.append(pieces)
 
     def _updated(self) -> list[torch.Tensor]:
         groups = self.optimizer.param_groups if self.optimizer is not None else []
         return [tensor for group in groups for tensor in group["params"]]
 
+    def _must_be_there(self, tensor: torch.Tensor) -> None:
+        """Raises UsedAfterRelease for memory of a released flat: the update itself would crash the rank."""
+        start, stop, in_place = self._places[tensor]
+        if not in_place or is_there(tensor):
+            return
+        (unit,) = [flat for flat in self.flats if _lies_in(tensor, flat)]
+        name, whole = unit.layout.name, stop - start == unit.layout.padded
+        what = f"the optimizer updates whole flats, and that of unit {name} is released: it was used after release."
+        if not whole or self.world_size == 1:
+            what = f"used after release: the optimizer's tensor for unit {name} lies in the flat, which is released."
+        raise UsedAfterRelease(f"{what} Make the optimizer over clones of your parts")
+
     def _place(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
         """Where a tensor lies: by its memory, else by its values, which are those of nobody else."""
         for first, flat in zip(self.starts, self.flats, strict=False):
-            if tensor.untyped_storage()._cdata == flat.parameters.untyped_storage()._cdata:  # noqa: SLF001  (as flat.py)
+            if _lies_in(tensor, flat):
                 start = first + int(tensor.storage_offset())
                 return start, start + tensor.numel(), True
-        values = tensor.detach().numpy().reshape(-1)
+        values = values_of(tensor)
         for first, initial in zip(self.starts, self._initial, strict=True):
             for start in range(0, len(initial), len(initial) // self.world_size):
                 if np.array_equal(initial[start : start + len(values)], values):
@@ -240,9 +261,22 @@ class Ground:
         return -1, -1, False
 
 
+def _lies_in(tensor: torch.Tensor, unit: Unit) -> bool:
+    memory = unit.parameters.untyped_storage()._cdata  # noqa: SLF001  (as flat.py)
+    return bool(tensor.untyped_storage()._cdata == memory)  # noqa: SLF001
+
+
 def is_there(tensor: torch.Tensor) -> bool:
     """Whether a tensor has elements, and memory for them: of a released flat it has not."""
     return tensor.numel() > 0 and tensor.untyped_storage().size() > 0
+
+
+def values_of(tensor: torch.Tensor) -> Array:
+    """A copy of a tensor's elements, of shape [numel].
+
+    Not by `Tensor.numpy()`: memory that numpy has seen that way can never be resized again, so no unit released.
+    """
+    return np.from_dlpack(tensor.detach()).reshape(-1).copy()
 
 
 def end_to_end(layouts: list[FlatLayout], tensors: Mapping[str, torch.Tensor]) -> list[Array]:
@@ -250,5 +284,5 @@ def end_to_end(layouts: list[FlatLayout], tensors: Mapping[str, torch.Tensor]) -
     flats = [np.zeros(layout.padded, dtype=np.float32) for layout in layouts]
     for layout, flat in zip(layouts, flats, strict=True):
         for slot in layout.slots:
-            flat[slot.start : slot.stop] = tensors[slot.name].detach().numpy().reshape(-1)
+            flat[slot.start : slot.stop] = values_of(tensors[slot.name])
     return flats

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from zerolab.engines import collectives
@@ -39,39 +40,72 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@contextmanager
-def nothing_lost() -> Iterator[None]:
-    """Keeps every message that is started until the end, and what it reads or writes.
+class Kept:
+    """What an answer started, and what it reads or writes: kept until the end.
 
     gloo holds raw pointers: dropped before its wait, a message is lost, or written into memory that is somebody
     else's by then. So an answer without a `wait()` would fail in another way each time; here it ends, and the
     recording shows what is missing.
     """
-    kept: list[Any] = []
-    inside: list[str] = []  # a collective's own messages: their buffers go with the exchange, after its wait
 
-    def start(original: Callable[..., Any], *args: Any) -> Any:
-        inside.append("a collective")
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._exchanges: list[tuple[collectives.Exchange, str, frozenset[int]]] = []  # its name, and its memory
+        self._inside = 0  # a collective's own messages: their buffers go with the exchange, after its wait
+        self._latest: tuple[list[dist.Work], str, frozenset[int]] | None = None
+
+    def under_way(self, tensor: torch.Tensor) -> str:
+        """The name of an exchange of the tensor's memory that was not waited for; empty if there is none."""
+        memory = _memory(tensor)
+        names = (name for exchange, name, of in self._exchanges if memory in of and exchange._works)  # noqa: SLF001
+        return next(names, "")
+
+    def start(
+        self,
+        original: Callable[..., list[dist.Work]],
+        send: list[torch.Tensor],
+        receive: dict[int, torch.Tensor],
+        group: dist.ProcessGroup | None,
+        what: str,
+    ) -> list[dist.Work]:
+        """Around the messages of one collective."""
+        self._inside += 1
         try:
-            return original(*args)
+            works = original(send, receive, group, what)
         finally:
-            inside.pop()
+            self._inside -= 1
+        self._latest = works, what.split(maxsplit=1)[0], frozenset(map(_memory, (*send, *receive.values())))
+        return works
 
-    def keep_exchange(
-        original: Callable[..., None], exchange: collectives.Exchange, *args: Any, **keywords: Any
+    def exchange(
+        self, original: Callable[..., None], exchange: collectives.Exchange, works: Any, *args: Any, **keywords: Any
     ) -> None:
-        kept.append(exchange)
-        original(exchange, *args, **keywords)
+        """Around the making of an exchange."""
+        original(exchange, works, *args, **keywords)
+        started, name, memory = self._latest or (None, "", frozenset())
+        # Only the name and the memory's number stay here: the works would keep the buffers in memory after the wait.
+        self._exchanges.append((exchange, name, memory) if started is works else (exchange, "", frozenset()))
+        self._latest = None
 
-    def keep_message(original: Callable[..., Any], tensor: Any, *args: Any, **keywords: Any) -> Any:
+    def message(self, original: Callable[..., Any], tensor: Any, *args: Any, **keywords: Any) -> Any:
+        """Around one message."""
         work = original(tensor, *args, **keywords)
-        if not inside:
-            kept.extend((work, tensor))
+        if not self._inside:
+            self._messages.extend((work, tensor))
         return work
 
+
+@contextmanager
+def nothing_lost() -> Iterator[Kept]:
+    """Keeps every message that is started until the end."""
+    kept = Kept()
     with ExitStack() as stack:
-        stack.enter_context(replace(collectives.Exchange, "__init__", keep_exchange))
-        stack.enter_context(intercept(collectives, "_start", start))
+        stack.enter_context(replace(collectives.Exchange, "__init__", kept.exchange))
+        stack.enter_context(intercept(collectives, "_start", kept.start))
         for name in ("isend", "irecv"):
-            stack.enter_context(intercept(dist.distributed_c10d, name, keep_message))
-        yield
+            stack.enter_context(intercept(dist.distributed_c10d, name, kept.message))
+        yield kept
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (as flat.py)

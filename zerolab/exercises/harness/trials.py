@@ -35,7 +35,8 @@ class Manner:
 def train(answer: Callable[..., Any], plan: Plan, manner: Manner, forbids: tuple[str, ...], seconds: float) -> Noted:
     """Runs the answer on this rank. Raises OutOfTime if it has not ended after so many seconds."""
     ground = Ground(plan, dist.get_world_size(), dist.get_rank(), manner.stage)
-    with finished_answers_out_of_reach(answer, forbids), ground.watched(), nothing_lost(), at_most(seconds):
+    with finished_answers_out_of_reach(answer, forbids), ground.watched(), nothing_lost() as kept, at_most(seconds):
+        ground.under_way = kept.under_way
         returned = SHAPES[manner.shape](answer, ground, manner.optimizer)
     ground.noted.returned = type(returned).__name__ if returned is not None else "None"
     return ground.noted
@@ -102,6 +103,8 @@ def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     the last unit's outputs.
     """
     ground.lay_flats()
+    for unit in ground.flats:  # here the answer itself says when a unit is used
+        unit.under_way = ground.under_way
     batches = (_batch(ground, step) for step in _turns(ground))
     return answer(list(ground.flats), batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
 

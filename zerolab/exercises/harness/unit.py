@@ -1,7 +1,7 @@
 """A unit as an answer gets it: its parameters in one flat, forward and backward, memory to give back and to take."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -15,17 +15,27 @@ class UsedAfterRelease(RuntimeError):
     """A unit was used whose memory had been given back."""
 
 
+class UsedBeforeWait(RuntimeError):
+    """A unit was used, or its memory given back, while an exchange was still reading or writing it."""
+
+
+def _nothing_under_way(_tensor: torch.Tensor) -> str:
+    return ""
+
+
 class Unit:
     """One unit of a model on one rank.
 
     Attributes:
         parameters: the unit's flat, shape [padded]: all its parameters end to end, of `world_size` equal parts. The
             module's parameters are views of it.
+        under_way: the name of an exchange of a tensor's memory that nobody has waited for; empty if there is none.
     """
 
     def __init__(self, layout: FlatLayout, module: nn.Module, parameters: list[nn.Parameter]) -> None:
         self.layout, self._module, self._members = layout, module, parameters
         self.parameters = torch.zeros(layout.padded)
+        self.under_way: Callable[[torch.Tensor], str] = _nothing_under_way
         self._gradient: weakref.ref[torch.Tensor] | None = None  # what an answer drops must be free
         self._inputs: torch.Tensor | None = None
         self._outputs: torch.Tensor | None = None
@@ -44,7 +54,8 @@ class Unit:
         return self.parameters.untyped_storage().size() > 0
 
     def release(self) -> None:
-        """Gives the flat's memory back. Until `allocate()` nothing may touch `parameters`."""
+        """Gives the flat's memory back. Until `allocate()` nothing may touch `parameters`. Raises UsedBeforeWait."""
+        self._must_have_arrived("released")
         self.parameters.untyped_storage().resize_(0)
 
     def allocate(self) -> None:
@@ -56,8 +67,12 @@ class Unit:
         self.parameters.fill_(torch.nan)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The unit's outputs for `inputs`; it remembers what its backward needs. Raises UsedAfterRelease."""
+        """The unit's outputs for `inputs`; it remembers what its backward needs.
+
+        Raises UsedAfterRelease or UsedBeforeWait.
+        """
         self._must_be_whole("forward")
+        self._must_have_arrived("used")
         self._inputs = inputs.detach().requires_grad_()
         self._outputs = self._module(self._inputs)
         return self._outputs.detach()
@@ -65,9 +80,10 @@ class Unit:
     def backward(self, output_gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradients of the unit's inputs, and of its parameters end to end: a new tensor of shape [padded].
 
-        The unit keeps neither. Raises UsedAfterRelease; RuntimeError without a forward before it.
+        The unit keeps neither. Raises UsedAfterRelease or UsedBeforeWait; RuntimeError without a forward before it.
         """
         self._must_be_whole("backward")
+        self._must_have_arrived("used")
         if self._outputs is None or self._inputs is None:
             raise RuntimeError(f"backward of unit {self.layout.name} without a forward before it")
         gradient = self.begin_gradient()
@@ -112,6 +128,15 @@ class Unit:
             yield Holding("parameters", self.layout.name, everything, self.parameters)
         if self.gradient is not None:
             yield Holding("gradients", self.layout.name, everything, self.gradient)
+
+    def _must_have_arrived(self, what: str) -> None:
+        # gloo writes to an address, whoever's it is by then: the rank would crash, each time in another place.
+        exchange = self.under_way(self.parameters)
+        if exchange:
+            raise UsedBeforeWait(
+                f"unit {self.layout.name} was {what} while its {exchange} was still under way: call wait() on every "
+                f"{exchange} before the unit is used"
+            )
 
     def _must_be_whole(self, what: str) -> None:
         if not self.is_whole:

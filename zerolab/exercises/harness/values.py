@@ -1,5 +1,6 @@
 """Judges what a training answer computed: the gradients that its optimizer got, and the weights that came out."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -106,17 +107,26 @@ def _judge_update(everything: list[Given], turn: Turn, tolerance: float, *, copi
         return "the optimizer made no update. Was `step()` called, with a gradient in `grad`?"
     if any(entry.start < 0 or not (entry.in_place or copies) for entry in given):
         return "the optimizer updates a copy: its tensor is not memory of `parameters`, so the model stays as it is."
-    for part in turn.units:
-        here = [entry for entry in given if part.has(entry.start)]
-        if not _covers(here, part.own):
-            updated = ", ".join(str(number) for number in sorted({(e.start - part.start) // part.size for e in here}))
-            own = f"elements {part.own.start - part.start} to {part.own.stop - part.start - 1}"
-            what = f"updates part {updated}" if here else "updates nothing"
-            return f"{part.prefix}the optimizer {what}; this rank owns part {turn.rank}, {own}."
-        why = next(filter(None, (_judge_gradient(entry, turn, part, tolerance) for entry in here)), "")
-        if why:
-            return f"{part.prefix}the optimizer {why}"
-    return ""
+    why = next(filter(None, (_judge_part(given, turn, part, tolerance, copies=copies) for part in turn.units)), "")
+    # Each gradient may be right and the update still be made too often: momentum then counts it more than once.
+    times = max(Counter(entry.start for entry in given).values())
+    if not why and times > 1:
+        return f"step() was called {times} times; once is due in a turn, after the last gradient has come."
+    return why
+
+
+def _judge_part(given: list[Given], turn: Turn, part: Part, tolerance: float, *, copies: bool) -> str:
+    """What is wrong with what an optimizer was given for this rank's part of one flat."""
+    here = [entry for entry in given if part.has(entry.start)]
+    if not _covers(here, part.own):
+        updated = ", ".join(str(number) for number in sorted({(e.start - part.start) // part.size for e in here}))
+        own = f"elements {part.own.start - part.start} to {part.own.stop - part.start - 1}"
+        what = f"updates part {updated}" if here else "updates nothing"
+        return f"{part.prefix}the optimizer {what}; this rank owns part {turn.rank}, {own}."
+    if copies and turn.world_size > 1 and any(e.in_place and e.stop - e.start > part.size for e in here):
+        return f"{part.prefix}the optimizer updates the whole flat; it must update your copy of part {turn.rank}."
+    why = next(filter(None, (_judge_gradient(entry, turn, part, tolerance) for entry in here)), "")
+    return f"{part.prefix}the optimizer {why}" if why else ""
 
 
 def _covers(given: list[Given], own: slice) -> bool:
