@@ -118,7 +118,7 @@ wrong = (
         by="            outputs = unit.forward(outputs)\n",
     ),
     Wrong(
-        says="used after release",
+        says="the optimizer's tensor for unit 0 lies in the flat, which is released",
         replace="[rank].clone() for unit in units",
         by="[rank] for unit in units",
     ),
