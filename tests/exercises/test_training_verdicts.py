@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from zerolab import check, exercises
-from zerolab.engines.collectives import all_reduce
+from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
 from zerolab.exercises.harness import checking
 from zerolab.exercises.harness.memory import FP32, Budget
 
@@ -163,3 +163,46 @@ def test_a_unit_that_stays_whole_between_two_turns_can_still_be_released():
 def test_an_update_for_each_unit_is_told_as_such():
     said = refused("zero3-train", ("        optimizer.step()\n", ""), STEP_FOR_EACH)
     assert "turn 1: step() was called 6 times; once is due in a turn" in said
+
+
+def test_a_loop_that_gathers_one_unit_ahead_and_waits_late_for_a_reduction_passes():
+    def zero3(units, batches, optimizer_cls, rank, world_size):
+        mine = [unit.parameters.chunk(world_size)[rank].clone() for unit in units]
+        for unit in units:
+            unit.release()
+        optimizer = optimizer_cls(mine)
+        last = len(units) - 1
+
+        def start(number):
+            units[number].allocate()
+            units[number].parameters.chunk(world_size)[rank].copy_(mine[number])
+            return all_gather(units[number].parameters)
+
+        def keep(number, gradient, exchange):
+            exchange.wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+
+        for inputs, loss_gradient in batches:
+            outputs, coming, reducing = inputs, start(0), ()
+            for number, unit in enumerate(units):
+                coming, arriving = start(number + 1) if number < last else None, coming
+                arriving.wait()
+                outputs = unit.forward(outputs)
+                unit.release()
+            output_gradient, coming = loss_gradient(outputs), start(last)
+            for number in range(last, -1, -1):
+                coming, arriving = start(number - 1) if number else None, coming
+                arriving.wait()
+                output_gradient, gradient = units[number].backward(output_gradient)
+                units[number].release()
+                if reducing:
+                    keep(*reducing)
+                reducing = (number, gradient, reduce_scatter(gradient))
+                del gradient
+            keep(*reducing)
+            del reducing
+            optimizer.step()
+        return optimizer
+
+    attempt = check("zero3-train", zero3, seed=1)
+    assert attempt.passed, str(attempt)
