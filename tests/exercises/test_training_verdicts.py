@@ -71,13 +71,15 @@ def test_a_whole_gradient_that_a_variable_keeps_is_told_as_what_it_is(exercise_i
     assert "a `for` variable too: `del gradient`" in said
 
 
-def test_whatever_is_drawn_a_whole_gradient_weighs_more_than_what_is_free():
+def test_whatever_is_drawn_a_whole_gradient_or_a_third_whole_unit_weighs_more_than_what_is_free():
     targets = exercises.load("zero3-train").targets
     for seed, world_size in product(range(100), (2, 3, 4)):
         plan = targets.plan(seed, world_size)
         padded = [layout.padded for layout in plan.layouts(plan.build(), world_size)]
         budget = Budget(padded, world_size, targets.shards, targets.scratch_parts, 0)
         assert min(padded) * FP32 > budget.beside("gradients"), f"seed {seed}, {world_size} ranks"
+        three = max(map(sum, zip(padded, padded[1:], padded[2:], strict=False)))
+        assert three * FP32 > budget.peak("parameters") - budget.state("parameters"), f"seed {seed}, {world_size} ranks"
 
 
 @pytest.mark.parametrize(
