@@ -139,7 +139,9 @@ def test_make_env_does_nothing_the_second_time(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
     (tmp_path / ".venv" / "bin" / "zerolab").touch()
-    (tmp_path / ".venv" / "zerolab-env.json").write_text(json.dumps(note(python=VERSION, extras=["lab", "site", "test"])))
+    (tmp_path / ".venv" / "zerolab-env.json").write_text(
+        json.dumps(note(python=VERSION, extras=["lab", "site", "test"]))
+    )
     done = make(tmp_path, "env", f"PYTHON={sys.executable}")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
