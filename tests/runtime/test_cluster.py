@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, RankError
+from zerolab.runtime import launch
 from zerolab.runtime.cluster import most_recent
 
 
@@ -154,6 +155,17 @@ def test_a_dropped_cluster_takes_its_ranks_along():
     del cluster
     gc.collect()
     assert are_gone(ranks)
+
+
+def test_a_rank_whose_number_an_earlier_process_had_is_not_taken_for_that_one():
+    """Numbers come round again, soon on a busy box: here all that Linux gives out next have been used before."""
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    with Cluster(1, device="cpu") as cluster:
+        (last,) = pids(cluster)
+    used = [300 + (last - 300 + step) % (most - 300) for step in range(2000)]
+    launch.launcher()._ended.update(dict.fromkeys(used, (-9, 0)))
+    with Cluster(2, device="cpu") as cluster:
+        assert set(pids(cluster)) <= set(used)
 
 
 def test_two_clusters_live_side_by_side(cluster):

@@ -112,6 +112,8 @@ class ForkLauncher:
         # JSON, not a pickle: the server is ours, but it need not be trusted with more than numbers.
         report = json.loads(data)
         if "started" in report:
+            # Numbers come round again: what an earlier process of this number came to is not this one's end.
+            self._ended.pop(report["started"], None)
             self._started[report["request"]] = report["started"]
         else:
             self._ended[report["ended"]] = report["code"], report["time"]
