@@ -30,6 +30,11 @@ def recording(recordings):
     return recordings["zero3"]
 
 
+SETTLED = (
+    "document.fonts.ready.then(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))))"
+)
+
+
 @pytest.fixture
 def show(browser, tmp_path):
     """`show(recording or html, hash, width, height, scheme)` gives the page; whatever it complained of fails."""
@@ -48,6 +53,7 @@ def show(browser, tmp_path):
         file.write_text(what if isinstance(what, str) else page(what), encoding="utf-8")
         tab.goto(file.as_uri() + address)
         pages.append(tab)
+        tab.evaluate(SETTLED)  # places are read next, and a click must find there what was read
         return tab
 
     yield opened
