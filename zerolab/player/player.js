@@ -112,6 +112,7 @@ export class Player {
   }
 
   pause() {
+    if (!this.clock.playing) return; // a step asks for it each time
     this.clock.pause();
     this.settle();
   }
@@ -127,8 +128,7 @@ export class Player {
   }
 
   faster(direction) {
-    const at = SPEEDS.indexOf(this.clock.speed) + direction;
-    this.setSpeed(SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, at))]);
+    this.setSpeed(SPEEDS[SPEEDS.indexOf(this.clock.speed) + direction] ?? this.clock.speed);
   }
 
   toggleView() {
