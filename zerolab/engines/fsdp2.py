@@ -68,7 +68,7 @@ class FSDP2(Native):
 
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
-        # Gradients then stay whole until the last micro-batch: FSDP2's accumulation costs 4Ψ, ours 4Ψ/N.
+        # Gradients then add up whole, on every rank, until the last micro-batch.
         self.model.set_requires_gradient_sync(False)
         try:
             yield
