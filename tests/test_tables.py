@@ -14,10 +14,10 @@ ROWS: list[dict[str, Value]] = [
 def test_text_is_aligned_and_numbers_stand_to_the_right() -> None:
     assert str(Table(ROWS, "State")).splitlines() == [
         "State",
-        "stage      bytes   loss",
-        "-----  ---------  -----",
-        "ddp    1,234,567  2.500",
-        "zero1         12      -",
+        "stage      bytes  loss",
+        "-----  ---------  ----",
+        "ddp    1,234,567   2.5",
+        "zero1         12     -",
     ]
     assert repr(Table(ROWS)) == str(Table(ROWS))
 
@@ -63,6 +63,11 @@ def test_an_empty_table_is_still_a_table() -> None:
 def test_a_nested_value_is_refused_by_its_column() -> None:
     with pytest.raises(TypeError, match="column 'state' of a table holds a dict"):
         Table([{"state": {}}])  # type: ignore[dict-item]
+
+
+def test_floats_have_the_decimals_that_their_column_needs_and_no_more() -> None:
+    table = Table([{"ms": 32.9, "GB": 1.25, "share": 2 / 3}, {"ms": 5.0, "GB": 50.0, "share": 0.5}])
+    assert str(table).splitlines()[2:] == ["32.9   1.25  0.667", " 5.0  50.00  0.500"]
 
 
 @pytest.mark.parametrize(

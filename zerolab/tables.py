@@ -22,7 +22,8 @@ SHOWN_ROWS = 60  # more than this and the middle is left out of the text and of 
 class Table:
     """Rows of plain values, each a dict from column to value; columns in the order in which they first appear.
 
-    Whole numbers are shown with thousands separated, floats with three decimals, None as "-". A row may lack a column.
+    Whole numbers are shown with thousands separated, floats with as many decimals as their column needs, one to three,
+    None as "-". A row may lack a column.
     `title` stands above the table. Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with
     `times=True`; `rows` and `to_pandas` always have them. A slice of a table is a table.
 
@@ -83,7 +84,8 @@ class Table:
         return f"<table>{caption}\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
     def _shown_cells(self, columns: list[str]) -> list[list[str]]:
-        cells = [[show(row.get(name)) for name in columns] for row in self.rows]
+        decimals = {name: _decimals([row.get(name) for row in self.rows]) for name in columns}
+        cells = [[show(row.get(name), decimals[name]) for name in columns] for row in self.rows]
         if len(cells) <= SHOWN_ROWS:
             return cells
         # The ends are what one compares; the middle of a long table repeats.
@@ -98,7 +100,7 @@ class Table:
         return pd.DataFrame(self.rows)
 
 
-def show(value: Value) -> str:
+def show(value: Value, decimals: int = 3) -> str:
     """One value as a table prints it: `1,234`, `0.500`, `2.5e-07`, `yes`, `-` for None."""
     if value is None:
         return "-"
@@ -107,8 +109,15 @@ def show(value: Value) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"
+        return f"{value:,.{decimals}f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"
     return value
+
+
+def _decimals(column: Sequence[Value]) -> int:
+    """How many decimals the floats of a column need to be shown as they are: one to three."""
+    # 32.9 as "32.900" would claim two digits that nobody measured; one number for the column keeps the points in line.
+    floats = [value for value in column if isinstance(value, float)]
+    return max((next((few for few in (1, 2) if round(value, few) == value), 3) for value in floats), default=3)
 
 
 def _refuse_nested(row: Mapping[str, Value]) -> None:

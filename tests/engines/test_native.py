@@ -53,6 +53,12 @@ def test_sgd_reaches_the_weights_of_ddp(clusters, as_ddp, stage):
         assert distance(state, as_ddp) <= 1e-6
 
 
+def test_the_traffic_of_hsdp_says_two_ranks_where_two_exchange(clusters):
+    traffic = clusters(4).record(train_sharded, "hsdp", torch.optim.SGD, steps=1, lr=0.1).traffic()
+    ranks = {row["op"]: row["ranks"] for row in traffic if "ranks" in row}
+    assert ranks == {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 2}
+
+
 @pytest.mark.parametrize(
     ("stage", "options"), [*VARIANTS.items(), ("fsdp1", {"backward_prefetch": None}), ("fsdp2", {"offload": True})]
 )

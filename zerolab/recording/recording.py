@@ -212,14 +212,14 @@ class Recording:
         chosen = last if step is None else step
         if not 0 <= chosen <= last:
             raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
-        # How many took part is only in the other ranks' events, not in this rank's.
+        # How many took part is only in the other ranks' events, unless the collective was within a group, as in HSDP.
         partners = {collective.number: len(collective.events) for collective in self.collectives}
         rows: dict[str, dict[str, Any]] = {}
         for event in recording.events:
             # Sends and receives within a collective would count the same bytes twice.
             if event.kind == "collective" and event.parent is None and event.step == chosen:
                 # Only a send or a receive has no number, and it has two ends.
-                ranks = 2 if event.number is None else partners[event.number]
+                ranks = 2 if event.number is None else len(event.group or ()) or partners[event.number]
                 row = rows.setdefault(
                     event.op, {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
                 )
