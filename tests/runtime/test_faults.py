@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 
+import grief
 import psutil
 import pytest
 import torch
@@ -51,12 +52,12 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_rank_that_comes_to_grief_is_named_within_two_seconds_with_what_the_others_waited_in(three, ending, capsys):
     how, what, facts = ENDINGS[ending]
-    before = three.run(os.getpid)
+    before, limit = three.run(os.getpid), grief.limit(three)
     capsys.readouterr()
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         three.run(end_rank_1(how))
-    assert time.monotonic() - started < 2 + 0.2
+    assert time.monotonic() - started < 0.2 + limit
     error, message = caught.value, str(caught.value)
     assert re.match(rf"rank 1 \(pid {before[1]}\) {what}", message), message
     assert (error.rank, error.pid) == (1, before[1])
@@ -89,7 +90,8 @@ def test_a_crash_in_native_code_shows_the_python_lines_that_led_there(three):
 def test_a_rank_that_died_between_two_runs_is_named_by_the_next_one_and_replaced_after_it(three, capsys):
     before = three.run(os.getpid)
     os.kill(before[2], signal.SIGKILL)
-    time.sleep(0.1)
+    while psutil.pid_exists(before[2]):
+        time.sleep(0.01)
     capsys.readouterr()
     with pytest.raises(RankError, match=rf"^rank 2 \(pid {before[2]}\) was killed by SIGKILL") as caught:
         three.run(dist.get_rank)
@@ -107,7 +109,7 @@ def test_a_process_that_a_rank_started_goes_with_it(three):
     children = three.run(start_a_child)
     with pytest.raises(RankError):
         three.run(os._exit, 1)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10
     while any(psutil.pid_exists(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(psutil.pid_exists(pid) for pid in children)
@@ -238,14 +240,14 @@ HANGS = {
 def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_the_timeout(three, hang):
     function, rows = HANGS[hang]
     three.run(os.getpid)
-    started = time.monotonic()
+    limit, started = grief.limit(three), time.monotonic()
     with pytest.raises(CollectiveHang, match=r"^rank \d has waited in .* for 2 s, and no other rank moves") as caught:
         three.run(function)
     error = caught.value
     assert str(error).startswith(f"rank {error.rank} has waited in {error.collective} for")
     row = rf"^  {error.rank}  .*waiting in {error.collective}  .*{re.escape(error.where)}$"
     assert re.search(row, str(error), re.MULTILINE)
-    assert 1.5 <= time.monotonic() - started < 1.5 + 2
+    assert 1.5 <= time.monotonic() - started < 1.5 + limit
     for row in rows:
         assert re.search(rf"^  {row}", str(caught.value), re.MULTILINE), str(caught.value)
 

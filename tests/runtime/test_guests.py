@@ -1,5 +1,6 @@
 """What thirty people's functions do to their ranks in an hour: it works, or one sentence says why not."""
 
+import contextlib
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 
 import psutil
 import pytest
+import spoken
 import torch
 import torch.distributed as dist
 
@@ -62,9 +64,9 @@ def test_a_rank_that_closes_its_streams_answers_and_prints_again_in_the_next_run
 
     before = cluster.run(os.getpid)
     assert cluster.run(close) == ["done", "done"]
-    assert capsys.readouterr().out == "[ranks 0-1] before\n"
+    assert spoken.apart(capsys.readouterr().out) == ["[rank 0] before", "[rank 1] before"]
     assert works(cluster)
-    assert capsys.readouterr().out == "[ranks 0-1] hello\n"
+    assert spoken.apart(capsys.readouterr().out) == ["[rank 0] hello", "[rank 1] hello"]
     assert cluster.run(os.getpid) == before
 
 
@@ -149,6 +151,32 @@ def test_a_recursion_without_end_is_an_error_like_any_other(cluster):
     assert works(cluster)
 
 
+def endless(value):
+    return endless(value)  # from Python to Python: takes memory, and no stack
+
+
+class Endless:
+    def __getattr__(self, name):
+        return getattr(self, name)  # by way of C: takes stack
+
+
+@pytest.mark.parametrize(
+    ("recursion", "words"),
+    [(lambda: endless(1), "raised RecursionError"), (lambda: Endless().x, "was killed by SIGSEGV")],
+    ids=["in Python", "through native code"],
+)
+def test_a_recursion_whose_limit_was_taken_away_ends_before_the_memory_does(cluster, recursion, words):
+    def take_the_limit_away():
+        sys.setrecursionlimit(10**9)
+        dist.get_rank() and recursion()
+        dist.barrier()
+
+    with pytest.raises(RankError, match=f"^rank 1 .* {words}") as caught:
+        cluster.run(take_the_limit_away)
+    assert len(str(caught.value)) < 10_000
+    assert works(cluster)
+
+
 def test_what_is_set_for_the_process_stays_on_the_ranks_and_keeps_no_run_or_recording_from_working(cluster):
     def set_everything():
         torch.set_default_dtype(torch.float64)
@@ -180,18 +208,43 @@ def test_a_folder_that_a_rank_deletes_under_itself_does_no_harm(cluster, tmp_pat
         cluster.run(lambda: 1 / 0)
 
 
-def test_processes_that_ranks_start_and_leave_go_with_them(cluster):
-    def start():
-        return subprocess.Popen(["sleep", "1000"]).pid
+@pytest.mark.parametrize(
+    "command",
+    ["exec sleep 1000", "setsid sleep 1000", "timeout 1000 sleep 1000", "setsid sh -c 'sleep 1000; true' &"],
+    ids=["as it comes", "in a session of its own", "in a group of its own", "and has lost its parent"],
+)
+def test_processes_that_ranks_start_and_leave_go_with_them(cluster, command):
+    def start(mark):
+        subprocess.Popen(command, shell=True, env=os.environ | {"STARTED_BY_A_RANK": mark})  # noqa: S602
 
-    pids = cluster.run(start)
+    mark = f"{command} {time.time_ns()}"
+    cluster.run(start, mark)
+    while len(started := [pid for pid in marked(mark) if sleeps(pid)]) < 2:
+        time.sleep(0.02)
     assert works(cluster)
+    assert all(map(alive, started)), "they live as long as their rank"
     with pytest.raises(RankError):
         cluster.run(os._exit, 1)
-    deadline = time.monotonic() + 3
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 10
+    while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(alive(pid) for pid in pids)
+    assert marked(mark) == []
+
+
+def marked(mark):
+    """Living processes that carry a mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("STARTED_BY_A_RANK") == mark and alive(process.pid):
+                found.append(process.pid)
+    return found
+
+
+def sleeps(pid):
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).name() == "sleep"
+    return False
 
 
 def alive(pid):
@@ -241,22 +294,36 @@ def test_a_bar_that_would_be_a_widget_is_text_on_a_rank(notebook, module):
         assert re.search(r"\[rank 0\] 100%\|", printed)
 
 
-def test_what_a_thread_prints_after_its_cell_is_labelled_with_that_cell_and_comes_before_the_next_ones_output(notebook):
+def test_what_a_thread_prints_after_its_cell_is_labelled_with_that_cell_and_comes_before_the_next_ones_output(
+    notebook, tmp_path
+):
+    def say_late_words():
+        """Let the threads speak, and wait until they have."""
+        (tmp_path / "go").touch()
+        while not all((tmp_path / f"said {rank}").exists() for rank in (0, 1)):
+            time.sleep(0.02)
+        for file in tmp_path.iterdir():
+            file.unlink()
+
     printed, _ = notebook.run(
-        "def start():\n    threading.Timer(0.3, lambda: print('late', 'words')).start()\n    print('at once')\n\n"
+        f"import pathlib\nfolder = pathlib.Path({str(tmp_path)!r})\n"
+        "def speak(rank):\n    while not (folder / 'go').exists():\n        time.sleep(0.02)\n"
+        "    print('late', 'words')\n    (folder / f'said {rank}').touch()\n\n"
+        "def start():\n    threading.Thread(target=speak, args=[dist.get_rank()]).start()\n    print('at once')\n\n"
         "cluster.run(start);"
     )
-    assert printed == "[ranks 0-1] at once\n"
-    time.sleep(0.6)
+    assert spoken.apart(printed) == ["[rank 0] at once", "[rank 1] at once"]
+    say_late_words()
     printed, error = notebook.run("def fail():\n    print('next')\n    raise ValueError\n\ncluster.run(fail)")
     this = int(re.search(r"cell \[(\d+)\]", "\n".join(error["traceback"]))[1])
-    late, after = printed.splitlines()
-    assert late == f"[ranks 0-1, late from cell [{this - 1}]] late words"
-    assert after == "[ranks 0-1] next"
+    late = f", late from cell [{this - 1}]"
+    assert spoken.apart(printed) == [
+        line for rank in (0, 1) for line in (f"[rank {rank}{late}] late words", f"[rank {rank}] next")
+    ]
     notebook.run("cluster.run(start);")
-    time.sleep(0.6)
+    say_late_words()
     printed, _ = notebook.run("cluster.close()")
-    assert re.fullmatch(r"\[ranks 0-1, late from cell \[\d+\]\] late words\n", printed)
+    assert re.fullmatch(r"(\[rank \d, late from cell \[\d+\]\] late words\n?){2}", "\n".join(spoken.apart(printed)))
     notebook.run(MAKE)
 
 

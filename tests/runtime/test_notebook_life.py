@@ -8,6 +8,7 @@ import time
 import nbformat
 import psutil
 import pytest
+import spoken
 
 MAKE = "import os, time, torch, torch.distributed as dist\nfrom zerolab import Cluster\n"
 
@@ -33,18 +34,22 @@ def test_a_hang_shows_who_waits_for_whom_before_the_message(notebook):
     notebook.run("cluster.run(dist.get_rank)")
 
 
-def test_prints_stream_into_the_cell_that_caused_them_while_it_runs(notebook):
-    code = "def talk():\n    print('first')\n    time.sleep(1.5)\n    print('second')\n\ncluster.run(talk);"
-    cell = notebook.start_cell(code)
-    arrived = {}
-    while len(arrived) < 2:
-        message = notebook.client.get_iopub_msg(timeout=10)
+def test_prints_stream_into_the_cell_that_caused_them_while_it_runs(notebook, tmp_path):
+    seen = tmp_path / "seen"  # the ranks go on only when what they said first has been seen
+    code = (
+        f"import pathlib\nseen = pathlib.Path({str(seen)!r})\n"
+        "def talk():\n    print('first')\n    while not seen.exists():\n        time.sleep(0.02)\n"
+        "    print('second')\n\n"
+        "cluster.run(talk);"
+    )
+    cell, printed = notebook.start_cell(code), ""
+    while spoken.apart(printed) != ["[rank 0] first", "[rank 1] first"]:
+        message = notebook.client.get_iopub_msg(timeout=20)
         if message["msg_type"] == "stream":
             assert message["parent_header"]["msg_id"] == cell
-            arrived[message["content"]["text"]] = time.monotonic()
-    assert list(arrived) == ["[ranks 0-1] first\n", "[ranks 0-1] second\n"]
-    assert arrived["[ranks 0-1] second\n"] - arrived["[ranks 0-1] first\n"] > 0.5
-    notebook.finish_cell(cell)
+            printed += message["content"]["text"]
+    seen.touch()
+    assert spoken.apart(notebook.finish_cell(cell)[0]) == ["[rank 0] second", "[rank 1] second"]
 
 
 def test_a_progress_bar_of_rank_0_moves_in_its_line_and_ends_as_one_line(notebook):

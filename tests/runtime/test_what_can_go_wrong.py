@@ -8,6 +8,7 @@ from pathlib import Path
 
 import drivers
 import pytest
+import spoken
 
 from zerolab.runtime import devices, machine
 
@@ -37,7 +38,7 @@ EXAMPLES = [(found["title"], found["code"], found["output"]) for found in EXAMPL
 def comparable(text):
     for pattern, replacement in CHANGING:
         text = pattern.sub(replacement, text)
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in spoken.apart(text) if line.strip()]
 
 
 def shown(printed, error):

@@ -31,6 +31,7 @@ STAGES = {
 """What a rank was at: one word for `RankError.phase`, and the words of the message."""
 # As faulthandler writes it: without the source line, which we add, and without commas before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+CRASH_FRAMES = 40  # that are shown of the stack of a rank that died
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
 
@@ -282,13 +283,17 @@ def _death(facts: dict[str, Any], stage: int) -> str:
 
 def _readable(crash: str) -> str:
     """What faulthandler wrote, with labels for files, lines of source, and without the runtime's own frames."""
-    lines = []
+    lines, frames = [], 0
     # Python appends the names of all extension modules, a screenful that tells a learner nothing.
     for line in crash.partition("\nExtension modules")[0].splitlines():
         found = _CRASH_FRAME.fullmatch(line.strip())
         if found is None:
             lines.append(line)
         elif not is_runtime(found[1]):
+            frames += 1
+            if frames > CRASH_FRAMES:  # a recursion without end: the innermost ones say it all
+                lines.append("  ... and so on")
+                break
             text = linecache.getline(found[1], int(found[2])).strip()
             lines.append(
                 f'  File "{label(found[1])}", line {found[2]}, in {found[3]}' + (f"\n    {text}" if text else "")

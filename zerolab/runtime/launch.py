@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import IO
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
-_FAREWELL = 1.0  # seconds that it gets to take its ranks along when the kernel exits
+_FAREWELL = 2.0  # seconds that it gets to take its ranks along, and what they started, when the kernel exits
 
 Ending = tuple[int | None, int]
 """How a process ended: exit code, or minus the signal, or None if nobody knows; and when, in monotonic nanoseconds."""

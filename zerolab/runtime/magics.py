@@ -29,6 +29,8 @@ class RanksMagics(Magics):
             compile(cell, filename, "exec")
         except SyntaxError:
             shell.showsyntaxerror(filename)
+            if any(line.lstrip().startswith(("!", "%")) for line in cell.splitlines()):
+                print("ranks run plain Python: no %magics and no !commands; subprocess.run starts a program")
             return
         cluster._call("run", run_cell, (cell, filename), {}, chosen)  # `run` is for all ranks
 

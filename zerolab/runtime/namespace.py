@@ -5,7 +5,10 @@ import sys
 
 
 def run_cell(cell: str, filename: str) -> None:
-    """Execute a cell in the rank's `__main__`, and print the value if it ends with an expression that has one."""
+    """Execute a cell in the rank's `__main__`, and print the value if it ends with an expression that has one.
+
+    As in any cell of a notebook, a semicolon at the end keeps the value to itself.
+    """
     namespace = sys.modules["__main__"].__dict__
     body = ast.parse(cell, filename)
     last = body.body[-1] if body.body else None
@@ -14,5 +17,5 @@ def run_cell(cell: str, filename: str) -> None:
     exec(compile(body, filename, "exec"), namespace)  # noqa: S102  # running the learner's cell is what it is for
     if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), filename, "eval"), namespace)  # noqa: S307  # as above
-        if value is not None:
+        if value is not None and not cell.rstrip().endswith(";"):
             print(repr(value))

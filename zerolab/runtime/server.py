@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 from zerolab.runtime.handover import Fds
 
@@ -30,7 +31,9 @@ PRELOAD = (
     "zerolab.runtime.worker",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
+LAST_RITES = 1.5  # seconds at most that the server stays, once the kernel has gone, to end what ranks had started
 LARGEST_REQUEST = 1 << 16
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 
 
 def main(control_fd: int, parent: int, bound: bool) -> None:
@@ -39,7 +42,8 @@ def main(control_fd: int, parent: int, bound: bool) -> None:
         die_with_parent(parent)
     control = socket.socket(fileno=control_fd)
     preload()
-    ForkServer(control, parent).serve()
+    ForkServer(control, parent).serve(bound)
+    os._exit(0)  # Python would take torch apart piece by piece, for a second in which nothing should be left any more
 
 
 def preload() -> None:
@@ -61,11 +65,14 @@ def preload() -> None:
 
 def die_with_parent(parent: int) -> None:
     """Ask Linux to kill this process when the thread that started it ends; elsewhere a closed socket must do."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    _ask_linux(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _ask_linux(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
 
 
 class ForkServer:
@@ -75,23 +82,42 @@ class ForkServer:
         self._control = control
         self._parent = parent
         self._children: set[int] = set()
+        self._strays: set[int] = set()  # what ranks had started and left behind, killed and not yet gone
         self._wake, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._told_to_end = False
 
-    def serve(self) -> None:
-        """Answer requests until the kernel closes its end or dies, then take every rank along."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up pipe to be written
+    def serve(self, bound: bool = False) -> None:
+        """Answer requests until the kernel closes its end or dies, then take every rank along, and what it started."""
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, self._note)  # a handler must exist for the wake-up pipe to be written
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        # A rank's descendant that loses its parent becomes our child, and a session of its own is no way out.
+        _ask_linux(_SET_CHILD_SUBREAPER, 1)
+        if bound:  # from here on the kernel's death is told and not deadly: somebody has to clean up after the ranks
+            _ask_linux(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
         # One thread and one loop: a fork copies only the thread that calls it, with whatever locks others hold.
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)
-            while os.getppid() == self._parent:
+            while os.getppid() == self._parent and not self._told_to_end:
                 ready = {key.fileobj for key, _ in selector.select(PARENT_CHECK)}
                 if self._wake in ready:
+                    os.read(self._wake, 1 << 12)
                     self._reap()
                 if self._control in ready and not self._answer():
                     break
+        self._end()
+
+    def _note(self, number: int, _: object) -> None:
+        self._told_to_end |= number == signal.SIGTERM
+
+    def _end(self) -> None:
+        """Kill the ranks, and stay until nothing is left of what they had started."""
         self._kill(self._children)
+        deadline = time.monotonic() + LAST_RITES
+        while (self._children or self._strays) and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.005)
 
     def _answer(self) -> bool:
         """Handle one request; False when the kernel has closed its end."""
@@ -119,7 +145,8 @@ class ForkServer:
         """In the forked child: drop what belongs to the server and never come back."""
         try:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             os.close(self._wake)
             os.close(self._wake_writer)
             self._control.close()
@@ -134,15 +161,32 @@ class ForkServer:
             os._exit(1)
 
     def _reap(self) -> None:
-        os.read(self._wake, 1 << 12)
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            self._children.discard(pid)
+        """Report every rank that has ended, and end what it has left behind."""
+        bereaved = False
+        with contextlib.suppress(ChildProcessError):  # there is no child at all
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                # Children of a stray lose their parent only now, so look again; others end in the middle of a run.
+                bereaved |= ended[0] in self._children or ended[0] in self._strays
+                self._bury(*ended)
+        if bereaved:
+            self._kill_strays()
+
+    def _bury(self, pid: int, status: int) -> None:
+        self._strays.discard(pid)
+        if pid not in self._children:
+            return
+        self._children.discard(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # what the rank had started and left behind
+        self._report({"ended": pid, "code": os.waitstatus_to_exitcode(status), "time": time.monotonic_ns()})
+
+    def _kill_strays(self) -> None:
+        """Kill the children that we did not fork; those in the session of a rank that lives will end with it."""
+        for pid in _children_of_this_process() - self._children:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # what the rank had started and left behind
-            self._report({"ended": pid, "code": os.waitstatus_to_exitcode(status), "time": time.monotonic_ns()})
+                if os.getsid(pid) not in self._children:
+                    os.kill(pid, signal.SIGKILL)
+                    self._strays.add(pid)
 
     def _kill(self, pids: "set[int] | list[int]") -> None:
         for pid in self._children.intersection(pids):  # a child that is not reaped yet keeps its number
@@ -154,3 +198,11 @@ class ForkServer:
     def _report(self, message: dict[str, int]) -> None:
         with contextlib.suppress(OSError):  # the kernel has gone; the next turn of the loop notices
             self._control.send(json.dumps(message).encode())
+
+
+def _children_of_this_process() -> set[int]:
+    """Numbers of our children, zombies included; none where Linux was built without this list."""
+    try:
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    except OSError:
+        return set()

@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 
 from zerolab.recording import sources
 
-DEEPEST = 1_000  # frames that are looked at; whoever looks holds the interpreter of the rank meanwhile
+DEEPEST = 1_000  # frames that are looked at, or told; whoever looks holds the interpreter of the rank meanwhile
 _RUNTIME = str(Path(__file__).parent) + os.sep
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
 # By names that torch and our engines use; the innermost that is known wins.
@@ -67,11 +67,21 @@ def format_error(error: BaseException) -> str:
     while parts:
         part = parts.pop()
         if part is not None:
-            part.stack[:] = [frame for frame in part.stack if not is_runtime(frame.filename)]
+            part.stack[:] = _readable(part.stack)
             for frame in part.stack:
                 frame.filename = label(frame.filename)
             parts += [part.__cause__, part.__context__]
     return "".join(report.format()).rstrip()
+
+
+def _readable(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The frames that are not the runtime's own, without the middle of a stack that nobody will read to its end."""
+    kept = [frame for frame in frames if not is_runtime(frame.filename)]
+    left_out = len(kept) - DEEPEST
+    if left_out > 0:  # to put a hundred thousand frames into words takes seconds, while the others wait for an answer
+        gap = traceback.FrameSummary(f"... {left_out:,} frames are left out ...", 0, "...", lookup_line=False, line="")
+        kept[DEEPEST // 2 : -(DEEPEST // 2)] = [gap]
+    return kept
 
 
 def label(filename: str) -> str:

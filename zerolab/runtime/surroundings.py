@@ -26,9 +26,11 @@ NO_KEYBOARD = (
     "a debugger that asks (breakpoint, pdb) cannot run on a rank either"
 )
 
+DEEPEST_RECURSION = 50_000  # frames; native calls fill a stack of 8 MB before, and kill the rank
+
 
 def furnish(output: int) -> None:
-    """Once in each rank: its streams, its keyboard, its threads' last words, its progress bars."""
+    """Once in each rank: its streams, its keyboard, its threads' last words, its progress bars, how deep it may go."""
     for fd in (1, 2):
         os.dup2(output, fd)
     for fd, name in ((1, "stdout"), (2, "stderr")):
@@ -37,6 +39,7 @@ def furnish(output: int) -> None:
     sys.stdin = _NoKeyboard()
     threading.excepthook = _last_words_of_a_thread
     sys.meta_path.insert(0, _PlainBars())
+    sys.setrecursionlimit = _set_recursion_limit
 
 
 def tidy(output: int) -> None:
@@ -97,6 +100,15 @@ def end_a_fork(error: BaseException | None) -> NoReturn:
 
 def _open(fd: int, name: str) -> None:
     sys.__dict__[name] = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _set_recursion_limit(limit: int, /, *, python: Any = sys.setrecursionlimit) -> None:
+    """As Python's own, up to `DEEPEST_RECURSION`.
+
+    Calls from Python to Python take no stack since 3.11: a recursion without end, and without a limit, would eat the
+    memory of everybody on the machine, for minutes, before somebody is killed for it.
+    """
+    python(min(limit, DEEPEST_RECURSION))
 
 
 def _last_words_of_a_thread(last: threading.ExceptHookArgs) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from zerolab.runtime import refusals
+from zerolab.runtime import refusals, stack
 
 LIMIT = 256_000_000  # bytes that a call may carry to each rank, and that a rank may send back
 
@@ -48,7 +48,11 @@ def pack_result(result: object, limit: int = LIMIT) -> bytes:
             f"{name} has {size}, more than the {refusals.megabytes(limit)} that a rank may send back: return a part of "
             "it, or write it to a file and return the path."
         ) from None
+    except MemoryError:
+        raise
     except Exception as error:
+        if stack.describe_error(error.__traceback__)[1]:
+            raise  # from a `__reduce__` of the learner's own: its error is the cause, and says so itself
         raise TypeError(f"{name} cannot be sent back: {error}. Return plain values or tensors.") from error
 
 
