@@ -16,7 +16,7 @@ EXTRAS := lab,test,site$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed
 .PHONY: env lab check test bench soak notebooks site lint
 
 env:
-	@"$(PYTHON)" -c "" 2>/dev/null || { echo "make env: '$(PYTHON)' is not a Python that starts; zerolab needs 3.11 to 3.13: apt install python3 python3-venv, or choose one: make env PYTHON=python3.12" >&2; exit 1; }
+	@[ "$$("$(PYTHON)" -c 'print(6 * 7)' 2>/dev/null)" = 42 ] || { echo "make env: '$(PYTHON)' is not a Python that starts; zerolab needs 3.11 to 3.13: apt install python3 python3-venv, or choose one: make env PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" tools/make_env.py --torch "$(TORCH)" --extras "$(EXTRAS)" $(SWITCH)
 
 lab: env

@@ -29,6 +29,8 @@ SIZES = {
     "system": "the one this Python already has: nothing to download",
 }
 
+ROOM = {"cpu": 2.0, "cuda": 8.0, "default": 2.0, "system": 1.2}  # GB on disk that all of it takes
+
 
 def fail(sentence: str) -> NoReturn:
     """Ends with one sentence: what is missing and what to do about it."""
@@ -49,6 +51,16 @@ def check_prerequisites(version: tuple[int, int], find: Callable[[str], Any], ca
         )
     if not find("git"):
         fail("git is not installed; apt install git, then make env again")
+
+
+def check_room(folder: Path, torch: str, free: float) -> None:
+    """Ends with both numbers if an environment in `folder`, with `free` GB left, would end half made."""
+    # Only for a new one: of one that broke off on the way most is there already.
+    if not folder.exists() and free < ROOM[torch]:
+        fail(
+            f"{folder} takes about {ROOM[torch]:g} GB, and {free:.1f} GB are free on that disk; "
+            "free some, or put the checkout on another one"
+        )
 
 
 def importable(name: str) -> bool:
@@ -207,6 +219,7 @@ def main() -> None:
     if note is None:
         return
     check_prerequisites(sys.version_info[:2], shutil.which, importable)
+    check_room(environment.folder, note["torch"], shutil.disk_usage(environment.folder.parent).free / 1e9)
     print(f"make env: torch is {SIZES[note['torch']]}; everything else: about 0.3 GB to download, 0.9 GB on disk.")
     print(
         f"make env: {environment.folder} with extras {', '.join(note['extras'])}; takes a few minutes.",

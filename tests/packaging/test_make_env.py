@@ -75,6 +75,13 @@ def test_a_box_with_everything_passes():
     make_env.check_prerequisites((3, 13), lambda _: True, lambda _: True)
 
 
+def test_a_disk_without_room_for_it_is_told_beforehand_with_both_numbers(tmp_path):
+    with pytest.raises(SystemExit, match=r"new takes about 2 GB, and 0\.3 GB are free on that disk; free some"):
+        make_env.check_room(tmp_path / "new", "cpu", 0.3)
+    make_env.check_room(tmp_path / "new", "cuda", 8.1)
+    make_env.check_room(tmp_path, "cpu", 0.3)  # it broke off on the way, and most of it may be there
+
+
 def plan(made, *, torch="auto", extras="lab,test", switch=False):
     """What is to be done with an environment of which `made` is the note."""
     return make_env.plan(made, argparse.Namespace(torch=torch, extras=extras, switch=switch))
@@ -146,7 +153,8 @@ def test_make_env_does_nothing_the_second_time(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_python_that_does_not_start_is_a_sentence():
-    done = make(ROOT, "env", "PYTHON=python3.99")
+@pytest.mark.parametrize("python", ["python3.99", "true", "", "python3 -I"])
+def test_what_is_not_a_python_that_starts_is_a_sentence(python):
+    done = make(ROOT, "env", f"PYTHON={python}")
     assert done.returncode
-    assert "'python3.99' is not a Python that starts; zerolab needs 3.11 to 3.13" in done.stderr
+    assert f"'{python}' is not a Python that starts; zerolab needs 3.11 to 3.13" in done.stderr
