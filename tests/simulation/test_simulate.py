@@ -1,5 +1,8 @@
 """A simulated rank does what a real one does: the same state, peaks, traffic and ownership, at any size."""
 
+import gc
+import sys
+import weakref
 from functools import cache, partial
 from itertools import pairwise
 
@@ -180,6 +183,29 @@ def test_attention_is_fused_as_on_real_devices():
         forward = [event for event in events if event.op == "forward" and event.unit == "root"][-1]
         held.append(forward.live["activations"])
     assert held[2] - held[1] == pytest.approx(2 * (held[1] - held[0]), rel=0.001)
+
+
+def test_a_simulation_leaves_the_process_as_it_was():
+    """torch announces a rank in every later error, and what is frozen is never collected again."""
+    before = sys.excepthook
+    simulate(world_size=2, model="mlp-odd")
+    assert sys.excepthook is before
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_a_simulation_made_is_gone_with_it():
+    """A stage's engine and its hooks are rings of references: left to themselves, hundreds would pile up unseen."""
+    made = weakref.WeakSet()
+
+    class Watched(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            made.add(self)
+
+    batch = torch.ones(2, 4), torch.ones(2, 4)
+    for _ in range(2):
+        simulate(world_size=2, model=Watched, batches=[batch])
+        assert not made
 
 
 def test_odd_world_sizes_padding_and_one_rank_are_explained_too():

@@ -4,6 +4,7 @@ The engines run as they are. What only values could tell is not asked: ranks tha
 and a parameter without values is what a simulation wants.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -41,6 +42,8 @@ def world(world_size: int) -> Iterator[Shapes]:
 
     shapes = Shapes()  # made outside of itself: what it gives the group to send is a real, empty tensor
     with ExitStack() as stack:
+        # torch puts "[rank0]: " before all errors of the process from here on, and once more with each world.
+        stack.callback(setattr, sys, "excepthook", sys.excepthook)
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
         stack.callback(dist.destroy_process_group)
         stack.enter_context(intercept(checks, "check_same_on_all_ranks", _alike))

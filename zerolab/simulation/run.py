@@ -5,7 +5,8 @@ derived from rank 0 and the partition, and say so. Bytes are counted, not estima
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from operator import attrgetter
@@ -91,24 +92,28 @@ def simulate(
         hardware = Hardware(catalog.gpu(gpu), between, gpus_per_node, utilisation)
     prepare = partial(_prepare, model, batches, rows, length)
     recordings, found = {}, []
-    try:
-        for number, stage in enumerate(chosen, start=1):
-            if progress is not None:
-                progress(f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})")
-            _forget_earlier_stages()
+    for number, stage in enumerate(chosen, start=1):
+        if progress is not None:
+            progress(f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})")
+        with _collecting_only_what_is_made():
             recordings[stage], layouts = _run(stage, world_size, prepare, precision, hardware)
             found.append(_row(recordings[stage], layouts, precision))
-    finally:
-        gc.unfreeze()
     return Simulation(found, recordings, hardware)
 
 
-def _forget_earlier_stages() -> None:
-    """Frees a stage before this one, which may still lie about; the recorder would see it freed within its own."""
-    gc.collect()
-    # Half a million objects of torch, and all events so far, are looked through again at every collection: that took
-    # two fifths of a simulation's time. Frozen ones are passed over.
+@contextmanager
+def _collecting_only_what_is_made() -> Iterator[None]:
+    """Python's collector passes over what there is already, within this; what is made and left in rings is freed.
+
+    Half a million objects of torch, and the events of stages before, would be looked through again at each collection:
+    half of a small simulation's time. Freed at the end, a stage's rings cannot go in the middle of a later recording.
+    """
     gc.freeze()
+    try:
+        yield
+        gc.collect()
+    finally:
+        gc.unfreeze()
 
 
 def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
