@@ -115,6 +115,23 @@ def test_a_process_that_a_rank_started_goes_with_it(three):
     assert not any(psutil.pid_exists(pid) for pid in children)
 
 
+@pytest.mark.parametrize("how", ["run", "record"])
+def test_a_message_to_a_rank_that_is_not_there_is_refused_before_gloo_crashes_on_it(three, how):
+    def to_the_right():
+        dist.isend(torch.ones(4), dst=dist.get_rank() + 1).wait()  # a ring that forgets the modulo
+
+    with pytest.raises(RankError, match="isend names rank 3, and there are ranks 0 to 2 only"):
+        getattr(three, how)(to_the_right)
+
+
+def test_a_message_from_before_the_first_rank_is_refused(three):
+    def from_the_left():
+        dist.irecv(torch.ones(4), src=dist.get_rank() - 1)
+
+    with pytest.raises(RankError, match="irecv names rank -1, and there are ranks 0 to 2 only"):
+        three.run(from_the_left)
+
+
 def test_an_error_while_recording_carries_what_was_recorded(three):
     def train():
         dist.all_reduce(torch.ones(1))

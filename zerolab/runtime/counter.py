@@ -81,6 +81,9 @@ class _Counter:
         request = reader.read(args, kwargs)
         if not request.is_mine:
             return function(*args, **kwargs)
+        # gloo looks the peer up without a look at the bounds: it crashes, or it waits where nothing can see it.
+        if not numbered and (stray := reader.stray(args, kwargs)) is not None:
+            raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
         position = self._enter(name, numbered, request)
         return self._remember(self._inside(position, function, *args, **kwargs), position)
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -34,19 +35,24 @@ class Reader:
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         """What this call is about; `is_mine` is False for a group that this rank is not part of."""
-
-        def given(name: str | None) -> Any:
-            if name is None or name not in self._at:
-                return None
-            # By position or by name, as the learner wrote it; defaults do not matter here.
-            index = self._at[name]
-            return args[index] if index < len(args) else kwargs.get(name)
-
+        given = partial(self._given, args, kwargs)
         group, tensor = given("group"), given(self._sized)
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return Request(is_mine=False)
         numel, itemsize = (tensor.numel(), tensor.element_size()) if isinstance(tensor, torch.Tensor) else (-1, 0)
         return Request(members_of(group), numel, itemsize, _peer(given, group))
+
+    def stray(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """The rank that this message is to go to or to come from, if there is no such rank."""
+        named = (self._given(args, kwargs, name) for name in _PEERS)
+        return next((peer for peer in named if isinstance(peer, int) and not 0 <= peer < dist.get_world_size()), None)
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+        """An argument, by position or by name, as the learner wrote it; defaults do not matter here."""
+        if name is None or name not in self._at:
+            return None
+        index = self._at[name]
+        return args[index] if index < len(args) else kwargs.get(name)
 
 
 def members_of(group: Any) -> int:
