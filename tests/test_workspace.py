@@ -102,6 +102,14 @@ def test_a_taken_port_is_passed_over():
         assert workspace.free_port(port) > port
 
 
+@pytest.mark.parametrize("port", [-1, 0, 65536])
+def test_a_number_that_is_no_port_is_refused_in_a_sentence(port, tmp_path):
+    command = [Path(sys.executable).with_name("zerolab"), "lab", "--port", str(port)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == f"zerolab: the port is {port}; give a number from 1 to 65535, such as 8888\n"
+
+
 def test_without_a_display_the_address_and_the_tunnel_are_printed():
     shown = workspace.how_to_reach(8890, "abc", {"SSH_CONNECTION": "10.0.0.9 5000 10.0.0.7 22", "USER": "ada"})
     assert "http://127.0.0.1:8890/lab/tree/00-start-here.ipynb?token=abc" in shown

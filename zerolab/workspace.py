@@ -106,9 +106,12 @@ def free_port(first: int = FIRST_PORT) -> int:
     """The first port from `first` on that nothing on this host listens on.
 
     Raises:
+        ValueError: there is no port of this number.
         RuntimeError: a hundred ports in a row are taken.
 
     """
+    if not 0 < first < 65536:  # 0 would be any port, and the address is printed before one is chosen
+        raise ValueError(f"the port is {first}; give a number from 1 to 65535, such as {FIRST_PORT}")
     for port in range(first, min(first + PORTS, 65536)):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             # As the server itself does: a port that was closed a moment ago counts as free.
