@@ -69,9 +69,10 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
     """
-    rank, mine = dist.get_rank(group), _own_part(flat, group)  # in place: no second flat to hold the sum
     if not _is_direct(group):
-        return Exchange([_reduce_scatter(mine, flat, group=group, async_op=True)])
+        return Exchange([_reduce_scatter(_own_part(flat, group), flat, group=group, async_op=True)])
+    rank, parts = dist.get_rank(group), _parts(flat, group)
+    mine = parts[rank]  # in place: no second flat to hold the sum
     # What arrives cannot lie in the flat: its other parts are on their way to their owners.
     received = {peer: torch.empty_like(mine) for peer in _peers(group)}
 
@@ -82,7 +83,7 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
         if total is not mine:
             mine.copy_(total)
 
-    return Exchange(_start(_parts(flat, group), received, group, f"reduce_scatter {name}"), add_in_rank_order)
+    return Exchange(_start(parts, received, group, f"reduce_scatter {name}"), add_in_rank_order)
 
 
 @_through_main_memory
@@ -96,10 +97,10 @@ def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
     """
-    mine = _own_part(flat, group)
     if not _is_direct(group):
-        return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
+        return Exchange([_all_gather(flat, _own_part(flat, group), group=group, async_op=True)])
     parts = _parts(flat, group)
+    mine = parts[dist.get_rank(group)]
     received = {peer: parts[peer] for peer in _peers(group)}
     return Exchange(_start([mine] * len(parts), received, group, f"all_gather {name}"))
 

@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -18,8 +18,7 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """A piece of model state that a rank holds right now: `span` is `[start, stop)` in elements of the unit's flat."""
 
     category: str
@@ -47,6 +46,7 @@ class Flat:
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
         self._shown: list[torch.Tensor] = []
+        self._placeholder: torch.Tensor | None = None
         self.gradient_dtype = layout.dtype
 
     @property
@@ -81,8 +81,12 @@ class Flat:
 
     def views(self, whole: torch.Tensor) -> list[torch.Tensor]:
         """The slots of a tensor as large as the flat, each in its parameter's shape."""
+        sizes = [slot.stop - slot.start for slot in self.layout.slots]
         # Views of the one storage that is exchanged: what a collective brings is in the parameters at once.
-        return [whole[slot.start : slot.stop].view(slot.shape) for slot in self.layout.slots]
+        *pieces, _ = whole.split([*sizes, self.layout.padded - self.layout.numel])
+        # A vector is in its shape already, and half of a block's parameters are vectors.
+        shaped = zip(pieces, (slot.shape for slot in self.layout.slots), strict=True)
+        return [piece if len(shape) == 1 else piece.view(shape) for piece, shape in shaped]
 
     def part(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a tensor as large as the flat: a view of shape [shard_numel]."""
@@ -99,12 +103,13 @@ class Flat:
 
     def hide(self) -> None:
         """Makes the module's parameters empty, because `whole` is about to go."""
-        # A placeholder of no elements: whoever reads it gets an error, where released memory would end the process.
-        with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
-            # One for all: a released parameter costs no bytes, whatever its shape was.
-            nothing = self.whole.new_empty(0)
+        if self._placeholder is None:
+            # Of no elements: whoever reads it gets an error, where released memory would end the process.
+            with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
+                # One for all: a released parameter costs no bytes, whatever its shape was.
+                self._placeholder = self.whole.new_empty(0)
         for parameter in self.parameters:
-            parameter.data = nothing
+            parameter.data = self._placeholder
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
@@ -116,20 +121,20 @@ class Flat:
         self.owned.copy_(mine)
 
     def lay_out_gradients(self) -> torch.Tensor:
-        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; zero where there is none.
-
-        Each is freed as soon as it is copied, so that no more than the largest lies there twice.
-        """
+        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; zero where there is none."""
         # Not zeroed as a whole: every element but the padding is written below, and memory is what a step waits for.
         self.gradient = gradient = torch.empty(self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device)
         gradient[self.layout.numel :].zero_()
-        for slot, parameter in self.members():
-            place = gradient[slot.start : slot.stop]
+        places, gradients = [], []
+        for place, parameter in zip(self.views(gradient), self.parameters, strict=True):
             if parameter.grad is None:
                 place.zero_()
             else:
-                place.copy_(parameter.grad.to_dense().reshape(-1))
+                places.append(place)
+                gradients.append(parameter.grad.to_dense())
                 parameter.grad = None
+        if places:  # one operation for all: a block has a dozen parameters, and most of them are small
+            torch._foreach_copy_(places, gradients)
         return gradient
 
     def drop_gradients(self) -> None:

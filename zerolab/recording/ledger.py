@@ -84,9 +84,7 @@ class Ledger:
     def see(self, tensor: torch.Tensor) -> None:
         """Takes in the storage of `tensor`, if it is new, under the current category."""
         storage = tensor.untyped_storage()
-        if self.freed:
-            self.settle()
-        if storage._cdata not in self._entries and (nbytes := storage.nbytes()):
+        if self._known(storage) is None and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
 
     def existed(self, tensor: torch.Tensor) -> int:
@@ -97,7 +95,7 @@ class Ledger:
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         # A released flat has no bytes now and will have some when it is gathered: it counts as new then.
-        if storage._cdata in self._entries or not nbytes:
+        if self._known(storage) is not None or not nbytes:
             return 0
         entry = Entry(storage, self._on_free)
         entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, APART, None, nbytes, 0
@@ -106,7 +104,7 @@ class Ledger:
 
     def set_apart(self, tensor: torch.Tensor) -> None:
         """From now on the storage of `tensor` counts nowhere."""
-        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        entry = self._known(tensor.untyped_storage())
         if entry is not None:
             self._set_apart(entry)
 
@@ -122,8 +120,7 @@ class Ledger:
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
-        self.settle()
-        entry, nbytes = self._entries.get(storage._cdata), storage.nbytes()
+        entry, nbytes = self._known(storage), storage.nbytes()
         if entry is None:
             if nbytes:
                 self._enter(storage, nbytes, self.category, None)
@@ -139,19 +136,17 @@ class Ledger:
 
     def touch(self, operation: object, nbytes: int) -> None:
         """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
-        if self.freed:
-            self.settle()
         # Nothing enters: it comes and goes within the operation, so only a peak can notice it.
         if self.total + nbytes > self._here.total:
-            self.operation = operation
-            self._rise(nbytes)
+            self.settle()
+            if self.total + nbytes > self._here.total:
+                self.operation = operation
+                self._rise(nbytes)
 
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
         """Says what the storage of `tensor` is for; one that was never seen is older than the recorder."""
-        if self.freed:
-            self.settle()
         storage = tensor.untyped_storage()
-        entry = self._entries.get(storage._cdata)
+        entry = self._known(storage)
         if entry is None:
             if nbytes := storage.nbytes():
                 self._enter(storage, nbytes, category, unit)
@@ -174,23 +169,27 @@ class Ledger:
 
     def lend(self, tensor: torch.Tensor) -> None:
         """Says that a tensor is being sent or received: communication, unless it is known to be model state."""
-        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        entry = self._known(tensor.untyped_storage())
         # A flat that is gathered in place stays a parameter while it travels.
         if entry is not None and entry.category in (ACTIVATIONS, OTHER):
             self.assign(tensor, COMMUNICATION, None)
 
     def unit_of(self, tensor: torch.Tensor) -> str | None:
         """The flat that the storage of `tensor` was assigned to."""
-        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        entry = self._known(tensor.untyped_storage())
         return entry.unit if entry is not None else None
 
     def born(self, tensor: torch.Tensor) -> int:
         """Which one it was of all storages that came (or grew), as `births` counts them; 0 if it was never seen."""
-        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        entry = self._known(tensor.untyped_storage())
         return entry.since if entry is not None else 0
 
     def settle(self) -> None:
-        """Takes out the storages that were dropped since the last call."""
+        """Takes out the storages that were dropped since the last call.
+
+        Only where it matters: at an event, where there may be a new peak, and where an address lives again. A thousand
+        operations a step drop something, and adding up in batches is cheaper.
+        """
         while self.freed:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
@@ -203,6 +202,13 @@ class Ledger:
         """Lets go of every storage, so that nothing of the recorder runs when one is dropped later."""
         self.settle()
         self._entries.clear()
+
+    def _known(self, storage: torch.UntypedStorage) -> Entry | None:
+        entry = self._entries.get(storage._cdata)
+        if entry is not None and entry() is None:  # the address lives again, as another storage
+            self.settle()
+            return None
+        return entry
 
     def _set_apart(self, entry: Entry) -> None:
         if entry.category != APART:
@@ -221,8 +227,11 @@ class Ledger:
         entry.nbytes, entry.since = nbytes, self.births
         self.live[entry.category] += nbytes
         self.total += nbytes
+        # What was dropped is still in the total: only what seems a new peak has to be looked at closely.
         if self.total > self._here.total:
-            self._rise(0)
+            self.settle()
+            if self.total > self._here.total:
+                self._rise(0)
 
     def _rise(self, passing: int) -> None:
         """Notes a new highest moment of this phase, with `passing` bytes that belong to no storage."""
