@@ -53,7 +53,10 @@ def test_the_file_is_replaced_whole(file):
     assert [path.name for path in file.parent.iterdir()] == ["progress.json"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1, "exercises": 3}'])
+EDITED = '{"format": 1, "exercises": {"zero1-average": 5, "buckets": {"tries": "two"}}, "guesses": {}}'
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1, "exercises": 3}', EDITED])
 def test_a_damaged_file_counts_as_empty(file, content):
     file.parent.mkdir()
     file.write_text(content)

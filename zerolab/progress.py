@@ -37,7 +37,14 @@ def read() -> dict[str, Any]:
         return empty
     if not isinstance(content, dict) or any(type(content.get(key)) is not type(value) for key, value in empty.items()):
         return empty
+    tried = content["exercises"]
+    content["exercises"] = {name: entry for name, entry in tried.items() if _is_an_entry(entry)}
     return content if content["format"] == FORMAT else empty
+
+
+def _is_an_entry(entry: object) -> bool:
+    # A check must not fail because somebody has edited the file by hand.
+    return isinstance(entry, dict) and isinstance(entry.get("tries"), int) and isinstance(entry.get("passed"), bool)
 
 
 def note_attempt(exercise_id: str, passed: bool) -> None:
