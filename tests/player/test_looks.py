@@ -3,6 +3,7 @@
 import pytest
 from every_control import try_every_control
 from showing import changed, in_order, made_up, state
+from test_page import overlaps
 
 from zerolab.player import page
 
@@ -54,6 +55,20 @@ def test_narrow_columns_are_numbered_and_the_gutter_says_of_what(show):
     assert "blocks." in names
     assert {"0", "11", "23"} <= set(names)
     assert "blocks." not in texts(show(made_up(4, 4), "#event=50"), "ownership")
+
+
+def test_of_a_hundred_units_some_numbers_stand_and_the_current_ones_name(show):
+    tab = show(made_up(8, 100), "#event=2000")
+    names = texts(tab, "ownership")
+    assert {"blocks.", "0", "90", state(tab)["event"]["unit"]} <= set(names)
+    assert overlaps(tab.evaluate(f"{PLAYER}.labels()")["ownership"]) == []
+
+
+def test_where_steps_are_many_each_keeps_its_number(show):
+    tab = show(made_up(2, 2, 28), width=1600)
+    parts = tab.locator(".zl-part > span")
+    assert parts.nth(14).inner_text() == "14"
+    assert parts.nth(14).is_visible()
 
 
 def test_a_shard_among_very_many_ranks_can_still_be_seen(show):

@@ -35,8 +35,23 @@ function column({ delta, data }, length) {
 
 /** Places sorted by end time; events of one rank keep the order in which they were written. */
 function endOrder(rank, start, length, count) {
+  const end = start.map((from, i) => from + length[i]);
   const places = Array.from({ length: count }, (_, i) => i);
-  return places.sort((a, b) => start[a] + length[a] - start[b] - length[b] || rank[a] - rank[b] || a - b);
+  return places.sort((a, b) => end[a] - end[b] || rank[a] - rank[b] || a - b);
+}
+
+/** The values in another order. A loop: `Float64Array.from` with a function takes ten times as long, for each column. */
+function reordered(values, order) {
+  const out = new Float64Array(order.length);
+  for (let i = 0; i < order.length; i++) out[i] = values[order[i]];
+  return out;
+}
+
+/** The place of each event's parent; -1 for none. `seq` and `parent` are as in the columns, `parent` back from `seq`. */
+function parents({ rank, seq, parent }) {
+  const placeOf = [];
+  seq.forEach((number, i) => ((placeOf[rank[i]] ??= new Map()).set(number, i)));
+  return parent.map((back, i) => (back ? placeOf[rank[i]].get(seq[i] - back) ?? -1 : -1));
 }
 
 /**
@@ -49,11 +64,9 @@ export function decode(payload) {
   for (const [name, stored] of Object.entries(payload.columns)) raw[name] = column(stored, count);
   const order = endOrder(raw.rank, raw.t_start, raw.duration, count);
   const sorted = {};
-  for (const [name, values] of Object.entries(raw)) sorted[name] = Float64Array.from(order, (place) => values[place]);
+  for (const [name, values] of Object.entries(raw)) sorted[name] = reordered(values, order);
   sorted.t_end = sorted.t_start.map((start, i) => start + sorted.duration[i]);
-  sorted.seq = Float64Array.from(order, (place) => raw.seq[place] + place);
-  const placeOf = new Map(order.map((place, i) => [`${raw.rank[place]}:${raw.seq[place] + place}`, i]));
-  const parent = (i) => (sorted.parent[i] ? placeOf.get(`${sorted.rank[i]}:${sorted.seq[i] - sorted.parent[i]}`) ?? -1 : -1);
-  sorted.parent = Float64Array.from({ length: count }, (_, i) => parent(i));
+  sorted.seq = sorted.seq.map((number, i) => number + order[i]);
+  sorted.parent = parents(sorted);
   return sorted;
 }

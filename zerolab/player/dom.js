@@ -20,16 +20,17 @@ export const ICONS = {
   previousPhase: "M16 3.4 9.5 9l6.5 5.6zM9.5 3.4 3 9l6.5 5.6zM1.4 3.4H3v11.2H1.4z",
 };
 
+/** As `element`, of SVG. */
+function vector(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
 /** An icon of 18 by 18 pixels, drawn in the text's colour. */
 export function icon(name) {
-  const space = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(space, "svg");
-  const path = document.createElementNS(space, "path");
-  for (const [key, value] of Object.entries({ viewBox: "0 0 18 18", width: 18, height: 18, "aria-hidden": "true" })) svg.setAttribute(key, value);
-  path.setAttribute("d", ICONS[name]);
-  path.setAttribute("fill", "currentColor");
-  svg.append(path);
-  return svg;
+  return vector("svg", { viewBox: "0 0 18 18", width: 18, height: 18, "aria-hidden": "true" }, vector("path", { d: ICONS[name], fill: "currentColor" }));
 }
 
 /** A pane: a section with a heading, a place for a legend, and its body. */
@@ -49,37 +50,32 @@ export function layers(label) {
 
 /** One entry of a legend for a line that stands dashed in the picture. */
 export function dashed(text, colour) {
-  const key = swatch(text, null);
-  const context = key.firstChild.getContext("2d");
-  context.strokeStyle = colour;
-  context.lineWidth = 1.5;
-  context.setLineDash([4, 2]);
-  context.beginPath();
-  context.moveTo(0, 5);
-  context.lineTo(13, 5);
-  context.stroke();
-  return key;
+  return key(text, vector("path", { d: "M0 5H13", stroke: colour, "stroke-width": 1.5, "stroke-dasharray": "4 2" }));
 }
 
-/** One entry of a legend: a swatch painted by `fill(context)` or framed by `frame`, and its meaning in words. */
-export function swatch(text, fill, frame = null, dash = []) {
-  const canvas = element("canvas", { width: 26, height: 20, "aria-hidden": "true" });
-  const context = canvas.getContext("2d");
-  context.scale(2, 2);
-  if (fill) {
-    context.fillStyle = fill(context);
-    context.fillRect(0, 0, 13, 10);
-  }
-  if (frame) {
-    context.strokeStyle = frame;
-    context.lineWidth = dash.length ? 2 : 1;
-    context.setLineDash(dash);
-    context.strokeRect(0.5, 0.5, 12, 9);
-  }
-  return element("span", { class: "zl-key" }, canvas, text);
+/** One entry of a legend, filled: `look` is `{ colour, marks, stroke, strength, solid }` as the palette gives it. */
+export function swatch(text, { colour, marks = "", stroke = "none", strength = 1, solid = false }) {
+  const paint = { [solid ? "fill" : "stroke"]: stroke, "stroke-width": 1.2, opacity: strength };
+  return key(text, vector("path", { d: "M0 0H13V10H0Z", fill: colour }), vector("path", { d: marks, ...paint }));
+}
+
+/** One entry of a legend, empty within its frame. */
+export function framed(text, colour, dash = "none") {
+  return key(text, vector("rect", { x: 0.5, y: 0.5, width: 12, height: 9, fill: "none", stroke: colour, "stroke-width": dash === "none" ? 1 : 2, "stroke-dasharray": dash }));
+}
+
+/** A small picture and its meaning in words. No canvas: each would be handed on anew with every frame that is drawn. */
+function key(text, ...shapes) {
+  return element("span", { class: "zl-key" }, vector("svg", { viewBox: "0 0 13 10", width: 13, height: 10, "aria-hidden": "true" }, ...shapes), text);
 }
 
 /** Makes `text` what an element says; writing the same again would still cost a layout. */
 export function say(target, text) {
   if (target.textContent !== text) target.textContent = text;
+}
+
+/** Calls `action` once the browser has nothing to draw, within a second; Safari has no such moments, and does it next. */
+export function whenIdle(action) {
+  if (window.requestIdleCallback) window.requestIdleCallback(action, { timeout: 1000 });
+  else setTimeout(action, 0);
 }

@@ -4,6 +4,7 @@ import { element } from "./dom.js";
 import { PAYLOAD_VERSION } from "./decode.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
+import { surroundingTheme } from "./theme.js";
 
 /** Every player on the page, in the order in which they appeared. */
 function register(player) {
@@ -15,7 +16,7 @@ function register(player) {
 export function mount(host, payload, options) {
   const sentence = trouble(payload);
   if (sentence) {
-    host.append(element("p", { class: "zl-player zl-trouble", role: "alert" }, sentence));
+    host.append(element("p", { class: "zl-player zl-trouble", role: "alert", "data-theme": surroundingTheme() }, sentence));
     return null;
   }
   const pair = payload.second ? new Pair(host, payload, options) : null;
@@ -79,8 +80,18 @@ function enlarge() {
   document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
 }
 
-/** Keeps the event in the page's address, so that the address is a link to it; in a frame without one, does nothing. */
+/** Milliseconds without a change after which the hand is at rest; longer than between two reports of a player. */
+const AT_REST = 400;
+let remembering = 0;
+
+/** Keeps the event in the page's address once it stays: while a hand drags, browsers take longer for it than for drawing. */
 function remember(player) {
+  clearTimeout(remembering);
+  remembering = setTimeout(() => writeAddress(player), AT_REST);
+}
+
+/** The address as a link to the event that is shown; in a frame without an address, does nothing. */
+function writeAddress(player) {
   if (window.location.protocol === "about:" || player.clock.playing || !player.model.count) return;
   const given = new URLSearchParams(window.location.hash.replace(/^#/, ""));
   if (!given.has("event") && player.index === player.opened) return;

@@ -96,19 +96,26 @@ export class Memory {
     const { context } = this.pen;
     for (const category of this.stack) {
       const values = model.columns[`live.${category}`];
-      const y = (k) => base - (floor[k] / this.top) * this.rows.line;
+      if (steps.every(({ index }) => !values[index])) continue;
       context.beginPath();
-      for (let k = 0; k < steps.length; k++) this.#level(context, steps, k, y(k));
+      this.#edge(context, steps, floor, base, 1);
       for (let k = 0; k < steps.length; k++) floor[k] += values[steps[k].index];
-      for (let k = steps.length - 1; k >= 0; k--) this.#level(context, steps, k, y(k), true);
+      this.#edge(context, steps, floor, base, -1);
       context.fillStyle = palette.category(context, category);
       context.fill();
     }
   }
 
-  #level(context, steps, k, y, backwards = false) {
-    context.lineTo(backwards ? steps[k].x1 : steps[k].x0, y);
-    context.lineTo(backwards ? steps[k].x0 : steps[k].x1, y);
+  /** One edge of an area, rightwards or back; of levels that are as high as their neighbours only the ends are drawn. */
+  #edge(context, steps, heights, base, direction) {
+    const [start, end] = direction > 0 ? ["x0", "x1"] : ["x1", "x0"];
+    let before = null;
+    for (let k = direction > 0 ? 0 : steps.length - 1; k >= 0 && k < steps.length; k += direction) {
+      const y = base - (heights[k] / this.top) * this.rows.line;
+      if (heights[k] !== before) context.lineTo(steps[k][start], y);
+      before = heights[k];
+      if (heights[k + direction] !== before) context.lineTo(steps[k][end], y);
+    }
   }
 
   /** The rank's levels in view: `[{ index, x0, x1 }]`; events closer than a third of a pixel keep only the last. */

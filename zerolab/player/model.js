@@ -19,6 +19,23 @@ export function lastAtMost(list, value) {
 
 const NOTHING = { at: [], spans: [] };
 
+/** The elements held of all units together, change by change: where, and how many from then on. */
+function runningSum(units) {
+  const changed = [];
+  for (const { at, spans } of units.values()) {
+    let before = 0;
+    at.forEach((i, k) => {
+      let now = 0;
+      for (let edge = 0; edge < spans[k].length; edge += 2) now += spans[k][edge + 1] - spans[k][edge];
+      changed.push([i, now - before]);
+      before = now;
+    });
+  }
+  changed.sort((a, b) => a[0] - b[0]);
+  let sum = 0;
+  return { at: changed.map(([i]) => i), sums: changed.map(([, more]) => (sum += more)) };
+}
+
 /** A recording, decoded once; everything else is looked up by event index. */
 export class Model {
   constructor(payload) {
@@ -27,6 +44,7 @@ export class Model {
     this.worldSize = payload.world_size;
     this.units = payload.units;
     this.columns = decode(payload);
+    this.levels = payload.categories.map((category) => this.columns[`live.${category}`]);
     this.ofRank = this.#perRank();
     this.before = this.#previous();
     this.cut = this.#cutOff();
@@ -91,7 +109,8 @@ export class Model {
 
   /**
    * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and
-   * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none.
+   * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none. Where
+   * that is a mere pass, nothing is sent and nothing but parameters is held yet: then while gradients are reduced.
    */
   opening() {
     const { payload, columns, units } = this;
@@ -102,10 +121,20 @@ export class Model {
     for (let i = 0; i < this.count; i++) {
       if (columns.step[i] < 1 || !columns.source[i] || columns.parent[i] >= 0) continue;
       if (!shows.includes(columns.kind[i]) && columns.op[i] !== hold) continue;
-      if (!largest || columns.unit[i] === largest) return i;
+      if (!largest || columns.unit[i] === largest) return columns.kind[i] === shows[1] ? this.#reducing() ?? i : i;
       first ??= i;
     }
     return first ?? this.windows.find((window) => window.step > 0)?.first ?? 0;
+  }
+
+  /** Halfway through the reductions of rank 0 in step 2, the first with optimizer state (or the last before it); null without any. */
+  #reducing() {
+    const { payload, columns } = this;
+    const [phase, kind] = [payload.phases.indexOf("reduce") + 1, payload.kinds.indexOf("collective") + 1];
+    const all = (this.ofRank[0] ?? []).filter((i) => phase && columns.phase[i] === phase && columns.kind[i] === kind && columns.parent[i] < 0 && columns.source[i]);
+    const step = Math.min(2, ...all.slice(-1).map((i) => columns.step[i]));
+    const of = all.filter((i) => columns.step[i] === step);
+    return of.length ? of[of.length >> 1] : null;
   }
 
   /** Live bytes per category on `rank` just after event `i`; null before the rank's first event. */
@@ -121,7 +150,7 @@ export class Model {
   /** Sum of the live bytes after event `i`, of the event's own rank. */
   total(i) {
     let sum = 0;
-    for (const category of this.payload.categories) sum += this.columns[`live.${category}`][i];
+    for (const level of this.levels) sum += level[i];
     return sum;
   }
 
@@ -134,15 +163,15 @@ export class Model {
 
   /** Every change of what `rank` holds of a category of a unit: the events' places, and the spans from then on. */
   changes(rank, category, unit) {
-    return this.holds.get(`${rank}:${category}:${unit}`) ?? NOTHING;
+    return this.holds[rank]?.[category]?.get(unit) ?? NOTHING;
   }
 
   /** Elements of a category that `rank` holds after event `i`, over all units. */
   heldElements(rank, category, i) {
     this.totals ??= this.#totals();
-    const { at, sums } = this.totals.get(`${rank}:${category}`) ?? { at: [], sums: [] };
-    const last = lastAtMost(at, i);
-    return last < 0 ? 0 : sums[last];
+    const total = this.totals[rank]?.[category];
+    const last = total ? lastAtMost(total.at, i) : -1;
+    return last < 0 ? 0 : total.sums[last];
   }
 
   /** The last event that had ended by time `t`; the first event before any has. */
@@ -238,41 +267,26 @@ export class Model {
     return out;
   }
 
+  /** By rank, category and unit; nested, because one joined key would be put together ten thousand times for a picture. */
   #ownership() {
-    const holds = new Map();
+    const holds = [];
     const { columns, payload } = this;
     const hold = payload.words.indexOf("hold") + 1;
     for (let i = 0; i < this.count; i++) {
       if (!hold || columns.op[i] !== hold || !columns.unit[i] || !columns.category[i]) continue;
-      const key = `${columns.rank[i]}:${payload.categories[columns.category[i] - 1]}:${payload.units[columns.unit[i] - 1].name}`;
-      if (!holds.has(key)) holds.set(key, { at: [], spans: [] });
-      holds.get(key).at.push(i);
-      holds.get(key).spans.push(columns.spans[i] ? payload.spans[columns.spans[i] - 1] : []);
+      const ofRank = (holds[columns.rank[i]] ??= {});
+      const units = (ofRank[payload.categories[columns.category[i] - 1]] ??= new Map());
+      const unit = payload.units[columns.unit[i] - 1].name;
+      if (!units.has(unit)) units.set(unit, { at: [], spans: [] });
+      units.get(unit).at.push(i);
+      units.get(unit).spans.push(columns.spans[i] ? payload.spans[columns.spans[i] - 1] : []);
     }
     return holds;
   }
 
   /** Running sums of what is held, so that a moment's sum is looked up instead of added over all units. */
   #totals() {
-    const changed = new Map();
-    for (const [key, { at, spans }] of this.holds) {
-      const place = key.slice(0, key.indexOf(":", key.indexOf(":") + 1));
-      if (!changed.has(place)) changed.set(place, []);
-      let before = 0;
-      at.forEach((i, k) => {
-        let now = 0;
-        for (let edge = 0; edge < spans[k].length; edge += 2) now += spans[k][edge + 1] - spans[k][edge];
-        changed.get(place).push([i, now - before]);
-        before = now;
-      });
-    }
-    const totals = new Map();
-    for (const [place, list] of changed) {
-      list.sort((a, b) => a[0] - b[0]);
-      let sum = 0;
-      totals.set(place, { at: list.map(([i]) => i), sums: list.map(([, more]) => (sum += more)) });
-    }
-    return totals;
+    return this.holds.map((categories) => Object.fromEntries(Object.entries(categories).map(([category, units]) => [category, runningSum(units)])));
   }
 
   #windows() {

@@ -3,13 +3,15 @@
 import { gutter } from "./axis.js";
 import { flow, MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
-import { STATE } from "./model.js";
+import { STATE, lastAtMost } from "./model.js";
 import { Pen } from "./pen.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 const HEAD = 20;
 /** Pixels that a shard has at least. */
 const LEAST = 2;
+/** Lines lower than this, in pixels, are drawn in plain colours: no pattern can be seen in them, and each costs its time. */
+const PATTERNED = 6;
 
 /** The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels. */
 export function unitPlaces(units, left, right) {
@@ -112,24 +114,26 @@ export class Ownership {
         const changes = model.changes(row.rank, category, unit.name);
         const cell = { x, y, width, unit, rank: row.rank, changes };
         if (changes.at.length) this.watched.push(cell);
-        this.#bar(palette, cell, changes.at.findLastIndex((at) => at <= index));
+        this.#bar(palette, cell, lastAtMost(changes.at, index), true);
       }
     });
   }
 
   /** One unit of one category on one rank: hollow where nothing is held, filled in the owners' colours where it is. */
-  #bar(palette, cell, last) {
+  #bar(palette, cell, last, cleared = false) {
     const { pen, rows } = this;
     const { x, y, width, unit, rank } = cell;
     cell.last = last;
     const scale = width / unit.padded;
     const held = last < 0 ? [] : cell.changes.spans[last];
-    pen.context.clearRect(x, y, width, rows.line);
+    if (!cleared) pen.context.clearRect(x, y, width, rows.line);
     pen.frame(x, y, width, rows.line, palette.hollow);
+    if (!held.length) return;
     const owners = unit.owners ?? [[0, unit.padded, rank]];
+    const fill = (owner) => (rows.line < PATTERNED ? palette.rankColour(owner) : palette.rank(pen.context, owner));
     // A shard among very many ranks is never drawn so narrow that it looks as if nothing were here.
     if (held.length === 2 && (held[1] - held[0]) * scale < LEAST) {
-      pen.box(Math.min(x + held[0] * scale, x + width - LEAST), y, LEAST, rows.line, palette.rank(pen.context, rank));
+      pen.box(Math.min(x + held[0] * scale, x + width - LEAST), y, LEAST, rows.line, fill(rank));
       return;
     }
     // Where owners lie closer than a pixel, one of them stands for its pixel.
@@ -138,7 +142,7 @@ export class Ownership {
       for (let j = 0; j < owners.length; j += every) {
         const from = Math.max(owners[j][0], held[k]);
         const to = Math.min(owners[Math.min(j + every, owners.length) - 1][1], held[k + 1]);
-        if (to > from) pen.box(x + from * scale, y, (to - from) * scale, rows.line, palette.rank(pen.context, owners[j][2]));
+        if (to > from) pen.box(x + from * scale, y, (to - from) * scale, rows.line, fill(owners[j][2]));
       }
     }
   }
@@ -155,11 +159,9 @@ export class Ownership {
   }
 
   #names(palette, event) {
-    for (const { unit, x, width } of this.places) {
-      const now = event && event.unit === unit.name;
-      const style = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
-      this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
-    }
+    const fitting = this.places.filter(({ unit, width }) => this.over.fits(tail(unit.name), { room: width }));
+    if (2 * fitting.length < this.places.length) this.#someNames(palette, event);
+    else for (const place of this.places) this.#name(palette, place, event && event.unit === place.unit.name);
     this.#shortened(palette);
     if (!this.places.length) {
       const style = { colour: palette.muted, size: 12 };
@@ -167,10 +169,36 @@ export class Ownership {
     }
   }
 
+  #name(palette, { unit, x, width }, now) {
+    const bold = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
+    // In a narrow column the current unit rather loses its weight than the name that all the others have.
+    const style = now && !this.over.fits(unit.name, bold) && this.over.fits(unit.name, { ...bold, weight: 400 }) ? { ...bold, weight: 400 } : bold;
+    this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
+  }
+
+  /** Where most columns are narrower than their numbers: every 5th, 10th or 20th number, and the current unit's name. */
+  #someNames(palette, event) {
+    const { over, places } = this;
+    const style = { colour: palette.muted, align: "center" };
+    const numbers = places.filter(({ unit }) => Number.isInteger(Number(tail(unit.name))));
+    const widest = Math.max(0, ...numbers.map(({ unit }) => over.widthOf(tail(unit.name), style))) + 6;
+    const pitch = numbers.length > 1 ? (numbers.at(-1).x - numbers[0].x) / (numbers.length - 1) : widest;
+    const every = [1, 2, 5, 10, 20, 50].find((count) => count * pitch >= widest) ?? 100;
+    const now = places.find(({ unit }) => event && event.unit === unit.name);
+    const half = now ? over.widthOf(now.unit.name, { weight: 700 }) / 2 : 0;
+    const middle = now && Math.max(this.gutter.left + half, Math.min(over.width - half, now.x + now.width / 2));
+    if (now) over.text(now.unit.name, middle, 9, { colour: palette.ink, weight: 700, align: "center" });
+    for (const { unit, x, width } of numbers) {
+      const at = x + width / 2;
+      const free = !now || Math.abs(at - middle) > half + widest / 2;
+      if (Number(tail(unit.name)) % every === 0 && free) over.text(tail(unit.name), at, 9, style);
+    }
+  }
+
   /** Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once. */
   #shortened(palette) {
     const short = this.places.filter(({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }));
-    if (!short.some(({ unit, width }) => this.over.fits(tail(unit.name), { room: width }))) return;
+    if (!short.some(({ unit, width }) => short.length > 20 || this.over.fits(tail(unit.name), { room: width }))) return;
     const heads = new Set(short.map(({ unit }) => unit.name.slice(0, -tail(unit.name).length)));
     if (heads.size !== 1) return;
     this.over.text([...heads][0], this.gutter.left - 10, 9, { colour: palette.muted, align: "right", room: this.gutter.left - 20 });

@@ -58,6 +58,12 @@ const TILES = {
   checks: [[1, 2, 3, 2], [5, 6, 7, 6]],
 };
 
+/** A pattern as one path of SVG over 16 by 16 pixels, four tiles. */
+function marks(name) {
+  const mark = ([x0, y0, x1, y1], x, y) => (x1 === undefined ? `M${x + x0 - 1} ${y + y0}a1 1 0 1 0 2 0a1 1 0 1 0 -2 0` : `M${x + x0} ${y + y0}L${x + x1} ${y + y1}`);
+  return [0, 8].flatMap((x) => [0, 8].flatMap((y) => TILES[name].map((shape) => mark(shape, x, y)))).join("");
+}
+
 /** One theme's colours, and its pattern fills, made once per canvas scale. */
 export class Palette {
   constructor(theme, contrast = false) {
@@ -80,12 +86,26 @@ export class Palette {
 
   /** The fill of a category of memory. */
   category(context, category) {
-    return this.#pattern(context, CATEGORY_COLOURS[this.theme][category], CATEGORY_PATTERNS[category], this.ink, 0.28);
+    return this.#pattern(context, ...this.#ofCategory(category));
   }
 
   /** The fill of waiting: red hatching over paper, never a solid colour, because nothing is done. */
   waiting(context) {
-    return this.#pattern(context, this.paper, "rising", this.wait, 0.62);
+    return this.#pattern(context, ...this.#ofWaiting());
+  }
+
+  /** The same two for a legend, as shapes: a category's, or of waiting without one. */
+  look(category = null) {
+    const [colour, name, stroke, strength] = category ? this.#ofCategory(category) : this.#ofWaiting();
+    return { colour, marks: marks(name), stroke, strength, solid: name === "dots" };
+  }
+
+  #ofCategory(category) {
+    return [CATEGORY_COLOURS[this.theme][category], CATEGORY_PATTERNS[category], this.ink, 0.28];
+  }
+
+  #ofWaiting() {
+    return [this.paper, "rising", this.wait, 0.62];
   }
 
   #pattern(context, colour, name, stroke, strength) {

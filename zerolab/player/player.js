@@ -3,7 +3,7 @@
 import { Axis } from "./axis.js";
 import { caption } from "./caption.js";
 import { Clock, SPEEDS } from "./clock.js";
-import { say } from "./dom.js";
+import { say, whenIdle } from "./dom.js";
 import { ALL, inWords, passes, ranksOf } from "./filter.js";
 import { listen } from "./keys.js";
 import { Lens } from "./lens.js";
@@ -223,6 +223,7 @@ export class Player {
     this.hovered = index;
     this.hoversSource = withSource;
     this.#panes();
+    this.#source();
   }
 
   /** Goes to an event that was clicked; nothing for null. */
@@ -236,18 +237,6 @@ export class Player {
     const { at } = this.model.changes(cell.rank, cell.category, cell.unit);
     const last = lastAtMost(at, this.index);
     return last < 0 ? null : at[last];
-  }
-
-  /** The next event, seen from the current one and around the end, that a line of the shown source caused; else null. */
-  eventOfLine(row) {
-    const { model } = this;
-    const { shown } = this.panes.source;
-    if (!row || shown === null) return null;
-    for (let k = 1; k <= model.count; k++) {
-      const i = (this.index + k) % model.count;
-      if (model.columns.source[i] === shown + 1 && model.columns.line[i] === Number(row.dataset.line)) return i;
-    }
-    return null;
   }
 
   /** Everything that the panes show now, as plain values. */
@@ -338,18 +327,23 @@ export class Player {
     this.#panes();
     if (moved || fresh) this.#words(event);
     this.#controls();
+    this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.options.moved?.(this);
     this.#report(false);
   }
 
-  /** What moves: cursor, lit bars, what is held, the lit line; with what the pointer hovers over. */
+  /** What moves: cursor, lit bars, what is held; with what the pointer hovers over. */
   #panes() {
     const { panes, model, hovered, index } = this;
     const frame = { ...this.frame, hover: hovered === null || hovered === index ? null : model.event(hovered) };
     panes.timeline.draw(frame);
     panes.memory.draw(frame);
     panes.ownership.draw(frame);
-    panes.source.draw({ model, event: (this.hoversSource && frame.hover) || frame.event });
+    this.told = (this.hoversSource && frame.hover) || frame.event;
+  }
+
+  #source() {
+    this.panes.source.draw({ model: this.model, event: this.told });
   }
 
   #controls() {
@@ -383,7 +377,8 @@ export class Player {
   /** Writes the mirror, its sentences at rest only; and tells the notebook or the address, both slow, of the last place. */
   #report(now) {
     const wait = REPORT_EVERY - (performance.now() - (this.reported ?? -Infinity));
-    if (now || wait <= 0) this.mirror.draw(this.index, this.clock.playing || !now);
+    if (now) this.mirror.draw(this.index, this.clock.playing);
+    else if (wait <= 0) whenIdle(() => this.mirror.draw(this.index, true));
     if (wait <= 0) this.#tell();
     clearTimeout(this.later);
     if (now && wait <= 0) return;

@@ -1,6 +1,6 @@
 // The player's elements: head, caption, panes, controls. Built once; what they show is the player's business.
 
-import { dashed, element, icon, layers, pane, swatch } from "./dom.js";
+import { dashed, element, framed, icon, layers, pane, swatch } from "./dom.js";
 import { FilterPanel } from "./filter.js";
 import { count, exact, words } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
@@ -72,8 +72,9 @@ function point(player, { owned, time, memory, code }) {
   over(time, bar);
   over(memory, level);
   // Over the source itself the text stays as it is, or it would run away from under the pointer.
-  hover(code, (_, event) => player.preview(player.eventOfLine(event.target.closest("[data-line]")), event, false), () => player.preview(null));
-  code.addEventListener("click", (event) => player.pick(player.eventOfLine(event.target.closest("[data-line]"))));
+  const caused = ({ target }) => panes.source.eventOf(model, target.closest("[data-line]"), player.index);
+  hover(code, (_, event) => player.preview(caused(event), event, false), () => player.preview(null));
+  code.addEventListener("click", (event) => player.pick(caused(event)));
   owned.addEventListener("click", (event) => {
     const { x, y } = within(owned, event);
     const hit = panes.ownership.hit(model, x, y);
@@ -121,17 +122,16 @@ function head(player) {
 
 /** The keys to colours and patterns above the panes, in the palette's theme. */
 export function legends({ palette, sections, model, panes }) {
-  const fill = (key, ...rest) => (context) => palette[key](context, ...rest);
-  const flat = (key) => () => palette[key];
+  const flat = (text, colour) => swatch(text, { colour });
   const named = panes.ownership.named ?? true; // in rows too low for names of lines the legend says which is which
   const told = named ? ["colour: its owner"] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
-  sections.ownership.legend.replaceChildren(...told, swatch("here", flat("faint")), swatch("not here", null, palette.hollow), swatch("on its way", null, palette.communicationColour, [3, 2]));
+  sections.ownership.legend.replaceChildren(...told, flat("here", palette.faint), framed("not here", palette.hollow), framed("on its way", palette.communicationColour, "3 2"));
   sections.timeline.legend.replaceChildren(
-    swatch("forward", flat("forward")), swatch("backward", flat("backward")), swatch("update", flat("optimizer")),
-    swatch("waiting", fill("waiting")), swatch("gather, broadcast", flat("communicationColour")), swatch("reduce", flat("reduction")),
+    flat("forward", palette.forward), flat("backward", palette.backward), flat("update", palette.optimizer),
+    swatch("waiting", palette.look()), flat("gather, broadcast", palette.communicationColour), flat("reduce", palette.reduction),
   );
   const formula = model.formulaBytes === null ? [] : [dashed("formula", palette.formula)];
-  sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), fill("category", category))), ...formula, "▾ peak");
+  sections.memory.legend.replaceChildren(...STACK.map((category) => swatch(words(category), palette.look(category))), ...formula, "▾ peak");
 }
 
 /** Everything that the panes of `player` show now, as plain values. */

@@ -106,6 +106,16 @@ export class SourcePane {
     if (this.lit) text.bring(this.lit, this.height);
   }
 
+  /** The next event after `index`, and around the end, that a line of the shown source caused; null if none did. */
+  eventOf(model, row, index) {
+    if (!row || this.shown === null) return null;
+    for (let k = 1; k <= model.count; k++) {
+      const i = (index + k) % model.count;
+      if (model.columns.source[i] === this.shown + 1 && model.columns.line[i] === Number(row.dataset.line)) return i;
+    }
+    return null;
+  }
+
   /** Shows the text of source `key` and shuts the one before. */
   #open(key) {
     const [before, now] = [this.texts.get(this.shown), this.texts.get(key)];

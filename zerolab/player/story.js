@@ -54,11 +54,11 @@ export class Story {
   #inParts(category) {
     const { model } = this;
     const optimizer = model.payload.kinds.indexOf("optimizer") + 1;
-    const held = (unit) => model.rows.map(({ rank }) => {
+    const updates = model.rows.map(({ rank }) => {
       const places = model.ofRank[rank];
-      const update = places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? -1;
-      return size(model.held(rank, category, unit.name, update));
-    }).filter(Boolean);
+      return [rank, places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? -1];
+    });
+    const held = (unit) => updates.map(([rank, update]) => size(model.held(rank, category, unit.name, update))).filter(Boolean);
     const largest = [...model.units].sort((a, b) => b.padded - a.padded).find((unit) => unit.padded && held(unit).length);
     if (!largest) return 0;
     // Some systems cut unevenly, and then it is the ranks' mean that tells in how many.

@@ -42,7 +42,7 @@ export class Transport {
       this.play,
       button("next", "Next event (→)", () => player.step(1)),
       button("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
-      this.track, this.place, element("label", { class: "zl-speed" }, this.speed, this.pace), 
+      this.track, this.place, element("label", { class: "zl-speed" }, this.speed, this.pace),
       element("span", { class: "zl-view" }, this.reset, zoom("zoomOut", "Zoom out (o)", () => player.zoomBy(2)), zoom("zoomIn", "Zoom in (i)", () => player.zoomBy(0.5)), this.view),
     );
     if (!this.model.count) for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
@@ -63,7 +63,7 @@ export class Transport {
     this.view.setAttribute("aria-pressed", String(whole));
     this.reset.hidden = !zoomed;
     if (!model.count) return;
-    this.thumb.style.left = `${this.#share(index) * 100}%`;
+    this.thumb.style.translate = `${this.#share(index) * 100}cqw`;
     say(this.place, `event ${exact(index + 1)} of ${exact(model.count)}`);
     this.track.setAttribute("aria-valuenow", String(index + 1));
     this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
@@ -86,7 +86,7 @@ export class Transport {
   /** The scrubber: every event has the same room, so that a long setup does not hide the steps. */
   #track() {
     const parts = this.model.windows.map((window) => {
-      const part = element("span", { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` }, element("i"), element("span", {}, name(window)));
+      const part = element("span", { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` }, element("i"), element("span", {}, ...inParts(window)));
       part.style.flexGrow = String(window.events);
       return part;
     });
@@ -96,7 +96,7 @@ export class Transport {
       "aria-valuemin": Math.min(1, this.model.count), "aria-valuemax": this.model.count, "aria-valuenow": Math.min(1, this.model.count), tabindex: 0,
     };
     const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), this.thumb);
-    drag(track, (share) => this.player.scrub(this.#at(share)));
+    drag(track, (share) => this.player.scrub(this.#at(share)), () => this.player.settle());
     return track;
   }
 
@@ -108,6 +108,12 @@ export class Transport {
   #at(share) {
     return Math.floor(share * this.model.count);
   }
+}
+
+/** A window's name in two parts, so that where there is little room a step keeps its number. */
+function inParts(window) {
+  const word = element("span", { class: "zl-word" }, window.step === 0 ? "setup" : "step ");
+  return window.step === 0 ? [word] : [word, String(window.step)];
 }
 
 /** A window's name: "setup" for what came before the first step. */
