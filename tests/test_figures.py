@@ -60,6 +60,12 @@ def test_a_figure_is_the_same_text_every_time():
     assert 'id="zerolab-memory"' in first[1]
 
 
+def test_on_a_dark_page_a_figure_has_no_paper_of_its_own_and_its_title_the_pages_ink():
+    for figure in every_figure():
+        assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0,0,0,0)"
+        assert "color:var(--jp-content-font-color1" in figure.layout.title.text
+
+
 def test_figures_and_player_share_their_colours():
     palette = (Path(zerolab.player.__file__).parent / "palette.js").read_text()
     light = re.search(r"CATEGORY_COLOURS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
@@ -68,7 +74,7 @@ def test_figures_and_player_share_their_colours():
     inks = re.search(r"INKS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
     assert f'forward: "{chart.COLOURS["computing"]}"' in inks
     assert f'formula: "{chart.COLOURS["formula"]}"' in inks
-    assert f' ink: "{chart.COLOURS["limit"]}"' in inks
+    assert f' muted: "{chart.COLOURS["limit"]}"' in inks
 
 
 def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():

@@ -14,7 +14,7 @@ COLOURS = {
     "activations": "#b5c4b1",
     "computing": "#aeb4bd",
     "formula": "#c2185b",
-    "limit": "#1d2430",
+    "limit": "#5d6675",
 }
 """The colours of the player's light theme (player/palette.js), one a meaning; a test compares the two."""
 
@@ -24,7 +24,15 @@ STAGE_COLOURS = {"ddp": "#5b6270", "zero1": "#0072b2", "zero2": "#e69f00", "zero
 DASHES = {"ddp": "solid", "zero1": "dash", "zero2": "dashdot", "zero3": "dot"}
 MARKS = {"ddp": "circle", "zero1": "square", "zero2": "diamond", "zero3": "cross"}
 PATTERNS = {"gradients": "/", "optimizer_state": ".", "communication": "\\"}  # the others are plain, as in the player
-FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": "#1d2430"}
+# A figure in a notebook cannot know the theme, and plotly cannot change with it: all that it paints itself must be
+# readable on white and on JupyterLab's #111. This grey has 4.3 to 1 on the one and 4.4 to 1 on the other.
+NEUTRAL = "#737b88"
+GRID = "rgba(128,136,150,0.28)"
+INK = "#1d2430"
+# Words within a span may take their colour from the page around them; where there is none, the player's inks.
+STRONG = f"var(--jp-content-font-color1, var(--vscode-editor-foreground, {INK}))"
+QUIET = "var(--jp-content-font-color2, var(--vscode-descriptionForeground, #5d6675))"
+FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": NEUTRAL}
 WIDTH, HEIGHT = 960, 420  # pixels; stills have the player's width
 PLOTLY = "application/vnd.plotly.v1+json"  # JupyterLab, Notebook 7 and VS Code draw it themselves
 
@@ -56,7 +64,7 @@ class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
 def finished(
     figure: go.Figure, name: str, title: str, caption: str = "", *, notice: str = "", above: int = 64
 ) -> Chart:
-    """The figure in the player's type, on white, every trace with an id that is the same each time.
+    """The figure in the player's type, on whatever is behind it, every trace with an id that is the same each time.
 
     `name` is the id of the element that holds it, without its `zerolab-`; `caption` what its text says beyond
     `title`; `notice` what to look at, drawn below the title; `above` the pixels over the plot.
@@ -64,7 +72,10 @@ def finished(
     # Without an id plotly draws one at random, and the same figure would be another text each time.
     for number, trace in enumerate(figure.data):
         trace.uid = f"zerolab-{name}-{number}"
-    figure.update_layout(template="plotly_white", font=FONT, title=_heading(title, notice), height=HEIGHT)
+    clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
+    figure.update_layout(template="plotly_white", font=FONT, title=heading(title, notice), height=HEIGHT, **clear)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(gridcolor=GRID, zerolinecolor=GRID, linecolor=GRID, title_font_size=13)
     caption = f"{title}. {caption}" if caption else title
     figure.update_layout(
         margin={"l": 70, "r": 20, "t": above, "b": 50}, meta={"name": name, "caption": caption}, uirevision=name
@@ -72,19 +83,26 @@ def finished(
     return Chart(figure)
 
 
-def _heading(title: str, notice: str) -> dict[str, Any]:
-    """A title at the left edge of the figure, and below it, smaller, what to notice."""
+def heading(title: str, notice: str = "") -> dict[str, Any]:
+    """A title at the left edge of the figure, and below it, smaller, what to notice; in the page's own ink."""
     # One text of two lines: plotly's own subtitle lies over the title in a FigureWidget.
-    below = f"<br><span style='font-size:12.5px;color:#5d6675'>{notice}</span>" if notice else ""
+    below = f"<br><span style='font-size:12.5px;color:{QUIET}'>{notice}</span>" if notice else ""
     top = {"y": 0.95, "yanchor": "top"}  # of the figure: between title and plot there may be words of the plot's own
-    return {"text": title + below, "font": {"size": 15}, "x": 0.01, "xanchor": "left", **top}
+    return {
+        "text": f"<span style='color:{STRONG}'>{title}</span>{below}",
+        "font": {"size": 15},
+        "x": 0.01,
+        "xanchor": "left",
+        **top,
+    }
 
 
 def marker(category: str) -> dict[str, Any]:
     """A category's colour and pattern."""
     shape = PATTERNS.get(category, "")
-    pattern = {"shape": shape, "fgcolor": "#1d2430", "fgopacity": 0.3, "size": 6, "solidity": 0.2}
-    return {"color": COLOURS[category], "pattern": pattern, "line": {"color": "#ffffff", "width": 1}}
+    pattern = {"shape": shape, "fgcolor": INK, "fgopacity": 0.3, "size": 6, "solidity": 0.2}
+    # An edge that is neither theme's paper: white ones would glare in the dark.
+    return {"color": COLOURS[category], "pattern": pattern, "line": {"color": GRID, "width": 1}}
 
 
 def line(stage: str) -> dict[str, Any]:
@@ -99,6 +117,11 @@ def line(stage: str) -> dict[str, Any]:
 def words(category: str) -> str:
     """A category as prose says it."""
     return category.replace("_", " ")
+
+
+def rounded(value: float) -> str:
+    """A number as a caption says it: three digits, or all of a large one, "1,120" instead of "1.12e+03"."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def html(figure: go.Figure) -> str:
@@ -122,7 +145,16 @@ def still(figure: go.Figure) -> bytes:
     """
     # A kernel's main thread runs an event loop, and there playwright refuses to work.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_photograph, page(figure)).result()
+        return thread.submit(_photograph, page(_on_white(figure))).result()
+
+
+def _on_white(figure: go.Figure) -> go.Figure:
+    """A figure as a picture keeps it: on white, and so with darker words than where it may be shown on black."""
+    printed = go.Figure(figure)
+    ink = {"color": INK}
+    printed.update_layout(paper_bgcolor="#ffffff", font=ink)
+    printed.update_annotations(font=ink)
+    return printed
 
 
 def _photograph(text: str) -> bytes:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from zerolab import theory
-from zerolab.chart import COLOURS, FONT, Chart, finished, html, line, marker, words
+from zerolab.chart import COLOURS, FONT, GRID, NEUTRAL, Chart, finished, html, line, marker, rounded, words
 from zerolab.planner import PARTS, Plan
 
 __all__ = ["html", "memory_against_ranks", "plan", "stages", "traffic_against_bandwidth"]
@@ -31,7 +31,7 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     if not every:
         raise ValueError("there are no rows to draw: give the rows of compare(...), one a stage")
     figure = go.Figure()
-    for said, opacity, offset in (("measured", 1.0, 0), ("formula", 0.5, 1)):
+    for said, opacity, offset in (("measured", 1.0, 0), ("formula", 0.6, 1)):
         for category in theory.STATE_CATEGORIES:
             figure.add_bar(
                 name=f"{words(category)}, {said}",
@@ -73,7 +73,7 @@ def memory_against_ranks(
         )
     figure.update_xaxes(type="log", title="ranks", tickvals=list(sizes))
     figure.update_yaxes(type="log", title="GB a rank at the update", dtick=1)
-    ends = ", ".join(f"{trace.name} {trace.y[-1]:.3g}" for trace in figure.data)
+    ends = ", ".join(f"{trace.name} {rounded(trace.y[-1])}" for trace in figure.data)
     title = f"State of {num_params:,.0f} parameters in {precision} against the number of ranks"
     notice = "zero1 and zero2 level off at what every rank keeps whole; only zero3 halves with every doubling."
     return finished(figure, "memory", title, f"GB at N = {sizes[-1]:,}: {ends}.", notice=notice)
@@ -119,11 +119,14 @@ def traffic_against_bandwidth(
         "steps": steps,
         "currentvalue": {"prefix": "GB a second between ranks: "},
         "pad": {"t": 40},
+        "bgcolor": NEUTRAL,
+        "bordercolor": GRID,
+        "tickcolor": NEUTRAL,
     }
     figure.update_layout(barmode="stack", sliders=[slider])
     # At the slowest network the bars end beyond the axis: a scale for all would leave nothing to see at the others.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
-    waits = ", ".join(f"{stage} {value:.3g}" for stage, value in zip(sent, seconds[start], strict=True))
+    waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
     title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
     more = sent["zero3"] / sent["ddp"] if sent["ddp"] else 1.0
     notice = f"zero3 sends {more:.3g} times what ddp sends; how much that costs is the network's doing."
@@ -151,7 +154,7 @@ def plan(found: Plan) -> Chart:
         seconds = [row[column] for row in found]
         bar = {"marker": marker(colour), "hovertemplate": "%{x}: %{y:.3g} s"}
         figure.add_bar(name=name, x=names, y=seconds, row=1, col=2, **bar)
-    figure.add_hline(memory, line={"color": COLOURS["limit"], "dash": "dash", "width": 1.5}, row=1, col=1)
+    figure.add_hline(memory, line={"color": COLOURS["limit"], "dash": "dash", "width": 2}, row=1, col=1)
     for row in found:
         needs = float(row["needs GB"] or 0)
         text = f"{needs:,.1f} GB<br>{'fits' if row['fits'] else 'too much'}"
