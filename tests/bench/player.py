@@ -8,7 +8,8 @@ An update is measured from the start of an animation frame, in which it is asked
 frame: script, layout and paint. It is told in the time that the page's main thread really ran (other processes on a
 busy machine do not count; what measuring an empty update takes is taken off), and in time by the clock beside it.
 FigureWidget is given what its Python side takes plus the same update by plotly.js; the way between kernel and browser,
-which it also needs and the player does not, is left out.
+which it also needs and the player does not, is left out. plotly's frames are asked for by name, as its slider does; by
+the clock they also wait for plotly's own next animation frame, so what the main thread ran is what compares.
 """
 
 import random
@@ -46,12 +47,12 @@ WAYS = {
 }
 FRAMES = 100  # plotly keeps every frame whole; more of them only makes it slower
 
-MEASURE = """(place) => new Promise((done) => requestAnimationFrame(() => {
+MEASURE = """(place) => new Promise((done, failed) => requestAnimationFrame(() => {
   const start = performance.now();
   const done_with = window.update(place); // plotly says by a promise when it has drawn
   const channel = new MessageChannel();
   channel.port1.onmessage = () => done(performance.now() - start);
-  Promise.resolve(done_with).catch(() => {}).then(() => channel.port2.postMessage(0));
+  Promise.resolve(done_with).then(() => channel.port2.postMessage(0), failed); // plotly rejects a frame it lacks
 }))"""
 
 FIRST_DRAW = """() => new Promise((done) => {
@@ -91,6 +92,9 @@ def _measured(events: int, recording: Recording, rounds: int) -> list[Figure]:
     first = Figure(f"player_first_draw_{events}", f"First draw of the player, {said}", "ms", None, FIRST_BUDGET[events])
     size = Figure(f"player_size_{events}", f"The standalone page, {said}", "kB", None, {"player": SIZE_BUDGET[events]})
     size.add("player", len(page(recording).encode()) / 1000)
+    # What a notebook would store: its front end has plotly.js already.
+    framed = _framed(recording, plotly_figure(recording))
+    size.add(f"plotly, {FRAMES} frames, without plotly.js", len(framed.to_json().encode()) / 1000)
     with _pages(recording) as (tabs, python_side):
         jumps = [random.Random(0).randrange(len(recording.events)) for _ in range(TICKS)]
         variants = [*budgets, *(name for name in tabs if name != "player")]
@@ -157,7 +161,7 @@ def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
     animate = (
         "Plotly.animate('plot', [String(place)], {mode: 'immediate', frame: {duration: 0}, transition: {duration: 0}})"
     )
-    framed = go.Figure(figure, frames=_frames(recording, figure))
+    framed = _framed(recording, figure)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         texts = {"player": page(recording)}
         for name, what, update in (("FigureWidget", figure, shapes), ("plotly frames", framed, animate)):
@@ -213,9 +217,13 @@ def plotly_figure(recording: Recording) -> go.Figure:
     return figure
 
 
-def _frames(recording: Recording, figure: go.Figure) -> list[go.Frame]:
-    """One frame for each of FRAMES moments: the cursor moves."""
+def _framed(recording: Recording, figure: go.Figure) -> go.Figure:
+    """The figure with a frame for each of FRAMES moments: the cursor moves."""
     events = recording.events
     times = [events[place * (len(events) - 1) // FRAMES].t_end for place in range(FRAMES)]
     cursor = figure.layout.shapes[0].to_plotly_json()
-    return [go.Frame(name=str(k), layout={"shapes": [{**cursor, "x0": t, "x1": t}]}) for k, t in enumerate(times)]
+    framed = go.Figure(figure)  # with `frames` as its argument it would drop them silently: a figure's own go first
+    framed.frames = [
+        go.Frame(name=str(k), layout={"shapes": [{**cursor, "x0": t, "x1": t}]}) for k, t in enumerate(times)
+    ]
+    return framed
