@@ -46,11 +46,11 @@ def measured(cluster, train):
     """A function from a model and a stage to the allocator's peaks and the recording."""
     cache = {}
 
-    def measure(name, stage):
+    def measure(name, stage, steps=3):
         if (name, stage) not in cache:
             cache[name, stage] = (
-                cluster.run(allocator_peak, train, stage, name),
-                cluster.record(train, stage, name),
+                cluster.run(allocator_peak, train, stage, name, steps, steps=steps),
+                cluster.record(train, stage, name, steps),
             )
         return cache[name, stage]
 
@@ -66,7 +66,7 @@ def test_the_peak_is_the_allocators_to_the_byte_on_the_benchmark_mlp(measured, s
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_on_a_gpt_at_most_a_thousandth_is_kernel_scratch(measured, stage):
-    peaks, recording = measured("gpt-10m", stage)
+    peaks, recording = measured("gpt-10m", stage, steps=2)  # Adam has its state in the second, and a third is the same
     for peak, rank in zip(peaks, recording.ranks, strict=True):
         kernel_scratch = peak - rank.meta["peak_total"]
         assert 0 <= kernel_scratch <= 0.001 * peak
