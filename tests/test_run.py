@@ -43,7 +43,8 @@ class Node:
             *[f"--local-addr={self.address}", "-m", "zerolab.run", *map(str, training)],
         ]
         self.log = (self.folder / f"{self.name}.log").open("w")
-        environment = os.environ | {"GLOO_SOCKET_IFNAME": "node", "CUDA_VISIBLE_DEVICES": ""}
+        # torch's launcher leaves a folder for its logs behind, wherever temporary files go.
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "node", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": self.folder}
         if fresh_store:
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         self.agent = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=environment)
@@ -205,6 +206,7 @@ def test_the_script_for_slurm_trains_on_two_nodes_when_srun_starts_one_task_on_e
     environment |= {
         "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
+        "TMPDIR": str(tmp_path),
     }
     command = ["ip", "netns", "exec", nodes[0].name, "bash", "-eu", tmp_path / "job"]
     ended = subprocess.run(

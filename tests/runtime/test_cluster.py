@@ -174,12 +174,19 @@ def test_two_clusters_live_side_by_side(cluster):
         assert cluster.run(dist.get_world_size) == [2, 2]
 
 
-def test_a_second_call_from_another_thread_is_refused_while_one_runs(cluster):
-    thread = threading.Thread(target=cluster.run, args=(time.sleep, 0.5))
+def test_a_second_call_from_another_thread_is_refused_while_one_runs(cluster, tmp_path):
+    def wait_for_the_end(folder):
+        (folder / f"begun {dist.get_rank()}").touch()
+        while not (folder / "end").exists():
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=cluster.run, args=(wait_for_the_end, tmp_path))
     thread.start()
-    time.sleep(0.1)
+    while not (tmp_path / "begun 0").exists():
+        time.sleep(0.02)
     with pytest.raises(RuntimeError, match="running something in another thread"):
         cluster.run(os.getpid)
+    (tmp_path / "end").touch()
     thread.join()
     assert len(cluster.run(os.getpid)) == 2
 

@@ -33,12 +33,12 @@ def works(cluster):
 def test_a_process_that_a_rank_forked_never_answers_in_its_name(cluster, capsys):
     def fork(fails):
         parent = os.getpid()
-        os.fork()
+        child = os.fork()
         if os.getpid() != parent:
             if fails:
                 raise ValueError("in the child")
             return "child"
-        time.sleep(0.3)
+        os.waitpid(child, 0)
         return "parent"
 
     for fails in (False, True):
