@@ -34,6 +34,7 @@ STRONG = f"var(--jp-content-font-color1, var(--vscode-editor-foreground, {INK}))
 QUIET = "var(--jp-content-font-color2, var(--vscode-descriptionForeground, #5d6675))"
 FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": NEUTRAL}
 WIDTH, HEIGHT = 960, 420  # pixels; stills have the player's width
+PANEL_WIDTH = 860  # as two columns of sliders: what JupyterLab leaves beside its file browser on a screen of 1280
 PLOTLY = "application/vnd.plotly.v1+json"  # JupyterLab, Notebook 7 and VS Code draw it themselves
 
 

@@ -97,7 +97,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         for number, run in enumerate(last, start=len(self.runs) - len(last) + 1):
             rows += [{**row, "stage": f"run {number}: {row['stage']}, {row['world_size']} ranks"} for row in run.rows]
         bars = go.FigureWidget(figures.stages(rows))
-        bars.layout.update(title=chart.heading("State a rank: measured, and beside it the formula"), width=chart.WIDTH)
+        title = chart.heading("State a rank: measured, and beside it the formula")
+        bars.layout.update(title=title, width=chart.PANEL_WIDTH)
         self.shown.children = (bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
 
     def _say(self, stage: int, text: str) -> None:

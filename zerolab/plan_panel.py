@@ -44,7 +44,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.fsdp2, self.deepspeed = (widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "12")
         self._find()
         self.figure = go.FigureWidget(figures.plan(self.found))
-        self.figure.layout.width = chart.WIDTH  # its own choice would squeeze two plots into 700 pixels
+        self.figure.layout.width = chart.PANEL_WIDTH  # its own choice would squeeze two plots into 700 pixels
         self._tell()
         sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.utilisation)
         for widget in sliders:
@@ -79,7 +79,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             for mine, its in zip(self.figure.data, new.data, strict=True):
                 mine.y = its.y
             self.figure.layout.update(new.layout)
-            self.figure.layout.width = chart.WIDTH
+            self.figure.layout.width = chart.PANEL_WIDTH
 
     def _tell(self) -> None:
         """The answer in words, how sure its seconds are, and the settings of the first stage that fits."""
