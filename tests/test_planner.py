@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from zerolab import Cluster, models, theory
+from zerolab import Cluster, models, simulate, theory
 from zerolab.planner import PUBLISHED_UTILISATION, as_json, settings
 
 
@@ -31,6 +31,25 @@ def test_in_fp32_the_state_is_the_closed_form():
 def test_what_is_needed_is_the_sum_of_the_parts():
     for row in theory.plan("gpt2-xl", 4, batch=2):
         assert row["needs GB"] == pytest.approx(row["state GB"] + row["unit buffers GB"] + row["activations GB"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["gpt2", "gpt2-xl", "7b"])
+def test_it_promises_no_less_than_the_engines_need_at_their_peak(model, precision):
+    """A small model's logits are most of it: 50,257 words of each token."""
+    simulated = simulate(world_size=8, model=model, precision=precision).rows
+    for planned, row in zip(theory.plan(model, 8, precision=precision), simulated, strict=True):
+        assert planned["stage"] == row["stage"]
+        assert 1 <= planned["needs GB"] * 1e9 / sum(row["peak"].values()) < 1.6, row["stage"]
+
+
+def test_a_llamas_activations_are_counted_by_its_gated_mlp_and_its_vocabulary():
+    """Simulated on shapes, where its norms are not fused: those keep three widths more a token and block."""
+    activations = 4 * 2048 * (32 * (8 * 4096 + 4 * 11008) + 4 * 32000) / 1e9
+    assert [row["activations GB"] for row in theory.plan("llama-7b", 8, precision="fp32")] == [activations] * 4
+    norms = 4 * 2048 * 32 * 3 * 4096 / 1e9
+    (row,) = simulate("zero3", 8, "llama-7b").rows
+    assert row["peak"]["activations"] / 1e9 == pytest.approx(activations + norms, rel=0.06)
 
 
 def test_stage_3_sends_half_as_much_again():

@@ -1,8 +1,9 @@
 """Which stages fit a model onto GPUs, what they cost, and the settings that do it: arithmetic only, no torch.
 
-Bytes are the closed forms of `zerolab.theory`, one unit's buffers, and activations by Korthikanti et al. 2022,
-arXiv 2205.05198, equation 1 without the attention matrix, which fused attention never stores: 34 s b h bytes a block
-in 16 bit. Seconds are 6 operations a parameter and token at a stated utilisation, and ring passes that do not overlap.
+Bytes are the closed forms of `zerolab.theory`, one unit's buffers, and activations: of GPT's blocks by Korthikanti et
+al. 2022, arXiv 2205.05198, equation 1 without the attention matrix, which fused attention never stores: 34 s b h bytes
+a block in 16 bit; of Llama's counted in the same way; and the logits (their section 4.3). Seconds are 6 operations a
+parameter and token at a stated utilisation, and ring passes that do not overlap.
 The utilisation is the one figure here that nobody can compute: how far the seconds depend on it, `Plan.sensitivity`
 says. GB is 1e9 bytes.
 """
@@ -27,6 +28,10 @@ RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates
 WHOLE_UNITS = {"ddp": 1, "zero1": 1, "zero2": 3, "zero3": 5}
 """How many units' worth of buffers a stage needs at once: a gradient laid end to end; from stage 2 on the next one that
 collects, and what the exchange receives into; in stage 3 two gathered units on top."""
+
+LOGITS = 4
+"""How many numbers there are at the loss for each token and word of the vocabulary: the logits, the logarithms of their
+softmax, and the gradients of both. In a small model that is most of the activations; simulated steps have as many."""
 
 PARTS = ("parameters", "gradients", "optimizer_state", "unit_buffers", "activations")
 """What a GPU's bytes are made of here; the first three are the state."""
@@ -187,9 +192,19 @@ def bytes_by_part(stage: str, shape: catalog.Architecture, gpus: int, precision:
         parts["gradients"] += theory.FP32_BYTES * shape.num_params / (1 if stage == "ddp" else gpus)
     # Embeddings and output are the root unit, in a small model the largest.
     parts["unit_buffers"] = word * max(shape.block_params, shape.root_params) * WHOLE_UNITS[stage]
-    # 34 bytes in 16 bit are 17 numbers; activations are of the precision, and no stage divides them.
-    parts["activations"] = 17 * word * shape.context * batch * shape.width * shape.depth
+    # Activations are of the precision, and no stage divides them.
+    numbers = shape.depth * _kept_by_a_block(shape) + LOGITS * shape.vocabulary
+    parts["activations"] = word * numbers * shape.context * batch
     return parts
+
+
+def _kept_by_a_block(shape: catalog.Architecture) -> int:
+    """Numbers a token that a block's forward keeps for its backward, attention and norms fused."""
+    if shape.kind == "gpt":
+        return 17 * shape.width  # 34 bytes in 16 bit
+    # Each norm's input and result, queries, keys, values (copied where heads share them) and what attention made of
+    # them; in the gated MLP what its three matrices and the product between them were given.
+    return 8 * shape.width + 4 * shape.hidden
 
 
 def settings(stage: str, precision: str = "bf16", batch: int = 1) -> dict[str, Any]:
