@@ -230,6 +230,16 @@ def test_a_first_training_step_imports_next_to_nothing(cluster):
     assert len(cluster.run(modules_of_a_step)[0]) < 5  # with torch alone preloaded it is 800
 
 
+def test_a_first_recording_imports_nothing_of_ours():
+    def ours():
+        return {name for name in sys.modules if name.startswith("zerolab")}
+
+    with Cluster(1, device="cpu") as fresh:
+        (before,) = fresh.run(ours)
+        (during,) = fresh.record(ours).results
+        assert during == before == fresh.run(ours)[0]
+
+
 @pytest.mark.slow
 def test_what_the_fork_server_imports_never_asks_for_a_gpu():
     program = """

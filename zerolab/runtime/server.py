@@ -28,6 +28,8 @@ PRELOAD = (
     "cloudpickle",
     "zerolab.engines",
     "zerolab.recording.recorder",
+    "zerolab.engines.native",  # this and the next are imported by a recording that begins, in every rank at once
+    "zerolab.foreign",
     "zerolab.runtime.worker",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
