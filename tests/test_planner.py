@@ -114,8 +114,12 @@ def test_where_activations_alone_are_too_large_it_does_not_send_for_more_gpus():
     [
         ({"gpus": 0}, "world size is 0"),
         ({"gpus": 8, "bandwidth": 0}, "bandwidth is 0"),
+        ({"gpus": 8, "bandwidth": 50}, "bandwidth is 50: it is in bytes a second, at least a million .50 GB/s is 50e9"),
         ({"gpus": 8, "memory": -1}, "memory is -1"),
+        ({"gpus": 8, "memory": 80}, "memory is 80: it is in bytes, at least a million .80 GB is 80e9, 80 GiB is 80"),
+        ({"gpus": 8, "memory": float("nan")}, "memory is nan"),
         ({"gpus": 8, "batch": 0}, "batch is 0"),
+        ({"gpus": 8, "batch": 1.5}, "batch is 1.5: it is a whole number of rows"),
         ({"gpus": 8, "precision": "fp8"}, "fp8"),
         ({"gpus": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
         ({"gpus": 8, "utilisation": 40}, "utilisation is 40: it is a part"),

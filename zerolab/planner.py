@@ -33,6 +33,7 @@ LOGITS = 4
 """How many numbers there are at the loss for each token and word of the vocabulary: the logits, the logarithms of their
 softmax, and the gradients of both. In a small model that is most of the activations; simulated steps have as many."""
 
+LEAST = 1e6  # bytes, or bytes a second, below which a number was meant in other units
 PARTS = ("parameters", "gradients", "optimizer_state", "unit_buffers", "activations")
 """What a GPU's bytes are made of here; the first three are the state."""
 
@@ -174,9 +175,21 @@ def plan(
 
 def _check(memory: float, bandwidth: float, batch: int, utilisation: float) -> None:
     """Refuses what no GPU has; names and counts are refused where they are looked up."""
-    for name, value in (("memory", memory), ("bandwidth", bandwidth), ("batch", batch)):
-        if not value > 0:
-            raise ValueError(f"the {name} is {value!r}: it must be above 0 (bytes, bytes a second, rows)")
+    sizes = (
+        ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
+        (
+            "bandwidth",
+            bandwidth,
+            "bytes a second",
+            "50 GB/s is 50e9",
+        ),
+    )
+    # Who writes 80 means gigabytes: it would be answered with a GPU of 8e-08 GB.
+    for name, value, unit, example in sizes:
+        if not value >= LEAST:
+            raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")
+    if not batch >= 1 or batch % 1:
+        raise ValueError(f"the batch is {batch!r}: it is a whole number of rows, 1 or more")
     if not 0 < utilisation <= 1:
         raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")
 

@@ -85,10 +85,18 @@ def test_an_operation_takes_its_arithmetic_or_its_bytes_whichever_is_longer():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"utilisation": 1.5}, {"memory_utilisation": 0.0}, {"operation_seconds": -1.0}, {"gpus_per_node": 0}]
+    "wrong",
+    [
+        {"utilisation": 1.5},
+        {"utilisation": float("nan")},
+        {"memory_utilisation": 0.0},
+        {"operation_seconds": -1.0},
+        {"gpus_per_node": 0},
+        {"gpus_per_node": 2.5},
+    ],
 )
 def test_hardware_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"utilisation is|takes -1\.0 seconds|0 GPUs in a node"):
+    with pytest.raises(ValueError, match=r"utilisation is|takes -1\.0 seconds|(0|2\.5) GPUs in a node"):
         Hardware(BOX, NETWORK, **wrong)
 
 

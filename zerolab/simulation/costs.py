@@ -50,8 +50,8 @@ class Hardware:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if self.gpus_per_node < 1:
-            raise ValueError(f"there are {self.gpus_per_node} GPUs in a node: it takes at least 1")
+        if not self.gpus_per_node >= 1 or self.gpus_per_node % 1:
+            raise ValueError(f"there are {self.gpus_per_node} GPUs in a node: it takes a whole number, at least 1")
         for name, part in (("utilisation", self.utilisation), ("memory utilisation", self.memory_utilisation)):
             if not 0 < part <= 1:
                 raise ValueError(f"the {name} is {part}: it is a part, above 0 and at most 1")
