@@ -24,6 +24,28 @@ def train_half_frozen(world_size: int) -> Comparison:
     return compare(world_size=world_size, model=half_frozen, batches=BATCHES, steps=3, device="cpu")
 
 
+class Wide(nn.Module):
+    """Trains fp32 and fp64 parameters, and has frozen ones in fp16 and of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.head = nn.Linear(4, 3).double()
+        self.small = nn.Parameter(torch.ones(5, dtype=torch.float16), requires_grad=False)
+        self.numbers = nn.Parameter(torch.arange(7), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.to(self.head.weight.dtype)) * self.small.sum()
+
+
+def train_wide(precision: str, options: dict[str, Any]) -> Comparison:
+    return compare(
+        world_size=2, model=Wide, batches=BATCHES, steps=2, precision=precision, device="cpu", options=options
+    )
+
+
 CASES = {
     "gpt-tiny on 4": lambda: compare(world_size=4, model="gpt-tiny", steps=3, device="cpu"),
     "mlp-odd on 3": lambda: compare(world_size=3, model="mlp-odd", steps=3, device="cpu"),
@@ -100,6 +122,20 @@ def test_frozen_parameters_are_named_as_what_the_formula_counts_too_much() -> No
     assert row["terms"]["frozen"] == -(4 * 35 + 8 * 35 // 2)
 
 
+@pytest.mark.parametrize(("precision", "offload"), [("fp32", False), ("fp32", True), ("bf16", False)])
+def test_parameters_that_are_not_fp32_have_a_term_of_their_own(precision: str, offload: bool) -> None:
+    for row in train_wide(precision, {"offload": offload}).rows:
+        assert row["terms"]["other_dtypes"] > 0  # the head is twice as wide
+        for rank in row["ranks"]:
+            assert total(rank["state"]) - total(row["formula"]) == total(rank["terms"]), (row["stage"], rank)
+
+
+def test_units_and_groups_of_ones_own_change_the_padding_and_leave_nothing_unexplained() -> None:
+    options = {"units": ["2"], "param_groups": [(lambda _, parameter: parameter.ndim < 2, {"weight_decay": 0.0})]}
+    compared = compare(world_size=3, model=half_frozen, batches=BATCHES, steps=2, device="cpu", options=options)
+    assert [row["unexplained"] for row in compared.table()] == [0] * len(theory.STAGES)
+
+
 def test_record_is_the_same_training_alone() -> None:
     recording = record("zero2", world_size=2, model="mlp-odd", steps=2, device="cpu")
     assert recording.meta["stage"] == "zero2"
@@ -120,6 +156,9 @@ def test_record_is_the_same_training_alone() -> None:
         ({"model": half_frozen}, "pass batches="),
         ({"model": half_frozen, "batches": BATCHES, "steps": 4}, "there are 3 batches for 4 steps"),
         ({"model": half_frozen, "batches": BATCHES, "steps": 3}, "batch 0 has 6 rows for 4 ranks"),
+        ({"model": half_frozen, "batches": [torch.ones(6, 4)] * 5}, "batch 0 is a Tensor: pass pairs"),
+        ({"model": half_frozen, "batches": [({"input": 1}, 2)] * 5}, "the inputs of batch 0 are a dict"),
+        ({"stages": None}, "stages is None: pass names"),
         ({"steps": 1}, "steps is 1: take at least 2"),
         ({"precision": "fp8"}, "unknown precision 'fp8': choose one of fp32, bf16"),
         ({"device": "tpu", "model": "mlp-odd"}, "tpu"),

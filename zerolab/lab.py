@@ -91,7 +91,8 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         RankError: a rank failed; the message has its traceback.
     """
     chosen = _checked_stages(stages, world_size, precision)
-    layouts = partition(_build(model), world_size)
+    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
+    layouts = partition(_build(model), world_size, **cut)  # the engines' own flats, or the terms would be of others
     feed = _feed(model, batches, world_size, steps)
     recordings, rows = {}, []
     for number, stage in enumerate(chosen, start=1):
@@ -160,8 +161,15 @@ def train(
     return Training(losses, seconds, shown)
 
 
+def stage_names(stages: str | Sequence[str]) -> list[str]:
+    """The names one by one. Raises TypeError for something that is no sequence of names."""
+    if not isinstance(stages, Iterable):
+        raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
+    return [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
+
+
 def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
-    chosen = [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
+    chosen = stage_names(stages)
     if not chosen:
         raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
     for stage in chosen:
@@ -197,7 +205,13 @@ def _feed(
         return batches
     if len(batches) < steps:
         raise ValueError(f"there are {len(batches)} batches for {steps} steps: pass one a step")
+    models.check_pairs(batches)
     for index, (inputs, _) in enumerate(batches):
+        if not isinstance(inputs, torch.Tensor):
+            raise TypeError(
+                f"the inputs of batch {index} are a {type(inputs).__name__}, whose rows cannot be shared out: "
+                "pass a tensor, or a function of (world_size, rank, steps) that returns a rank's batches"
+            )
         if len(inputs) % world_size:
             raise ValueError(
                 f"batch {index} has {len(inputs)} rows for {world_size} ranks: give every rank the same number"

@@ -5,10 +5,11 @@ same in every run. The language models learn to predict the next byte of eightee
 the sine of their inputs; both can be learned, so the loss falls. No dropout: stages are compared to the last digit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import torch
@@ -166,12 +167,27 @@ def batches(
     return [(step, step[:, : recipe.outputs].sin()) for step in numbers]
 
 
+def check_pairs(batches: Sequence[Any]) -> None:
+    """Raises TypeError unless every batch is a pair."""
+    for index, batch in enumerate(batches):
+        if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+            raise TypeError(f"batch {index} is a {type(batch).__name__}: pass pairs, (inputs, targets)")
+
+
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The loss of every lesson, a mean: cross-entropy where targets are whole numbers (classes), else squared error.
 
     `outputs` is [..., classes] for int64 `targets` [...], or of the targets' own shape; the result is a scalar.
+    Raises TypeError or ValueError if they are something else.
     """
+    if not isinstance(outputs, torch.Tensor):
+        raise TypeError(f"the model returned a {type(outputs).__name__}: this loss takes one tensor, so return that")
     if targets.is_floating_point():
+        if outputs.shape != targets.shape:  # torch would stretch one over the other, and the loss mean something else
+            raise ValueError(
+                f"the model returned {tuple(outputs.shape)} for targets {tuple(targets.shape)}: squared error takes "
+                "targets of the same shape (whole numbers would be classes)"
+            )
         return functional.mse_loss(outputs, targets)
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 

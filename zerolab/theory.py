@@ -98,6 +98,8 @@ def terms(
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the
       master copy, which the formula counts).
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
+    * `other_dtypes`: only where the model has parameters that are not fp32 (a head in fp64, say), which the formula
+      counts as if they were; negative where they are smaller.
 
     Raises ValueError as `state_bytes` does.
     """
@@ -110,6 +112,7 @@ def terms(
     held = _bytes_in_flats(stage, layouts, precision)
     # What the optimizer's tensors are as long as: ddp updates everything on every rank.
     updated = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
+    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, offload)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * len(trainable),
@@ -118,6 +121,7 @@ def terms(
         "frozen": sum(needed.values()) - sum(formula.values()),
         # Left out where it cannot be, so that a table of a run without offload has no row of it.
         **({"offloaded_copy": FP32_BYTES * updated} if offload and precision == "fp32" else {}),
+        **({"other_dtypes": other_dtypes} if other_dtypes else {}),
     }
 
 
@@ -141,6 +145,24 @@ def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict
         divided = category in SHARDED[stage]
         held[category] = sizes[category] * sum(flat.shard_numel if divided else flat.padded for flat in present)
     return held
+
+
+def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, offload: bool) -> int:
+    """Bytes that flats take beyond what they would take in fp32; negative for flats in half precision."""
+    extra = 0
+    for flat in flats:
+        wider = flat.dtype.itemsize - FP32_BYTES
+        if precision == "fp32":  # everything is in the flat's own dtype: Adam's two moments and an offloaded copy, too
+            parameters, gradients, updated = wider, wider, (2 + offload) * wider
+        else:
+            # Cast to bf16, but whole numbers are not; master, moments and gradient copy have no less than fp32.
+            parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
+            gradients, updated = 0, 4 * max(wider, 0)
+        extra += parameters * (flat.shard_numel if "parameters" in SHARDED[stage] else flat.padded)
+        if not flat.frozen:
+            extra += gradients * (flat.shard_numel if "gradients" in SHARDED[stage] else flat.padded)
+            extra += updated * (flat.padded if stage == "ddp" else flat.shard_numel)
+    return extra
 
 
 def _checked(stage: str, num_params: float, world_size: int) -> int:

@@ -85,7 +85,8 @@ def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
     lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
     found = [name for name in lessons if name.startswith(which)]
     if len(found) != 1 or not which:
-        raise ValueError(f"{which!r} names {len(found)} notebooks; choose one of {', '.join(found or lessons)}")
+        begin = f"{len(found)} notebooks begin" if found else "no notebook begins"
+        raise ValueError(f"{begin} with {which!r}; choose one of {', '.join(found or lessons)}")
     target = folder / found[0]
     if target.exists() and target.read_text(encoding="utf-8", errors="replace") == _text(lessons[found[0]]):
         return target, None

@@ -19,6 +19,7 @@ TERMS = {
     "fp32_gradient_shard": "fp32 copy of the owned gradients",
     "frozen": "no gradients, no optimizer state",
     "offloaded_copy": "fp32 copy that the optimizer updates",
+    "other_dtypes": "parameters that are not fp32",
 }
 PEAK_TERMS = {  # term of the peak -> the ledger's category, and in words
     "parameters": ("parameters", "held all the time"),

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from zerolab import catalog, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.lab import LEARNING_RATE, Comparison, ModelSource
+from zerolab.lab import LEARNING_RATE, Comparison, ModelSource, stage_names
 from zerolab.models import Batch
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recording import Recording
@@ -117,7 +117,7 @@ def _collecting_only_what_is_made() -> Iterator[None]:
 
 
 def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
-    chosen = [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
+    chosen = stage_names(stages)
     if not chosen:
         raise ValueError(f"no stages were named: choose from {', '.join(theory.STAGES)}")
     for stage in chosen:
@@ -146,7 +146,7 @@ def _prepare(
         tokens = architecture.context if length is None else length
         if rows < 1 or not 1 <= tokens <= architecture.context:
             raise ValueError(
-                f"a batch of {rows} rows of {tokens} tokens: {architecture.name} takes 1 row or more of 1 to "
+                f"a batch of {rows} x {tokens} tokens: {architecture.name} takes 1 row or more of 1 to "
                 f"{architecture.context} tokens"
             )
         batch = torch.zeros(rows, tokens, dtype=torch.int64)
@@ -155,8 +155,12 @@ def _prepare(
         raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
     if not batches:
         raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets) of one rank")
+    models.check_pairs(batches)
     inputs, targets = _shapes_of(batches[0])
-    return _without_memory(model()), inputs, targets
+    built = model()
+    if not isinstance(built, nn.Module):
+        raise TypeError(f"the function returned a {type(built).__name__}, not a torch.nn.Module: return the model")
+    return _without_memory(built), inputs, targets
 
 
 def _shapes_of(values: Any) -> Any:
