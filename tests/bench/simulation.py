@@ -102,15 +102,18 @@ class Size(NamedTuple):
 WORLD_SIZES = (1, 2, 4)
 STAGES = ("ddp", "zero3")
 TARGET = Size(384, 6, 8, 128)  # gpt-10m
-FITTED = (  # others: wider and narrower, deeper and flatter, with fewer and with as many tokens
+# Others: wider and narrower, deeper and flatter, with fewer and with as many tokens. What makes a step long without
+# telling more is kept low: the depth of those with many tokens, whose blocks are all alike.
+FITTED = (
     Size(256, 4, 8, 128),
-    Size(512, 4, 8, 128),
-    Size(320, 8, 4, 128),
+    Size(512, 3, 8, 128),
+    Size(320, 6, 4, 128),
     Size(448, 4, 8, 64),
     Size(512, 6, 2, 64),
     Size(256, 8, 2, 64),
     Size(192, 6, 8, 128),
 )
+SECONDS = 60  # for the rounds of each world size: no round begins later, so that all takes five minutes on two cores
 QUANTITIES = ("flops", "moved_bytes", "operations", "messages", "sent_bytes")
 _kept: dict[Any, Any] = {}  # in a rank: engines, so that a step is not its first
 
@@ -121,7 +124,7 @@ def step_seconds(stage: str, size: Size) -> float:
     count = 1
     if engine is None:
         engine = _kept[stage, size] = ENGINES[stage](size.build(), torch.optim.AdamW, lr=1e-3)
-        count = 3  # AdamW makes its state in the first, and torch chooses its kernels
+        count = 2  # AdamW makes its state in the first, and torch chooses its kernels
     shape = {"rows": size.rows, "length": size.length}
     for inputs, targets in models.batches("gpt-10m", dist.get_world_size(), dist.get_rank(), count, **shape):
         dist.barrier()
@@ -137,7 +140,7 @@ def calibration(rounds: int) -> Iterator[Figure]:
     figure = Figure("calibration", title, "parts of the measured step", None)
     notes = []
     for world_size in WORLD_SIZES:
-        measured = _measured(world_size, rounds)
+        measured, counted = _measured(world_size, rounds)
         hardware = fit(world_size, measured)
         for stage in STAGES:
             predicted, found = _predicted(world_size, stage, TARGET, hardware)["seconds"], measured[stage, TARGET]
@@ -145,23 +148,26 @@ def calibration(rounds: int) -> Iterator[Figure]:
             figure.add(variant, abs(predicted / found - 1))
             figure.budgets[variant] = 0.15
             notes.append(f"{variant}: predicted {1000 * predicted:.0f} ms, measured {1000 * found:.0f} ms.")
-        notes.append(f"Fitted at N={world_size}: {_described(hardware)}.")
+        notes.append(f"Fitted at N={world_size} to medians of {counted} rounds: {_described(hardware)}.")
     figure.note = "\n".join(notes)
     yield figure
 
 
-def _measured(world_size: int, rounds: int) -> dict[tuple[str, Size], float]:
-    """Median seconds of a step, the slowest rank's, of every stage and size; all are measured once a round."""
+def _measured(world_size: int, rounds: int) -> tuple[dict[tuple[str, Size], float], int]:
+    """Median seconds of a step, the slowest rank's, of every stage and size, all measured once a round; the rounds."""
     names = {f"{stage}, {size}": (stage, size) for stage in STAGES for size in (*FITTED, TARGET)}
     samples: dict[str, list[float]] = {}
     with Cluster(world_size=world_size, device="cpu", timeout=120) as cluster:
         for place in names.values():
             cluster.run(step_seconds, *place)  # makes the engine
-        for name, seconds in interleaved(
-            list(names), rounds, lambda name: max(cluster.run(step_seconds, *names[name]))
-        ):
+        start = perf_counter()
+        each = interleaved(list(names), rounds, lambda name: max(cluster.run(step_seconds, *names[name])))
+        for count, (name, seconds) in enumerate(each, start=1):
             samples.setdefault(name, []).append(seconds)
-    return {names[name]: median(values) for name, values in samples.items()}
+            # Whole rounds only, so that a busy minute is in the steps of every size alike.
+            if count % len(names) == 0 and perf_counter() - start > SECONDS:
+                break
+    return {names[name]: median(values) for name, values in samples.items()}, count // len(names)
 
 
 def fit(world_size: int, measured: dict[tuple[str, Size], float]) -> Hardware:
