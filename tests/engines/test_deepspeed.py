@@ -106,6 +106,15 @@ def test_all_bytes_go_through_torch_where_the_recorder_sees_them(recordings):
         assert ("all_gather" in collectives) == (stage != "deepspeed-0")
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_model_with_an_odd_number_of_parameters_trains(clusters, trained, stage):
+    def train():
+        engine = ENGINES[stage](torch.nn.Linear(2, 1), torch.optim.SGD, lr=0.1)
+        return float(engine.training_step(torch.ones(3, 2), torch.zeros(3, 1), torch.nn.functional.mse_loss))
+
+    assert all(loss >= 0 for loss in clusters(2).run(train))
+
+
 def test_without_the_package_it_is_one_sentence_with_the_remedy(monkeypatch):
     from zerolab.engines.deepspeed import import_deepspeed
 

@@ -213,6 +213,35 @@ def test_wrong_use_gets_a_sentence(clusters, stage, options, message):
         clusters(world_size).run(build, stage, torch.optim.SGD, lr=0.1, **options)
 
 
+def lists_as_blocks():
+    return nn.ModuleList(nn.ModuleList([nn.Linear(4, 4), nn.LayerNorm(4)]) for _ in range(2))
+
+
+def with_a_parameter(tensor):
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.register_parameter("odd", nn.Parameter(tensor))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("stages", "make", "message"),
+    [
+        (["fsdp1", "fsdp2", "hsdp"], lists_as_blocks, "cannot gather '0', a ModuleList without forward: name what"),
+        (["fsdp1", "fsdp2"], lambda: with_a_parameter(torch.tensor(1.0)), "cannot shard 'odd', which has no dimension"),
+        (["fsdp2"], lambda: with_a_parameter(torch.ones(3, 2).t()), "cannot shard 'odd', which is not contiguous"),
+        (
+            ["torch-zero1"],
+            lambda: with_a_parameter(torch.ones(2).double()),
+            "the model has torch.float32 and torch.float64",
+        ),
+    ],
+)
+def test_a_model_that_a_system_cannot_take_is_refused_by_name(clusters, stages, make, message):
+    for stage in stages:
+        with pytest.raises(RankError, match=f"{stage}.* {message}"):
+            clusters(2).run(lambda stage=stage: ENGINES[stage](make(), torch.optim.SGD, lr=0.1))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator FSDP1 can offload")
 def test_fsdp1_says_that_its_offload_needs_an_accelerator(clusters):
     with pytest.raises(RankError, match="FSDP1's CPUOffload pins memory for an accelerator, and there is none"):

@@ -191,6 +191,8 @@ def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str,
         if not Path(path).parent.is_dir():
             # It is not made: a mistyped path would leave its folders behind.
             raise ValueError(f"there is no folder {str(Path(path).parent)!r} to save into: make it first")
+        if Path(path).is_dir():
+            raise ValueError(f"{str(path)!r} is a folder: name a file in it")
         _write(Path(path), tensors, about | {"trained": json.dumps(list(optimizer["state"]))})
     # Without it another rank could look for the file before it is there.
     dist.barrier()

@@ -35,6 +35,9 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
         # The names of the bases, too: a subclass of LBFGS needs whole tensors as well.
         if name in {base.__name__ for base in optimizer_cls.__mro__}:
             raise ValueError(f"{name} cannot run on shards, because {reason}: use an element-wise one, such as AdamW")
+    for option in ("release_after_forward", "prefetch"):  # or it would be called an unknown keyword of the optimizer
+        if option in keywords:
+            raise TypeError(f"{option}={keywords[option]!r} is for Zero3, which alone releases units: leave it out")
     try:
         # Here and not in the optimizer: by then the ranks would have exchanged parameters.
         inspect.signature(optimizer_cls).bind([], **keywords)
@@ -73,12 +76,27 @@ def check_options(optimizer_cls: type, units: Any, param_groups: Any, reduce_dty
         raise TypeError(f"units is the string {units!r}: pass a list of module names, such as [{units!r}]")
     if not (reduce_dtype is None or isinstance(reduce_dtype, torch.dtype)):
         raise TypeError(f"reduce_dtype is {reduce_dtype!r}: pass a torch dtype, such as torch.float32, or None")
+    if not isinstance(param_groups, (list, tuple)):
+        raise TypeError(f"param_groups is {param_groups!r}: pass a list of (test of name and parameter, keywords)")
     known = inspect.signature(optimizer_cls).parameters
     for group in param_groups:
         if not (isinstance(group, tuple) and len(group) == 2 and callable(group[0]) and isinstance(group[1], dict)):
             raise TypeError(f"a parameter group is {group!r}: pass pairs of (test of name and parameter, keywords)")
         if unknown := sorted(group[1].keys() - known.keys()):
             raise TypeError(f"{optimizer_cls.__name__} does not take {unknown[0]!r}, which a parameter group sets")
+
+
+def check_switches(**switches: Any) -> None:
+    """Raises TypeError for an option that is neither True nor False."""
+    for name, value in switches.items():
+        if not isinstance(value, bool):  # "no" would count as True
+            raise TypeError(f"{name} is {value!r}: pass True or False")
+
+
+def check_prefetch(ahead: int) -> None:
+    """Raises ValueError for a number of units that nobody can gather."""
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
+        raise ValueError(f"prefetch is {ahead!r}: give a whole number of units, 0 or more")
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -120,6 +138,31 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
                 f"{name!r} is a {type(module).__name__}, whose statistics stay in fp32 and whose parameters would not: "
                 "use precision='fp32' and torch.autocast, or a GroupNorm"
             )
+
+
+def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
+    """Raises ValueError for what another system cannot take, and would refuse without naming it, or stumble on later.
+
+    Args:
+        stage: the system's name.
+        model: the module.
+        units: the names of the modules that it is to wrap.
+        cannot: of "scalars", "strides", "containers" and "dtypes".
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in model.named_parameters():
+        if "scalars" in cannot and not parameter.dim():
+            raise ValueError(f"{stage} cannot shard {name!r}, which has no dimension: give it the shape (1,)")
+        if "strides" in cannot and not parameter.is_contiguous():
+            raise ValueError(f"{stage} cannot shard {name!r}, which is not contiguous: make it a contiguous() copy")
+    for unit in units if "containers" in cannot else ():
+        module = model.get_submodule(unit)
+        if type(module).forward is nn.Module.forward:  # such as ModuleDict: its parts are called, and it never is
+            kind = type(module).__name__
+            raise ValueError(f"{stage} cannot gather {unit!r}, a {kind} without forward: name what is in it in units=")
+    dtypes = sorted({str(parameter.dtype) for parameter in trained.values()})
+    if "dtypes" in cannot and len(dtypes) > 1:
+        raise ValueError(f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it by model.to")
 
 
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:

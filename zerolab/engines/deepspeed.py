@@ -32,6 +32,7 @@ class DeepSpeed0(Native):
 
     stage = "deepspeed-0"
     number: ClassVar[int] = 0
+    cannot: ClassVar[tuple[str, ...]] = ("dtypes",)
     instead: ClassVar = {
         "overlap": 'zero_optimization={"overlap_comm": ...}',
         "offload": 'zero_optimization={"offload_optimizer": {"device": "cpu"}}',
@@ -63,6 +64,7 @@ class DeepSpeed0(Native):
     def _configuration(self) -> dict[str, Any]:
         # A bucket as large as the largest unit: what our own engines have in flight, so that peaks compare.
         bucket = max(flat.layout.numel for flat in self.flats)
+        bucket += bucket % 2  # it asserts that a bucket begins on a multiple of two elements
         return {
             "train_micro_batch_size_per_gpu": 1,  # it must be there; what is trained is what comes
             # `clip_grad_norm_` does it, as in every engine, so that a loop reads the same.

@@ -26,6 +26,7 @@ from zerolab.engines.checks import (
     check_parameters,
     check_same_layouts,
     check_same_on_all_ranks,
+    check_switches,
     rows,
 )
 from zerolab.engines.collectives import Exchange
@@ -50,7 +51,7 @@ class Engine:
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter, the rest take `optimizer_keywords`.
-        precision: "fp32", or "bf16" for bf16 parameters, gradients and activations over fp32 master weights.
+        precision: "fp32", or "bf16" for bf16 parameters, gradients and activations over fp32 masters; buffers stay.
         reduce_dtype: what gradients are added up in; None for the precision's own.
         overlap: start a flat's reduction while autograd goes on; off, autograd waits for it.
         offload: the optimizer updates a copy in main memory, and its state and step stay there.
@@ -81,6 +82,7 @@ class Engine:
         check_optimizer(optimizer_cls, optimizer_keywords)
         check_parameters(model)
         check_options(optimizer_cls, units, param_groups, reduce_dtype)
+        check_switches(overlap=overlap, offload=offload)
         self.model, self.rank, self.world_size = model, dist.get_rank(), dist.get_world_size()
         self.precision, self.reduce_dtype, self.overlap, self.offload = precision, reduce_dtype, overlap, offload
         self._dtype = compute_dtype(precision)

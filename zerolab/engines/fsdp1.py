@@ -40,6 +40,7 @@ class FSDP1(Native):
 
     stage = "fsdp1"
     precisions = ("fp32", "bf16")
+    cannot = ("scalars", "containers")
     instead: ClassVar = {
         "prefetch": "backward_prefetch=",
         "release_after_forward": 'sharding_strategy="SHARD_GRAD_OP"',

@@ -12,10 +12,13 @@ def parameters_behind(loss: torch.Tensor) -> set[int]:
 
     Raises:
         TypeError: the loss is no tensor.
+        ValueError: it is more than one number.
         RuntimeError: it needs no gradient, or reentrant activation checkpointing took part in it.
     """
     if not isinstance(loss, torch.Tensor):
         raise TypeError(f"the loss is a {type(loss).__name__}: pass a tensor of one element, such as outputs.loss")
+    if loss.numel() != 1:
+        raise ValueError(f"the loss has shape {tuple(loss.shape)}: reduce it to one number, such as loss.mean()")
     if not loss.requires_grad:
         raise RuntimeError("the loss needs no gradient: compute it outside no_grad, from what engine.model returns")
     # A list and not a recursion: the graph of a deep model is deeper than Python's stack.

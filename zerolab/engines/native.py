@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines import checkpoint, native_state
-from zerolab.engines.checks import check_optimizer, check_options, check_same_layouts, check_state
+from zerolab.engines.checks import check_fits, check_optimizer, check_options, check_same_layouts, check_state
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
 from zerolab.engines.native_state import Owned, Piece
@@ -66,6 +66,7 @@ class Native:
     stage: ClassVar[str]
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     instead: ClassVar[Mapping[str, str]] = {}  # the system's own words for options of our engines
+    cannot: ClassVar[tuple[str, ...]] = ()  # what it cannot take, in the words of `check_fits`
     module: nn.Module
 
     def __init__(
@@ -92,6 +93,7 @@ class Native:
             raise ValueError(f"all parameters of {type(model).__name__} are frozen: nothing to train")
         self.flats = [Unit(layout) for layout in layouts]
         self.units = [unit for unit in (find_units(model) if units is None else units) if unit != ROOT]
+        check_fits(self.stage, model, self.units, self.cannot)
         self._places = {
             slot.name: Place(layout.name, slot.start, slot.shape.numel()) for layout in layouts for slot in layout.slots
         }

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from zerolab.engines.checks import check_same_on_all_ranks
+from zerolab.engines.checks import check_prefetch, check_same_on_all_ranks, check_switches
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import is_running, tensors_needing_gradient
@@ -36,6 +36,8 @@ class UnitByUnit(Engine):
     """
 
     def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **keywords: Any) -> None:
+        check_switches(release_after_forward=release_after_forward)
+        check_prefetch(prefetch)
         self.release_after_forward = release_after_forward
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order, self._backward_order = Order(ahead=prefetch), Order(ahead=prefetch)

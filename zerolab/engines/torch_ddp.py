@@ -68,6 +68,7 @@ class TorchZero1(TorchDDP):
     """
 
     stage = "torch-zero1"
+    cannot = ("dtypes",)
 
     def __init__(self, *arguments: Any, parameters_as_bucket_view: bool = False, **keywords: Any) -> None:
         self._parameters_as_bucket_view = parameters_as_bucket_view
