@@ -219,8 +219,10 @@ def test_processes_that_ranks_start_and_leave_go_with_them(cluster, command):
 
     mark = f"{command} {time.time_ns()}"
     cluster.run(start, mark)
-    while len(started := [pid for pid in marked(mark) if sleeps(pid)]) < 2:
+    deadline = time.monotonic() + 30
+    while len(started := [pid for pid in marked(mark) if sleeps(pid)]) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
+    assert len(started) == 2
     assert works(cluster)
     assert all(map(alive, started)), "they live as long as their rank"
     with pytest.raises(RankError):
