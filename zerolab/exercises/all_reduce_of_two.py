@@ -113,6 +113,17 @@ def my_all_reduce(flat):
         gives=gathered_first,
     ),
     Wrong(
+        says="leaves `flat` as it was: the sum is in another tensor",
+        whole="""
+def my_all_reduce(flat):
+    copy = flat.clone()
+    reduce_scatter(copy).wait()
+    all_gather(copy).wait()
+    return copy
+""",
+        gives=lambda arguments, rank: torch.from_numpy(arguments[rank][0]),
+    ),
+    Wrong(
         says="never waited for its reduce_scatter",
         replace="reduce_scatter(flat).wait()",
         by="reduce_scatter(flat)",

@@ -124,7 +124,7 @@ def clip_shard(mine, max_norm):
         ),
     ),
     Wrong(
-        says="leaves `mine` as it was: the product is another tensor",
+        says="leaves `mine` as it was; it is to be multiplied in place",
         replace="mine.mul_(max_norm / norm)",
         by="mine = mine * (max_norm / norm)",
         gives=lambda arguments, rank: torch.from_numpy(arguments[rank][0]),

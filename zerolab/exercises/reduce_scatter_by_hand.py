@@ -5,7 +5,7 @@ Now the half that adds, from messages between two ranks. Your function gets
 * `flat`: a tensor of `world_size` equal parts, `flat.chunk(world_size)`, with other numbers on every rank;
 * `rank` and `world_size`.
 
-Return one part: on rank `r` the sum over all ranks of part `r`. Leave `flat` as it is.
+Return one part: on rank `r` the sum over all ranks of part `r`. What `flat` holds afterwards does not matter.
 
 `dist.isend(tensor, dst=peer)` and `dist.irecv(tensor, src=peer)` start a message and return at once; call `.wait()` on
 what they return. A receive writes into a tensor that you make, such as `torch.empty_like(part)`. Start everything

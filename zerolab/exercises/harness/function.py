@@ -78,7 +78,9 @@ class FunctionTargets(Targets):
         # Before any number is compared: a forgotten `return` is a slip of Python, not of the lesson.
         if all(value is None for value in given):
             return f"`{exercise.name}` returned nothing; {call} should return {describe(right[first])}."
-        why = f"{call} gave {describe(given[first])}; right is {describe(right[first])}"
+        # "gave None; right is none" would read as if the two were the same.
+        gave = "returned nothing" if given[first] is None else f"gave {describe(given[first])}"
+        why = f"{call} {gave}; right is {describe(right[first])}"
         where = first_difference(given[first], right[first], self.tolerance)
         why = f"{why}: {where}" if where else why
         # The very same values on every input can hardly come of another mistake.
