@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from zero_paper import CELLS, off_by
@@ -91,6 +92,18 @@ def held_by_hand(stage: str, flats: Sequence[FlatLayout], precision: str) -> int
         if not flat.frozen:
             total += size * gradients + (moments + copy) * updated + 4
     return total
+
+
+def test_counts_may_be_written_as_floats_or_come_from_numpy_and_bytes_are_whole_numbers() -> None:
+    """A float holds every whole number only up to 2**53; 16 bytes for each of a trillion on 1,023 ranks are more."""
+    whole = theory.state_bytes("zero1", 10**12, 1023), theory.traffic_bytes("zero1", 10**12, 1023)
+    for num_params, world_size in ((1e12, 1023.0), (np.int64(10**12), np.int64(1023))):
+        found = (
+            theory.state_bytes("zero1", num_params, world_size),
+            theory.traffic_bytes("zero1", num_params, world_size),
+        )
+        assert found == whole
+        assert {type(size) for size in (*found[0].values(), found[1])} == {int}
 
 
 def test_frozen_parameters_are_a_negative_term() -> None:

@@ -13,6 +13,7 @@ All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from zerolab.peak import peak, peaks
@@ -59,11 +60,11 @@ def state_bytes(stage: str, num_params: float, world_size: int, precision: str =
     """
     # Whole numbers throughout: a float holds every integer only up to 2**53, about 9e15, and 16 bytes for each of a
     # trillion parameters on 1,024 ranks are more than that.
-    count = _checked(stage, num_params, world_size)
+    count, ranks = _checked(stage, num_params, world_size)
     sizes = _sizes(precision)
     return {
         # Multiplied before it is divided: rounding a count of parameters down first would lose up to 12 bytes, not one.
-        category: sizes[category] * count // (world_size if category in SHARDED[stage] else 1)
+        category: sizes[category] * count // (ranks if category in SHARDED[stage] else 1)
         for category in STATE_CATEGORIES
     }
 
@@ -74,8 +75,8 @@ def traffic_elements(stage: str, num_params: float, world_size: int) -> int:
     Source: ZeRO section 7 for the passes; FSDP section 3.2 for the exact factor (N - 1) / N of each pass.
     Raises ValueError as `state_bytes` does.
     """
-    count = _checked(stage, num_params, world_size)
-    return PASSES[stage] * count * (world_size - 1) // world_size
+    count, ranks = _checked(stage, num_params, world_size)
+    return PASSES[stage] * count * (ranks - 1) // ranks
 
 
 def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> int:
@@ -165,20 +166,20 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
     return extra
 
 
-def _checked(stage: str, num_params: float, world_size: int) -> int:
-    """`num_params` as a whole number, once every argument has been found usable."""
+def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
+    """`num_params` and `world_size` as Python's whole numbers, once every argument has been found usable."""
     if stage not in SHARDED:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(STAGES)}")
     if not _is_count(world_size):
         raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
     if not _is_count(num_params):
         raise ValueError(f"the number of parameters is {num_params!r}: it must be a whole number, 1 or more")
-    return int(num_params)
+    return int(num_params), int(world_size)
 
 
 def _is_count(value: float) -> bool:
-    # 7e9 is how people write seven billion, so a float that is a whole number is a count, too.
-    return isinstance(value, (int, float)) and value >= 1 and value // 1 == value  # false for nan and inf too
+    # 7e9 is how people write seven billion, so a float that is a whole number is a count, too; and so is NumPy's.
+    return isinstance(value, Real) and value >= 1 and value // 1 == value  # false for nan and inf too
 
 
 def _sizes(precision: str) -> dict[str, int]:
