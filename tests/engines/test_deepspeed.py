@@ -8,6 +8,7 @@ import torch
 from awkward import batch, distance, loss_fn, make, shard_of, train_sharded
 from torch import nn
 
+from zerolab import RankError
 from zerolab.engines import ENGINES
 
 STAGES = [f"deepspeed-{number}" for number in range(4)]
@@ -113,6 +114,25 @@ def test_a_model_with_an_odd_number_of_parameters_trains(clusters, trained, stag
         return float(engine.training_step(torch.ones(3, 2), torch.zeros(3, 1), torch.nn.functional.mse_loss))
 
     assert all(loss >= 0 for loss in clusters(2).run(train))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.tensor(1.0), "cannot take 'odd', which has no dimension"),
+        (lambda: torch.ones(3, 2).t(), "cannot take 'odd', which is not contiguous"),
+        (lambda: torch.ones(2).double(), "trains one dtype, and the model has torch.float32 and torch.float64"),
+    ],
+)
+def test_a_parameter_that_deepspeed_cannot_take_is_refused_by_name(clusters, trained, make, message):
+    def build(stage):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        model.register_parameter("odd", torch.nn.Parameter(make()))
+        ENGINES[stage](model, torch.optim.SGD, lr=0.1)
+
+    for stage in STAGES:
+        with pytest.raises(RankError, match=f"{stage} {message}"):
+            clusters(2).run(build, stage)
 
 
 def test_without_the_package_it_is_one_sentence_with_the_remedy(monkeypatch):

@@ -227,8 +227,8 @@ def with_a_parameter(tensor):
     ("stages", "make", "message"),
     [
         (["fsdp1", "fsdp2", "hsdp"], lists_as_blocks, "cannot gather '0', a ModuleList without forward: name what"),
-        (["fsdp1", "fsdp2"], lambda: with_a_parameter(torch.tensor(1.0)), "cannot shard 'odd', which has no dimension"),
-        (["fsdp2"], lambda: with_a_parameter(torch.ones(3, 2).t()), "cannot shard 'odd', which is not contiguous"),
+        (["fsdp1", "fsdp2"], lambda: with_a_parameter(torch.tensor(1.0)), "cannot take 'odd', which has no dimension"),
+        (["fsdp2"], lambda: with_a_parameter(torch.ones(3, 2).t()), "cannot take 'odd', which is not contiguous"),
         (
             ["torch-zero1"],
             lambda: with_a_parameter(torch.ones(2).double()),

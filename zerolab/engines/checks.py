@@ -152,9 +152,9 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in model.named_parameters():
         if "scalars" in cannot and not parameter.dim():
-            raise ValueError(f"{stage} cannot shard {name!r}, which has no dimension: give it the shape (1,)")
+            raise ValueError(f"{stage} cannot take {name!r}, which has no dimension: give it the shape (1,)")
         if "strides" in cannot and not parameter.is_contiguous():
-            raise ValueError(f"{stage} cannot shard {name!r}, which is not contiguous: make it a contiguous() copy")
+            raise ValueError(f"{stage} cannot take {name!r}, which is not contiguous: make it a contiguous() copy")
     for unit in units if "containers" in cannot else ():
         module = model.get_submodule(unit)
         if type(module).forward is nn.Module.forward:  # such as ModuleDict: its parts are called, and it never is

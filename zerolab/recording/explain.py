@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from zerolab.recording.events import CATEGORIES, RankRecording
 from zerolab.tables import Table
 
@@ -78,8 +80,14 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
 
     world_size = recording.world_size
     flats: list[Any] = [
-        # Theory needs four numbers of a flat; a file has them and no tensors.
-        SimpleNamespace(numel=u.numel, padded=u.padded, shard_numel=u.padded // world_size, frozen=u.frozen)
+        # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
+        SimpleNamespace(
+            numel=u.numel,
+            padded=u.padded,
+            shard_numel=u.padded // world_size,
+            frozen=u.frozen,
+            dtype=_dtype(u.dtype),
+        )
         for u in recording.units
     ]
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
@@ -92,6 +100,12 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
         rows.append({"term": category, "formula": share, "bytes": nbytes, "measured": state[category]})
     rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
     return [*rows, _total("state", sum(formula.values()) + sum(terms.values()), sum(state.values()))]
+
+
+def _dtype(name: str) -> torch.dtype:
+    # From a file anything may come: a name that torch lacks counts as fp32, as the formula does.
+    found = getattr(torch, name, None)
+    return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def _measured_peak(recording: "Recording", chosen: RankRecording, phase: str | None) -> Mapping[str, int]:
