@@ -232,6 +232,7 @@ def test_the_series_leaves_the_model_as_it_was():
         ("zero3", {"precision": "fp8"}, "precision is 'fp8': choose fp32 or bf16"),
         ("zero2", {"prefetch": 0}, "zero2 has neither release_after_forward nor prefetch"),
         ("zero3", {"micro_batches": 0}, "micro_batches is 0 and prefetch 1: take at least 1"),
+        ("zero3", {"prefetch": 0.5}, "micro_batches is 1 and prefetch 0.5: take at least 1 and at least 0, both whole"),
         ("zero3", {"precision": "bf16"}, "has 256 bytes in the series, and 128 in this precision"),
         ("zero3", {"world_size": 4}, "the flats are not those of 4 ranks"),
         ("zero3", {"series": ()}, "the series is empty"),

@@ -157,9 +157,10 @@ def _check(plan: Plan, precision: str, flats: list[FlatLayout], series: list[Mar
     # Options of another stage would change nothing, and a prediction that ignores what it was asked misleads.
     if plan.stage != "zero3" and not (plan.release_after_forward and plan.prefetch == 1):
         raise ValueError(f"{plan.stage} has neither release_after_forward nor prefetch: only zero3 releases units")
-    if plan.micro_batches < 1 or plan.prefetch < 0:
+    if plan.micro_batches < 1 or plan.prefetch < 0 or plan.micro_batches % 1 or plan.prefetch % 1:
         raise ValueError(
-            f"micro_batches is {plan.micro_batches} and prefetch {plan.prefetch}: take at least 1 and at least 0"
+            f"micro_batches is {plan.micro_batches} and prefetch {plan.prefetch}: take at least 1 and at least 0, both "
+            "whole numbers"
         )
     # Padding depends on N, so the flats of another N would give bytes that are nearly right.
     if any(flat.world_size != plan.world_size for flat in flats):
