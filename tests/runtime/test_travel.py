@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zerolab import Cluster, RankError
+from zerolab import DDP, Cluster, RankError
 from zerolab.runtime import travel
 
 OPEN = io.StringIO("this may go")
@@ -183,6 +183,7 @@ def test_what_may_be_sent_is_sent(one):
     [
         (threading.Lock, "the result, a lock, cannot be sent back: .*Return plain values or tensors."),
         (lambda: (x for x in "ab"), "the result, a generator, cannot be sent back"),
+        (lambda: DDP(torch.nn.Linear(2, 2), torch.optim.SGD), "the result, a DDP, cannot be sent back: an engine's"),
         (
             lambda: bytearray(257_000_000),
             "the result, a bytearray, has 257.0 MB, more than the 256.0 MB that a rank may",

@@ -48,11 +48,12 @@ def pack_result(result: object, limit: int = LIMIT) -> bytes:
             f"{name} has {size}, more than the {refusals.megabytes(limit)} that a rank may send back: return a part of "
             "it, or write it to a file and return the path."
         ) from None
-    except MemoryError:
-        raise
     except Exception as error:
-        if stack.describe_error(error.__traceback__)[1]:
-            raise  # from a `__reduce__` of the learner's own: its error is the cause, and says so itself
+        # With a TypeError a class says that it cannot be pickled; any other error of somebody's `__reduce__` is the
+        # cause itself, as is memory that ran out.
+        theirs = not isinstance(error, TypeError) and stack.describe_error(error.__traceback__)[1]
+        if theirs or isinstance(error, MemoryError):
+            raise
         raise TypeError(f"{name} cannot be sent back: {error}. Return plain values or tensors.") from error
 
 
