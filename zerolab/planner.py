@@ -177,12 +177,7 @@ def _check(memory: float, bandwidth: float, batch: int, utilisation: float) -> N
     """Refuses what no GPU has; names and counts are refused where they are looked up."""
     sizes = (
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
-        (
-            "bandwidth",
-            bandwidth,
-            "bytes a second",
-            "50 GB/s is 50e9",
-        ),
+        ("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9"),
     )
     # Who writes 80 means gigabytes: it would be answered with a GPU of 8e-08 GB.
     for name, value, unit, example in sizes:
