@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 import time
+import types
 
 import grief
 import psutil
@@ -267,6 +268,18 @@ def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_
     assert 1.5 <= time.monotonic() - started < 1.5 + limit
     for row in rows:
         assert re.search(rf"^  {row}", str(caught.value), re.MULTILINE), str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_rank_may_be_asked_where_it_stands_while_python_executes_what_no_line_asked_for(three):
+    def nap():
+        time.sleep(1.5)  # the kernel asks five times a second
+        return dist.get_rank()
+
+    def train():
+        return types.FunctionType(nap.__code__.replace(co_linetable=b""), globals())()
+
+    assert three.run(train) == [0, 1, 2]
 
 
 @pytest.mark.slow

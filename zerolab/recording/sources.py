@@ -66,7 +66,8 @@ class Sources:
             if key == _AUTOGRAD:
                 from_autograd = True
             elif key is not None:
-                self._last = SourceLine(key, frame.f_lineno, from_autograd)
+                # Python has no line for what it does by itself, such as ending a loop.
+                self._last = SourceLine(key, frame.f_lineno or frame.f_code.co_firstlineno, from_autograd)
                 return self._last
             frame = frame.f_back
         if in_backward and self._last is not None:

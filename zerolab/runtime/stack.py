@@ -25,7 +25,7 @@ Line = tuple[str, int, str]
 def lines(innermost: FrameType | None) -> list[Line]:
     """Where each frame of a running stack stands, the innermost first; plain values, so that no frame need be kept."""
     # A frame that is kept keeps its function's variables: a rank's tensors would live for as long as the answer.
-    return [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in _frames(innermost)]
+    return [(frame.f_code.co_filename, _line_of(frame), frame.f_code.co_name) for frame in _frames(innermost)]
 
 
 def describe(lines: list[Line]) -> tuple[str, str]:
@@ -40,7 +40,7 @@ def locate(innermost: FrameType | None) -> tuple[str, str, int]:
     while innermost is not None:
         code = innermost.f_code
         if not filename and is_a_lesson(code.co_filename):
-            filename, line = code.co_filename, innermost.f_lineno
+            filename, line = code.co_filename, _line_of(innermost)
         if not phase:
             phase = _PHASES.get(code.co_name, "")
         innermost = innermost.f_back
@@ -111,6 +111,11 @@ def place(filename: str, line: int) -> str:
 def _short(filename: str) -> str:
     homes = [home.rstrip("/") + "/" for home in sys.path if home]
     return filename.removeprefix(max((home for home in homes if filename.startswith(home)), key=len, default=""))
+
+
+def _line_of(frame: FrameType) -> int:
+    # None while Python executes what no line asked for, the end of a loop or of a generator: one look in a thousand.
+    return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 def _frames(innermost: FrameType | None) -> Iterator[FrameType]:

@@ -99,7 +99,11 @@ def _answer_questions(lifeline: Connection, watched: int) -> None:
 def _standing(watched: int | None) -> tuple[int, int, str, str]:
     """When a thread was looked at, the fingerprint of its stack, and its phase and line."""
     number, lines = _look_at(watched)
-    return time.monotonic_ns(), number, *stack.describe(lines)  # which may read files, while the thread goes on
+    when = time.monotonic_ns()
+    try:
+        return when, number, *stack.describe(lines)  # which may read files, while the thread goes on
+    except Exception:  # noqa: BLE001  # no rank may end because it was asked where it stands
+        return when, number, "", ""
 
 
 def _recorded() -> Any:
