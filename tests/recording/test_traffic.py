@@ -66,6 +66,40 @@ def blocks_and_head():
     return model
 
 
+def train_in_parts(stage):
+    """Blocks that are lists of two modules, and have no forward; the model calls one after the other."""
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.blocks = nn.ModuleList(nn.ModuleList([nn.LayerNorm(16), nn.Linear(16, 16)]) for _ in range(3))
+
+    def forward(x):
+        for norm, linear in model.blocks:
+            x = x + linear(norm(x)).tanh()
+        return x
+
+    model.forward = forward
+    engine = ENGINES[stage](model, torch.optim.SGD, lr=0.1)
+    for _ in range(STEPS):
+        engine.training_step(torch.rand(4, 16), torch.zeros(4, 16), models.loss)
+        assert stage != "zero3" or not any(engine.is_whole(flat) for flat in engine.flats)
+    with torch.no_grad():
+        model(torch.ones(4, 16))
+    assert stage != "zero3" or not any(engine.is_whole(flat) for flat in engine.flats)
+    return engine.state_dict()
+
+
+def test_a_unit_without_a_forward_of_its_own_is_gathered_once_for_all_of_its_parts():
+    with Cluster(world_size=2, device="cpu") as cluster:
+        recording = cluster.record(train_in_parts, "zero3")
+        expected = cluster.run(train_in_parts, "ddp")[0]
+    gathered = [unit for op, unit, _ in sequence(recording) if op == "all_gather"]
+    assert gathered == [f"blocks.{number}" for number in (0, 1, 2, 2, 1, 0)]
+    for rank, state in zip(recording.ranks, recording.results, strict=True):
+        assert rank.meta["logical_bytes"] == [4 * 3 * 3 * (2 * 16 + 16 * 17) // 2] * STEPS
+        for name, value in expected.items():
+            assert torch.allclose(state[name], value, atol=1e-6)
+
+
 def train_foreign(stage, **options):
     engine = ENGINES[stage](blocks_and_head(), torch.optim.AdamW, lr=1e-3, **options)
     for _ in range(STEPS):

@@ -2,7 +2,8 @@
 
 A unit is gathered before the outermost module runs that holds parameters of it, and again when the first gradient
 comes back to what such a module gave. It is released after the module, and in backward when it owes no gradient any
-more: all of its parameters have theirs, and so have the inputs that the unit was given.
+more: all of its parameters have theirs, and so have the inputs that the unit was given. A unit that has no forward of
+its own, a `ModuleList` of attention and MLP say, runs in parts: it is released when another unit is used.
 """
 
 from collections import Counter, defaultdict
@@ -96,17 +97,24 @@ class UnitByUnit(Engine):
         self._units: dict[str, list[Flat]] = {}
         for flat in self.flats:
             self._units.setdefault(flat.layout.unit, []).append(flat)
+        # What has no forward of its own is used by its parts, one after the other.
+        self._in_parts = {unit for unit in self._units if type(self._module_of(unit)).forward is nn.Module.forward}
+        self._between_parts: set[str] = set()  # whole, because the next part of it may come
         for module, units in self._users().items():
             for unit in units:  # our hook first: hooks of the model may read its parameters
                 module.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
                 module.register_forward_hook(partial(self._after_forward, unit))
         self.model.register_forward_pre_hook(self._begin_forward, prepend=True)
+        self.model.register_forward_hook(self._end_forward)
+
+    def _module_of(self, unit: str) -> nn.Module:
+        return self.model.get_submodule("" if unit == ROOT else unit)
 
     def _users(self) -> dict[nn.Module, dict[str, None]]:
         """The units that each module needs: a unit's own module, and every module with parameters of its own."""
         unit_of = {id(parameter): flat.layout.unit for flat in self.flats for parameter in flat.parameters}
         # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
-        users = {self.model.get_submodule("" if unit == ROOT else unit): {unit: None} for unit in self._units}
+        users = {self._module_of(unit): {unit: None} for unit in self._units}
         for module in self.model.modules():
             for parameter in module.parameters(recurse=False):
                 users.setdefault(module, {})[unit_of[id(parameter)]] = None
@@ -117,6 +125,14 @@ class UnitByUnit(Engine):
         if not is_running():
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
+
+    def _end_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        self._release_between_parts()
+
+    def _release_between_parts(self) -> None:
+        while self._between_parts:
+            for flat in self._units[self._between_parts.pop()]:
+                self.release(flat)
 
     def _use(self, unit: str, order: Order) -> list[str]:
         """Gathers the unit; returns what comes after it, to be gathered meanwhile."""
@@ -137,6 +153,8 @@ class UnitByUnit(Engine):
         self._running[unit] += 1
         if self._running[unit] > 1:
             return None
+        self._between_parts.discard(unit)
+        self._release_between_parts()
         if not self._forward_order.expects(unit):  # a new order: all ranks must have it, or they wait for each other
             check_same_on_all_ranks([unit], "the units that a forward uses next")
         # Its own gather is awaited first: what is fetched ahead must not delay what is needed now.
@@ -151,7 +169,11 @@ class UnitByUnit(Engine):
             # On the outputs, not on the module: a full backward hook would break an inplace ReLU that follows.
             tensor.register_hook(partial(self._before_backward, unit))
         self._running[unit] -= 1
-        if not self._running[unit] and self.release_after_forward:
+        if self._running[unit] or not self.release_after_forward:
+            return
+        if unit in self._in_parts:
+            self._between_parts.add(unit)
+        else:
             for flat in self._units[unit]:
                 self.release(flat)
 
