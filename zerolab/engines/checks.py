@@ -140,6 +140,11 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
             )
 
 
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module can be called; of a `ModuleList` or a `ModuleDict` only the parts are."""
+    return type(module).forward is not nn.Module.forward
+
+
 def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
     """Raises ValueError for what another system cannot take, and would refuse without naming it, or stumble on later.
 
@@ -157,7 +162,7 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
             raise ValueError(f"{stage} cannot take {name!r}, which is not contiguous: make it a contiguous() copy")
     for unit in units if "containers" in cannot else ():
         module = model.get_submodule(unit)
-        if type(module).forward is nn.Module.forward:  # such as ModuleDict: its parts are called, and it never is
+        if not has_forward(module):
             kind = type(module).__name__
             raise ValueError(f"{stage} cannot gather {unit!r}, a {kind} without forward: name what is in it in units=")
     dtypes = sorted({str(parameter.dtype) for parameter in trained.values()})

@@ -46,7 +46,6 @@ class Flat:
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
         self._shown: list[torch.Tensor] = []
-        self._placeholder: torch.Tensor | None = None
         self.gradient_dtype = layout.dtype
 
     @property
@@ -84,9 +83,7 @@ class Flat:
         sizes = [slot.stop - slot.start for slot in self.layout.slots]
         # Views of the one storage that is exchanged: what a collective brings is in the parameters at once.
         *pieces, _ = whole.split([*sizes, self.layout.padded - self.layout.numel])
-        # A vector is in its shape already, and half of a block's parameters are vectors.
-        shaped = zip(pieces, (slot.shape for slot in self.layout.slots), strict=True)
-        return [piece if len(shape) == 1 else piece.view(shape) for piece, shape in shaped]
+        return [piece.view(slot.shape) for piece, slot in zip(pieces, self.layout.slots, strict=True)]
 
     def part(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a tensor as large as the flat: a view of shape [shard_numel]."""
@@ -103,13 +100,12 @@ class Flat:
 
     def hide(self) -> None:
         """Makes the module's parameters empty, because `whole` is about to go."""
-        if self._placeholder is None:
-            # Of no elements: whoever reads it gets an error, where released memory would end the process.
-            with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
-                # One for all: a released parameter costs no bytes, whatever its shape was.
-                self._placeholder = self.whole.new_empty(0)
+        # A placeholder of no elements: whoever reads it gets an error, where released memory would end the process.
+        with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
+            # One for all: a released parameter costs no bytes, whatever its shape was.
+            nothing = self.whole.new_empty(0)
         for parameter in self.parameters:
-            parameter.data = self._placeholder
+            parameter.data = nothing
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""

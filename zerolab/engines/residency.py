@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from zerolab.engines.checks import check_prefetch, check_same_on_all_ranks, check_switches
+from zerolab.engines.checks import check_prefetch, check_same_on_all_ranks, check_switches, has_forward
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import is_running, tensors_needing_gradient
@@ -98,7 +98,7 @@ class UnitByUnit(Engine):
         for flat in self.flats:
             self._units.setdefault(flat.layout.unit, []).append(flat)
         # What has no forward of its own is used by its parts, one after the other.
-        self._in_parts = {unit for unit in self._units if type(self._module_of(unit)).forward is nn.Module.forward}
+        self._in_parts = {unit for unit in self._units if not has_forward(self._module_of(unit))}
         self._between_parts: set[str] = set()  # whole, because the next part of it may come
         for module, units in self._users().items():
             for unit in units:  # our hook first: hooks of the model may read its parameters
