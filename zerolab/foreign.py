@@ -13,6 +13,7 @@ from typing import Any
 
 from zerolab import theory
 from zerolab.engines.partition import FlatLayout
+from zerolab.names import unknown
 
 FORMS = {
     "torch-ddp": "ddp",
@@ -52,7 +53,7 @@ def state_bytes(stage: str, num_params: int, world_size: int, precision: str) ->
     Raises ValueError as `theory.state_bytes` does; for an unknown name it lists all that there are.
     """
     if stage not in (*theory.STAGES, *FORMS):
-        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join((*theory.STAGES, *FORMS))}")
+        raise ValueError(unknown("stage", stage, (*theory.STAGES, *FORMS)))
     return theory.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
 
 

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from zerolab.names import unknown
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 _device = torch.device("cpu")
@@ -203,7 +205,5 @@ def text() -> torch.Tensor:
 
 def _recipe(name: str) -> Recipe:
     if name not in RECIPES:
-        raise ValueError(
-            f"unknown model {name!r}: choose one of {', '.join(RECIPES)}, or pass a function that builds one"
-        )
+        raise ValueError(f"{unknown('model', name, RECIPES)}; or pass a function that builds one")
     return RECIPES[name]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerolab import catalog
+from zerolab.names import unknown
 from zerolab.tables import Table, Value
 
 PUBLISHED_UTILISATION = (0.33, 0.58)
@@ -225,7 +226,7 @@ def settings(stage: str, precision: str = "bf16", batch: int = 1) -> dict[str, A
     Raises ValueError for a stage that is none.
     """
     if stage not in DEEPSPEED:
-        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(DEEPSPEED)}")
+        raise ValueError(unknown("stage", stage, DEEPSPEED))
     # DeepSpeed refuses a configuration without a batch size, and takes fp32 for granted only if bf16 is off.
     deepspeed: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": batch,

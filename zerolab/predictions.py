@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerolab import progress
+from zerolab.names import unknown
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -125,7 +126,7 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
         ValueError: an unknown id. A guess that is no number is answered with a line of text.
     """
     if prediction_id not in PREDICTIONS:
-        raise ValueError(f"there is no prediction {prediction_id!r}: choose one of {', '.join(sorted(PREDICTIONS))}")
+        raise ValueError(unknown("prediction", prediction_id, sorted(PREDICTIONS)))
     if guess is None:
         print(NO_GUESS)
         return

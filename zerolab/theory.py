@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING
 
+from zerolab.names import unknown
 from zerolab.peak import peak, peaks
 from zerolab.planner import plan
 
@@ -169,7 +170,7 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
 def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
     """`num_params` and `world_size` as Python's whole numbers, once every argument has been found usable."""
     if stage not in SHARDED:
-        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(STAGES)}")
+        raise ValueError(unknown("stage", stage, STAGES))
     if not _is_count(world_size):
         raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
     if not _is_count(num_params):
@@ -184,5 +185,5 @@ def _is_count(value: float) -> bool:
 
 def _sizes(precision: str) -> dict[str, int]:
     if precision not in BYTES_PER_PARAMETER:
-        raise ValueError(f"unknown precision {precision!r}: choose one of {', '.join(BYTES_PER_PARAMETER)}")
+        raise ValueError(unknown("precision", precision, BYTES_PER_PARAMETER))
     return BYTES_PER_PARAMETER[precision]

@@ -51,7 +51,7 @@ def test_what_cannot_be_called_is_said_before_any_rank_starts(answer, says, caps
 def test_an_unknown_exercise_is_answered_with_those_that_exist(capsys):
     assert not check("zero9", print).passed
     said = capsys.readouterr().out
-    assert "there is no exercise 'zero9': choose one of " in said
+    assert "unknown exercise 'zero9': choose one of " in said
     assert all(name in said for name in names())
 
 

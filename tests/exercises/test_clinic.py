@@ -142,5 +142,5 @@ def test_a_guess_that_is_no_number_of_the_list_is_told_so(guess, capsys):
 def test_only_cases_can_be_examined():
     with pytest.raises(ValueError, match="zero1-average begins with a hole"):
         diagnose("zero1-average", None)
-    with pytest.raises(ValueError, match="there is no exercise"):
+    with pytest.raises(ValueError, match="unknown exercise"):
         diagnose("clinic-nobody", None)

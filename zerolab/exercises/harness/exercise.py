@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from zerolab.exercises.harness.targets import Targets
+from zerolab.names import unknown
 from zerolab.recording.events import Event
 
 TAG = "zerolab.exercise="
@@ -181,7 +182,7 @@ def names() -> list[str]:
 def load(exercise_id: str) -> Exercise:
     """The exercise with this id. Raises ValueError, with the ids that exist, for one that does not."""
     if exercise_id not in names():
-        raise ValueError(f"there is no exercise {exercise_id!r}: choose one of {', '.join(names())}")
+        raise ValueError(unknown("exercise", exercise_id, names()))
     module = importlib.import_module(f"zerolab.exercises.{exercise_id.replace('-', '_')}")
     return _read(exercise_id, module)
 
