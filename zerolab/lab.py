@@ -23,6 +23,7 @@ from zerolab.models import Batch
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 from zerolab.tables import Table
+from zerolab.waiting import waiting
 
 ModelSource = str | Callable[[], nn.Module]
 BatchSource = Callable[[int, int, int], Iterable[Batch]]
@@ -96,10 +97,11 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
     feed = _feed(model, batches, world_size, steps)
     recordings, rows = {}, []
     for number, stage in enumerate(chosen, start=1):
+        told = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
         if progress is not None:
-            progress(f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})")
+            progress(told)
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
-        with Cluster(world_size=world_size, device=device) as cluster:
+        with waiting(told), Cluster(world_size=world_size, device=device) as cluster:
             # The cluster's, not the caller's: "auto" has been decided by now, once for all ranks.
             choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
             training = partial(train, stage, model, feed, steps, **choice)
@@ -119,7 +121,7 @@ def record(
     partition(_build(model), world_size)  # says what is wrong before any rank starts
     # A named model only: the command line has no way to pass batches.
     feed = _feed(model, None, world_size, steps)
-    with Cluster(world_size=world_size, device=device) as cluster:
+    with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
         return cluster.record(train, chosen, model, feed, steps, device=cluster.device)
 
 

@@ -11,6 +11,7 @@ from zerolab.runtime import devices, idle
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
 from zerolab.runtime.launch import launcher
+from zerolab.waiting import waiting
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -171,7 +172,8 @@ class Cluster:
 
         # Fresh ranks know no cell, so all of them are news again.
         self._sent_cells = Cells()
-        self._ranks = Ranks(self.world_size, self._gpus)
+        with waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
+            self._ranks = Ranks(self.world_size, self._gpus)
         # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
         self._finalizer = weakref.finalize(self, self._ranks.kill)
         self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once

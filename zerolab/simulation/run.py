@@ -26,6 +26,7 @@ from zerolab.recording.recording import Recording
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import FakeRecorder, timed, world
 from zerolab.simulation.shapes import META
+from zerolab.waiting import waiting
 
 STEPS = 2  # Adam makes its state in the first
 SHOWN_RANKS = 8  # a recording of a thousand equal ranks would show nothing more
@@ -93,9 +94,10 @@ def simulate(
     prepare = partial(_prepare, model, batches, rows, length)
     recordings, found = {}, []
     for number, stage in enumerate(chosen, start=1):
+        told = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
         if progress is not None:
-            progress(f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})")
-        with _collecting_only_what_is_made():
+            progress(told)
+        with waiting(told), _collecting_only_what_is_made():
             recordings[stage], layouts = _run(stage, world_size, prepare, precision, hardware)
             found.append(_row(recordings[stage], layouts, precision))
     return Simulation(found, recordings, hardware)

@@ -10,6 +10,7 @@ from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
 from zerolab.exercises.harness.verdict import Verdict
+from zerolab.waiting import waiting
 
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever
 ANSWER_SECONDS = 20.0  # that one run of an answer may take; a right one takes less than one
@@ -23,7 +24,8 @@ def check(exercise_id: str, answer: Callable[..., Any], seed: int | None = None)
     and short cuts, not against tampering.
     """
     try:
-        attempt = _attempt(exercise_id, answer, seed)
+        with waiting(f"running your answer to {exercise_id}"):
+            attempt = _attempt(exercise_id, answer, seed)
     except KeyboardInterrupt:
         attempt = Attempt(exercise_id, said=("Stopped. Nothing is left running.",))
     except Exception as error:  # noqa: BLE001  the promise: a notebook goes on whatever happens

@@ -1,0 +1,96 @@
+"""One line that says what is being waited for, once it takes longer than three seconds; gone when it is done.
+
+In a notebook it is an output that ends empty, at a terminal the last line of stderr. Nobody else is told: not a file,
+not a test, and not a notebook whose outputs are stored (`ZEROLAB_STATIC=1`).
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+SILENCE = 3.0  # seconds that a person waits without a word
+EVERY = 1.0  # seconds between two states of the line
+
+_told = threading.local()  # the line that this thread shows; what is inside it changes its text
+
+
+class Line:
+    """What is being waited for, as text that may change, beside the seconds that it has taken."""
+
+    def __init__(self, text: str, show: Callable[[str], None]) -> None:
+        self.text = text
+        self._show, self._shown = show, False
+        self._started, self._over = time.monotonic(), threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread.start()
+
+    def _tell(self) -> None:
+        wait = SILENCE
+        while not self._over.wait(wait):
+            self._shown, wait = True, EVERY
+            self._show(f"{self.text} ... {time.monotonic() - self._started:.0f} s")
+
+    def end(self) -> None:
+        """Takes the line away."""
+        self._over.set()
+        self._thread.join()
+        if self._shown:
+            self._show("")
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Says `text` and the seconds so far while what is inside takes longer than `SILENCE`; a later text replaces it."""
+    line: Line | None = getattr(_told, "line", None)
+    if line is not None:
+        before, line.text = line.text, text
+        try:
+            yield
+        finally:
+            line.text = before
+        return
+    show = _screen()
+    if show is None:
+        yield
+        return
+    _told.line = Line(text, show)
+    try:
+        yield
+    finally:
+        _told.line.end()
+        _told.line = None
+
+
+def _screen() -> Callable[[str], None] | None:
+    """Writes the line where a person looks; None if nobody does."""
+    if os.environ.get("ZEROLAB_STATIC") == "1":
+        return None
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None and hasattr(shell, "kernel"):
+        return _in_a_cell()
+    return _at_a_terminal if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+def _in_a_cell() -> Callable[[str], None]:
+    from IPython.display import display
+
+    handle: Any = None
+
+    def show(text: str) -> None:
+        nonlocal handle
+        data = {"text/plain": text}
+        if handle is None:
+            handle = display(data, raw=True, display_id=True)
+        else:
+            handle.update(data, raw=True)
+
+    return show
+
+
+def _at_a_terminal(text: str) -> None:
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
