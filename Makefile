@@ -11,7 +11,9 @@ ENV := .venv/bin
 
 SWITCH := $(if $(filter command environment,$(firstword $(origin PYTHON))),--switch)
 comma := ,
-EXTRAS := lab,test,site$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
+# What opens the lessons needs less than what tests them; extras that are there stay.
+EXTRAS := lab$(if $(filter-out lab,$(or $(MAKECMDGOALS),env)),$(comma)test$(comma)site)
+EXTRAS := $(EXTRAS)$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
 
 .PHONY: env lab check test bench soak notebooks site lint
 

@@ -15,6 +15,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any, Callable, NoReturn  # noqa: UP035  (this must parse on a Python that is too old)
 
@@ -29,6 +31,8 @@ SIZES = {
     "system": "the one this Python already has: nothing to download",
 }
 
+SILENCE = 3.0  # seconds without a word
+STEPS = ("Collecting", "Downloading", "Building", "Installing")  # how those of pip's lines begin that say where it is
 ROOM = {"cpu": 2.0, "cuda": 8.0, "default": 2.0, "system": 1.2}  # GB on disk that all of it takes
 
 
@@ -125,6 +129,24 @@ def pinned(name: str) -> str:
     return found.group() if found else name
 
 
+def well(pip: subprocess.Popen[str], what: str) -> bool:
+    """Waits for a pip and says every few seconds where it is; if it fails, everything that it said is shown."""
+    said: list[str] = []
+    reader = threading.Thread(target=said.extend, args=[pip.stdout], daemon=True)
+    reader.start()
+    start = time.monotonic()
+    while True:
+        reader.join(SILENCE)
+        if not reader.is_alive():
+            break
+        step = next((line for line in reversed(said) if line.startswith(STEPS)), what).split(",")[0].strip()
+        print(f"make env: {time.monotonic() - start:3.0f} s  {step[:90]}", flush=True)
+    with pip:
+        if pip.wait():
+            sys.stderr.writelines(said)
+    return pip.returncode == 0
+
+
 class Environment:
     """The folder `.venv/` and the note in it that says how it was made."""
 
@@ -146,8 +168,11 @@ class Environment:
 
     def pip(self, *arguments: str, **variables: str) -> None:
         """One pip install inside the environment, held to the constraints."""
-        command = [str(self.python), "-m", "pip", "install", "--quiet", "-c", str(self.constraints), *arguments]
-        if subprocess.run(command, env={**os.environ, **variables}, cwd=ROOT, check=False).returncode:
+        command = [str(self.python), "-m", "pip", "install", "-c", str(self.constraints), *arguments]
+        everything = {**os.environ, **variables}
+        pipe, merged = subprocess.PIPE, subprocess.STDOUT
+        pip = subprocess.Popen(command, env=everything, cwd=ROOT, text=True, stdout=pipe, stderr=merged)
+        if not well(pip, arguments[-1]):
             fail(f"pip could not install {arguments[-1]} (its reason stands above); make env again goes on from here")
 
     def create(self, torch: str, fresh: bool) -> None:

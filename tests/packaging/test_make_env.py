@@ -158,3 +158,36 @@ def test_what_is_not_a_python_that_starts_is_a_sentence(python):
     done = make(ROOT, "env", f"PYTHON={python}")
     assert done.returncode
     assert f"'{python}' is not a Python that starts; zerolab needs 3.11 to 3.13" in done.stderr
+
+
+def pip(code):
+    """A process that speaks as pip does."""
+    command = [sys.executable, "-u", "-c", code]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_whoever_waits_for_pip_is_told_where_it_is_every_few_seconds(monkeypatch, capsys):
+    monkeypatch.setattr(make_env, "SILENCE", 0.2)
+    code = "import time; print('Collecting torch'); print('  Using cache'); time.sleep(1)"
+    assert make_env.well(pip(code), "torch")
+    out, err = capsys.readouterr()
+    assert "s  Collecting torch" in out
+    assert err == ""
+
+
+def test_a_pip_that_fails_is_quoted_whole(capsys):
+    assert not make_env.well(pip("print('Collecting nonsense'); print('ERROR: No matching'); raise SystemExit(1)"), "x")
+    assert capsys.readouterr().err == "Collecting nonsense\nERROR: No matching\n"
+
+
+@pytest.mark.parametrize(
+    ("goal", "extras"), [("lab", "lab"), ("test", "lab,test,site"), ("env", "lab,test,site"), ("", "lab,test,site")]
+)
+def test_make_lab_installs_what_the_lab_needs_and_no_more(goal, extras):
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("ZEROLAB_REQUIRE_ALL", "MAKEFLAGS")
+    }
+    said = subprocess.run(
+        ["make", "-n", *goal.split()], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert f'--extras "{extras}"' in said
