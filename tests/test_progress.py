@@ -36,8 +36,8 @@ def test_tries_are_counted_and_a_pass_stays(file):
     for passed in (False, True, False):
         progress.note_attempt("zero1-average", passed=passed)
     assert progress.read()["exercises"] == {"zero1-average": {"tries": 3, "passed": True}}
-    (line,) = [line for line in progress.summary().splitlines() if line.startswith("zero1-average ")]
-    assert line.split() == ["zero1-average", "passed", "tries:", "3"]
+    (line,) = [line for line in progress.summary().splitlines() if " zero1-average " in line]
+    assert line.split() == ["04", "zero1-average", "passed", "3", "tries"]
     assert f"1 of {len(names())} exercises passed" in progress.summary()
 
 
@@ -78,3 +78,28 @@ def test_json_and_reset(file):
     assert progress.main(forget=True) == "progress forgotten"
     assert progress.main(forget=True) == "there was no progress to forget"
     assert not file.exists()
+
+
+def test_exercises_stand_in_the_order_of_the_lessons():
+    exercises = progress.by_lesson()
+    lessons = [lesson for lesson, _ in exercises]
+    assert sorted(lessons) == lessons
+    assert sorted(name for _, name in exercises) == names()
+    assert ("06", "zero3-train") in exercises
+
+
+def test_a_class_is_counted_and_a_file_that_is_not_there_is_an_error(file, tmp_path, monkeypatch):
+    learners = [tmp_path / f"{learner}.json" for learner in ("ada", "alan", "grace")]
+    for learner, tries in zip(learners, ([False, True], [False], []), strict=True):
+        monkeypatch.setenv("ZEROLAB_PROGRESS", str(learner))
+        progress.note_guess("04-zero1-state", 1.0)
+        for passed in tries:
+            progress.note_attempt("zero1-average", passed=passed)
+    said = progress.main(files=learners).splitlines()
+    (line,) = [line.split() for line in said if " zero1-average " in line]
+    assert line == ["04", "zero1-average", "passed", "1", "tried", "2", "tries", "3"]
+    assert said[-1] == "3 learners"
+    with pytest.raises(FileNotFoundError, match="nobody"):
+        progress.main(files=[tmp_path / "nobody.json"])
+    with pytest.raises(ValueError, match="ask for one of them"):
+        progress.main(as_json=True, files=learners)

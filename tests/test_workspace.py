@@ -64,7 +64,7 @@ def test_reset_brings_the_published_one_back_and_keeps_every_old_one(series, tmp
     workspace.fill(tmp_path)
     for attempt in ("first", "second"):
         (tmp_path / "00-start-here.ipynb").write_text(attempt)
-        restored, kept = workspace.reset("00", tmp_path)
+        [(restored, kept)] = workspace.reset("00", tmp_path)
         assert restored.read_text() == "published 00-start-here.ipynb"
         assert kept.read_text() == attempt
     assert (tmp_path / "00-start-here.ipynb.bak").read_text() == "first"
@@ -73,12 +73,21 @@ def test_reset_brings_the_published_one_back_and_keeps_every_old_one(series, tmp
 
 def test_reset_of_a_notebook_that_was_not_touched_keeps_no_copy(series, tmp_path):
     workspace.fill(tmp_path)
-    assert workspace.reset("00", tmp_path) == (tmp_path / "00-start-here.ipynb", None)
+    assert workspace.reset("00", tmp_path) == [(tmp_path / "00-start-here.ipynb", None)]
     assert not list(tmp_path.glob("*.bak*"))
 
 
 def test_reset_of_a_notebook_that_was_not_there_keeps_nothing(series, tmp_path):
-    assert workspace.reset("00", tmp_path) == (tmp_path / "00-start-here.ipynb", None)
+    assert workspace.reset("00", tmp_path) == [(tmp_path / "00-start-here.ipynb", None)]
+
+
+def test_reset_of_all_brings_every_notebook_back_and_keeps_what_was_changed(series, tmp_path):
+    workspace.fill(tmp_path)
+    (tmp_path / "04-zero1.ipynb").write_text("mine")
+    (tmp_path / "00-start-here.ipynb").unlink()
+    back = workspace.reset("all", tmp_path)
+    assert [path.read_text() for path, _ in back] == [f"published {path.name}" for path, _ in back]
+    assert [kept for _, kept in back if kept] == [tmp_path / "04-zero1.ipynb.bak"]
 
 
 @pytest.mark.parametrize(("which", "count"), [("99", 0), ("04", 2), ("", 3)])
@@ -95,12 +104,46 @@ def test_the_series_of_a_checkout_is_its_notebooks_folder():
     assert workspace.published()["glossary.md"] == root / "docs" / "glossary.md"
 
 
+def take_port(first):
+    port, keep = workspace.take_port(first)
+    keep.close()
+    return port
+
+
 def test_a_taken_port_is_passed_over():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert workspace.free_port(port) > port
+        assert take_port(port) > port
+
+
+def test_thirty_people_who_start_at_once_get_a_port_each():
+    # Each has found its port and not yet listened on it: JupyterLab takes seconds to come that far.
+    started = [workspace.take_port(23000) for _ in range(30)]
+    assert len({port for port, _ in started}) == 30
+    for _, keep in started:
+        keep.close()
+    assert take_port(23000) == min(port for port, _ in started)
+
+
+def test_the_port_is_kept_by_what_replaces_the_process_and_goes_with_it():
+    code = (
+        "import os, sys; from zerolab.workspace import take_port; port, keep = take_port(24000)\n"
+        "keep.set_inheritable(True); print(port, flush=True)\n"
+        "os.execv(sys.executable, [sys.executable, '-c', 'input()'])"
+    )
+    first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    port = int(first.stdout.readline())
+    assert take_port(port) > port
+    first.communicate("\n")
+    assert take_port(port) == port
+
+
+def test_jupyters_question_about_news_does_not_cover_the_first_lesson(tmp_path):
+    command = workspace.lab_command(tmp_path, 1, browser=False, root=False)
+    assert "--LabApp.news_url=None" in command
+    assert "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate" in command
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
@@ -133,7 +176,7 @@ def test_root_is_allowed_only_where_it_is_root(tmp_path):
 def test_lab_listens_on_loopback_only_and_asks_for_its_token(tmp_path):
     """The whole command, as a person on a server without a display starts it."""
     environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name} | {"HOME": str(tmp_path)}
-    command = [Path(sys.executable).with_name("zerolab"), "lab", "--port", str(workspace.free_port(21000))]
+    command = [Path(sys.executable).with_name("zerolab"), "lab", "--port", str(take_port(21000))]
     with (tmp_path / "log").open("w") as log:
         lab = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:

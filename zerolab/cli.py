@@ -13,11 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerolab import theory
+from zerolab import __version__, theory
+from zerolab.names import unknown
+from zerolab.waiting import waiting
 
 Arguments = argparse.Namespace
 Command = Callable[[Arguments], int | None]
 """Gives its exit status, or None for 0."""
+
+OTHERS = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `doctor` returns 1 if something is missing without which no lesson runs.
     """
-    parsed = _parser().parse_args(arguments)
+    parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     command: Command = parsed.command
     try:
         return command(parsed) or 0
@@ -53,8 +57,18 @@ def write_json(path: Path, value: Any) -> None:
         neighbour.unlink(missing_ok=True)
 
 
+def _parse(arguments: Sequence[str]) -> Arguments:
+    parser = _parser()
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001
+    # argparse lists what there is, but not what was meant.
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+        parser.exit(2, f"zerolab: {unknown('command', arguments[0], commands)}\n")
+    return parser.parse_args(arguments)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="zerolab", description="Real ranks run ZeRO; what they did is replayed.")
+    parser.add_argument("--version", action="version", version=f"zerolab {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_lab(commands)
     _add_doctor(commands)
@@ -84,9 +98,8 @@ def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> No
 
 def _add_compare(commands: Any) -> None:
     parser = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
-    others = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3"
     stages = ",".join(theory.STAGES)
-    parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s), {others}")
+    parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s), {OTHERS}")
     _add_training(parser, model="gpt-10m", steps=5)
     parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
@@ -103,7 +116,6 @@ def _compare(arguments: Arguments) -> None:
         steps=arguments.steps,
         precision=arguments.precision,
         device=arguments.device,
-        progress=_progress_line(),
     )
     if arguments.json:
         write_json(arguments.json, comparison.rows)
@@ -140,7 +152,7 @@ def _simulate(arguments: Arguments) -> None:
     chosen = {name: getattr(arguments, name) for name in options}
     # GB/s on the command line, bytes a second inside: no other place converts.
     chosen["bandwidth"] = None if arguments.bandwidth is None else arguments.bandwidth * 1e9
-    simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen, progress=_progress_line())
+    simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
     if arguments.json:
         write_json(arguments.json, simulation.rows)
     print(simulation.table(times=True))
@@ -149,7 +161,7 @@ def _simulate(arguments: Arguments) -> None:
 
 def _add_record(commands: Any) -> None:
     parser = _command(commands, "record", _record, "record a training under one stage")
-    parser.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}")
+    parser.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
     _add_training(parser, model="gpt-tiny", steps=3)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
 
@@ -198,26 +210,31 @@ def _lab(arguments: Arguments) -> None:
 
 def _add_reset(commands: Any) -> None:
     parser = _command(commands, "reset", _reset, "restore a lesson; what was there is kept as .bak")
-    parser.add_argument("which", help="the beginning of the lesson's name, such as 04")
+    parser.add_argument("which", help="the beginning of the lesson's name, such as 04, or all")
 
 
 def _reset(arguments: Arguments) -> None:
     from zerolab.workspace import reset
 
-    restored, kept = reset(arguments.which)
-    print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
+    for restored, kept in reset(arguments.which):
+        print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
     print("If JupyterLab has it open, choose Revert when it asks.")
 
 
 def _add_doctor(commands: Any) -> None:
     parser = _command(commands, "doctor", _doctor, "say what this box has, and what is missing")
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--lessons", action="store_true", help="run every lesson from top to bottom; takes minutes")
 
 
 def _doctor(arguments: Arguments) -> int:
     from zerolab import doctor
+    from zerolab.preflight import run_lessons
 
-    report = doctor.examine()
+    if arguments.lessons:
+        return 0 if run_lessons() else 1
+    with waiting("looking at this box, and starting four ranks on it"):
+        report = doctor.examine()
     print(json.dumps(report, indent=1) if arguments.json else doctor.describe(report))
     # For a workshop host's script: it may stop before thirty people come.
     return 0 if report["ok"] else 1
@@ -227,17 +244,13 @@ def _add_progress(commands: Any) -> None:
     parser = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--reset", action="store_true", help="forget all progress")
+    parser.add_argument("files", nargs="*", type=Path, help="progress files of a class: how many passed what")
 
 
 def _progress(arguments: Arguments) -> None:
     from zerolab import progress
 
-    print(progress.main(as_json=arguments.json, forget=arguments.reset))
-
-
-def _progress_line() -> Callable[[str], None] | None:
-    """Says on stderr what is being done, to a person who waits at a terminal; nobody else is told."""
-    return (lambda text: print(text, file=sys.stderr, flush=True)) if sys.stderr.isatty() else None
+    print(progress.main(arguments.json, arguments.reset, arguments.files))
 
 
 def _check_folder(path: Path | None) -> None:

@@ -7,8 +7,11 @@ is written. Losing the file loses nothing but ticks, so trouble with it is never
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from zerolab.workspace import published
 
 FORMAT = 1
 
@@ -27,10 +30,13 @@ def path() -> Path | None:
     return Path(platformdirs.user_data_dir("zerolab")) / "progress.json"
 
 
-def read() -> dict[str, Any]:
-    """`{"exercises": {id: {"tries", "passed"}}, "guesses": {id: guess}}`; empty for a missing or unreadable file."""
+def read(file: Path | None = None) -> dict[str, Any]:
+    """`{"exercises": {id: {"tries", "passed"}}, "guesses": {id: guess}}`; empty for a missing or unreadable file.
+
+    `file` is another learner's; by default one's own.
+    """
     empty: dict[str, Any] = {"format": FORMAT, "exercises": {}, "guesses": {}}
-    file = path()
+    file = file or path()
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file else empty
     except (OSError, ValueError):
@@ -72,23 +78,59 @@ def reset() -> bool:
     return True
 
 
+def by_lesson() -> list[tuple[str, str]]:
+    """(number of the lesson, id) of each exercise, in the order of the lessons; `-` for one that is in none."""
+    from zerolab.exercises import names
+    from zerolab.exercises.harness.exercise import TAG
+
+    found = {
+        tag.removeprefix(TAG): name[:2]
+        for name, file in published().items()
+        if file.suffix == ".ipynb"
+        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]
+        for tag in cell["metadata"].get("tags", ())
+        if tag.startswith(TAG)
+    }
+    return [(lesson, name) for name, lesson in found.items()] + [("-", name) for name in names() if name not in found]
+
+
 def summary() -> str:
     """The progress as text, one line an exercise."""
-    from zerolab.exercises import names
+    done, exercises = read()["exercises"], by_lesson()
+    width = max(len(name) for _, name in exercises)
+    lines, passed = [], 0
+    for lesson, name in exercises:
+        entry = done.get(name, {"tries": 0, "passed": False})
+        passed += entry["passed"]
+        lines.append(
+            f"{lesson:<2}  {name:<{width}}  {'passed' if entry['passed'] else 'open':<6}  {entry['tries']} tries"
+        )
+    return "\n".join([*lines, f"{passed} of {len(exercises)} exercises passed"])
 
-    done = read()["exercises"]
-    marks = {name: done.get(name, {"tries": 0, "passed": False}) for name in names()}
-    width = max(map(len, marks), default=0)
-    lines = [
-        f"{name:<{width}}  {'passed' if entry['passed'] else 'open':<6}  tries: {entry['tries']}"
-        for name, entry in marks.items()
-    ]
-    passed = sum(entry["passed"] for entry in marks.values())
-    return "\n".join([*lines, f"{passed} of {len(marks)} exercises passed"])
+
+def of_class(files: Sequence[Path]) -> str:
+    """How far a class is: for each exercise how many of the learners have tried and passed it, one file a learner.
+
+    Raises OSError for a file that is not there, or may not be read.
+    """
+    for file in files:
+        file.read_bytes()  # one that was mistyped must not count as a learner who has done nothing
+    learners, exercises = [read(file)["exercises"] for file in files], by_lesson()
+    width = max(len(name) for _, name in exercises)
+    lines = []
+    for lesson, name in exercises:
+        entries = [learner[name] for learner in learners if name in learner]
+        passed, tries = sum(entry["passed"] for entry in entries), sum(entry["tries"] for entry in entries)
+        lines.append(f"{lesson:<2}  {name:<{width}}  passed {passed}  tried {len(entries)}  tries {tries}")
+    return "\n".join([*lines, f"{len(learners)} learners"])
 
 
-def main(as_json: bool = False, forget: bool = False) -> str:
-    """What `zerolab progress [--json|--reset]` prints."""
+def main(as_json: bool = False, forget: bool = False, files: Sequence[Path] = ()) -> str:
+    """What `zerolab progress [--json|--reset] [FILE ...]` prints. Raises ValueError for two wishes at once."""
+    if as_json + forget + bool(files) > 1:
+        raise ValueError("--json, --reset and files of a class are three different things: ask for one of them")
+    if files:
+        return of_class(files)
     if forget:
         return "progress forgotten" if reset() else "there was no progress to forget"
     return json.dumps(read(), indent=2, sort_keys=True) if as_json else summary()

@@ -71,11 +71,11 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8").replace("](../docs/", "](")
 
 
-def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
-    """Brings one notebook of the series back; returns it, and where the old one is kept (None if none was changed).
+def reset(which: str, folder: Path = WORK) -> list[tuple[Path, Path | None]]:
+    """Brings notebooks of the series back; returns each, and where the old one is kept (None if it was not changed).
 
     Args:
-        which: the beginning of its name, such as `04`.
+        which: the beginning of one notebook's name, such as `04`, or `all`.
         folder: the learner's folder.
 
     Raises:
@@ -83,15 +83,18 @@ def reset(which: str, folder: Path = WORK) -> tuple[Path, Path | None]:
 
     """
     lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
-    found = [name for name in lessons if name.startswith(which)]
-    if len(found) != 1 or not which:
+    found = list(lessons) if which == "all" else [name for name in lessons if name.startswith(which)]
+    if which != "all" and (len(found) != 1 or not which):
         begin = f"{len(found)} notebooks begin" if found else "no notebook begins"
-        raise ValueError(f"{begin} with {which!r}; choose one of {', '.join(found or lessons)}")
-    target = folder / found[0]
-    if target.exists() and target.read_text(encoding="utf-8", errors="replace") == _text(lessons[found[0]]):
+        raise ValueError(f"{begin} with {which!r}; choose one of {', '.join(found or lessons)}, or all")
+    return [_bring_back(lessons[name], folder / name) for name in found]
+
+
+def _bring_back(path: Path, target: Path) -> tuple[Path, Path | None]:
+    if target.exists() and target.read_text(encoding="utf-8", errors="replace") == _text(path):
         return target, None
     kept = _keep(target) if target.exists() else None
-    return _copy(lessons[found[0]], target), kept
+    return _copy(path, target), kept
 
 
 def _keep(target: Path) -> Path:
@@ -103,8 +106,12 @@ def _keep(target: Path) -> Path:
     return target.rename(kept)
 
 
-def free_port(first: int = FIRST_PORT) -> int:
-    """The first port from `first` on that nothing on this host listens on.
+def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
+    """The first port from `first` on that is free, and what keeps it for this process until JupyterLab listens on it.
+
+    Thirty people who start at once would all find the same port free. Each therefore first binds the UDP port of the
+    same number, which only one of them can, and which says nothing to anybody. JupyterLab, which replaces this
+    process, inherits it; it goes with the last process that has it.
 
     Raises:
         ValueError: there is no port of this number.
@@ -114,14 +121,17 @@ def free_port(first: int = FIRST_PORT) -> int:
     if not 0 < first < 65536:  # 0 would be any port, and the address is printed before one is chosen
         raise ValueError(f"the port is {first}; give a number from 1 to 65535, such as {FIRST_PORT}")
     for port in range(first, min(first + PORTS, 65536)):
+        keep = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             # As the server itself does: a port that was closed a moment ago counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                keep.bind(("127.0.0.1", port))
                 probe.bind(("127.0.0.1", port))
             except OSError:
+                keep.close()
                 continue
-            return port
+            return port, keep
     raise RuntimeError(f"ports {first} to {first + PORTS - 1} are all taken; close a JupyterLab or give another --port")
 
 
@@ -159,6 +169,9 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
         "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
+        # Or a message covers the first lesson's corner: whether Jupyter's news may be fetched, from a network.
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         *([] if browser else ["--no-browser"]),
         *(["--allow-root"] if root else []),
     ]
@@ -181,7 +194,9 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
     folder = folder.resolve()
     # Before the port is sought: what could fail for want of rights should fail first.
     new = fill(folder)
-    chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
+    chosen, keep = take_port(port)
+    keep.set_inheritable(True)
+    token = os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
     browser = has_display(os.environ) if browser is None else browser
     root = os.geteuid() == 0
     print(f"{len(new)} files copied to {folder}; what was there is untouched.")

@@ -70,6 +70,14 @@ def test_the_readmes_links_and_commands_exist():
         assert re.search(rf"^{goal}:", makefile, re.MULTILINE), f"README says make {goal}"
 
 
+def test_links_between_the_docs_lead_somewhere_in_a_checkout_too():
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        if page.name == "index.md":  # the site's own front page: nothing else leads to it
+            continue
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"docs/{page.name} links to {target}, which is not there"
+
+
 def test_no_file_carries_a_path_of_the_machine_it_was_written_on():
     machine = re.compile(
         r"(?<![\w.~-])/(?:home|Users|root|work|workspace)/(?!someone)[\w.-]+|site-packages/[\w-]+/|/opt/\w+"
