@@ -1,14 +1,32 @@
 """zerolab: real ranks train with DDP, ZeRO and FSDP inside a notebook; what they did is recorded and replayed.
 
-The public names, and nothing else. Each is imported when it is first used, so that `import zerolab` stays light.
+    from zerolab import Cluster, Zero2, models
+
+    Cluster              real processes below this one: run(fn) and record(fn) on every rank
+    DDP Zero1 Zero2 Zero3    the engines: model, optimizer_cls, lr=...; then training_step(inputs, targets, loss_fn)
+    TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
+    Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
+    compare, simulate    stages side by side, measured on real ranks, or at any size on a fake one
+    explore, what_fits   panels: the stages under sliders, and what fits on which GPUs
+    check, hint, hole, solution, reveal, expect_error    what the lessons ask with
+    RankError, CollectiveHang    what a failed or a hanging rank raises
+    catalog, engines, figures, models, tables, theory    modules: published models and GPUs, the engines' files, plots,
+                         the lessons' models and batches, tables, formulas
+
+Each name is imported when it is first used, so that `import zerolab` stays light.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
-if TYPE_CHECKING:
-    from zerolab import theory
+if _TYPE_CHECKING:
+    from zerolab import catalog, engines, figures, models, tables, theory
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
+    from zerolab.engines.deepspeed import DeepSpeed0, DeepSpeed1, DeepSpeed2, DeepSpeed3
+    from zerolab.engines.fsdp1 import FSDP1
+    from zerolab.engines.fsdp2 import FSDP2, HSDP
+    from zerolab.engines.torch_ddp import TorchDDP, TorchZero1
     from zerolab.exercises import check, hint, hole, solution
     from zerolab.expecting import expect_error
     from zerolab.lab import compare
@@ -18,59 +36,92 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import CollectiveHang, RankError
-    from zerolab.runtime.magics import load_ipython_extension
     from zerolab.simulation.run import simulate
 
 _HOMES = {
-    "Cluster": "zerolab.runtime.cluster",
-    "CollectiveHang": "zerolab.runtime.faults",
-    "DDP": "zerolab.engines",
-    "RankError": "zerolab.runtime.faults",
-    "Recording": "zerolab.recording.recording",
-    "Zero1": "zerolab.engines",
-    "Zero2": "zerolab.engines",
-    "Zero3": "zerolab.engines",
-    "check": "zerolab.exercises",
-    "compare": "zerolab.lab",
-    "expect_error": "zerolab.expecting",
-    "explore": "zerolab.panel",
-    "hint": "zerolab.exercises",
-    "hole": "zerolab.exercises",
-    "load_ipython_extension": "zerolab.runtime.magics",
-    "reveal": "zerolab.predictions",
-    "simulate": "zerolab.simulation.run",
-    "solution": "zerolab.exercises",
-    "what_fits": "zerolab.plan_panel",
+    "Cluster": "runtime.cluster",
+    "CollectiveHang": "runtime.faults",
+    "DDP": "engines",
+    "DeepSpeed0": "engines.deepspeed",
+    "DeepSpeed1": "engines.deepspeed",
+    "DeepSpeed2": "engines.deepspeed",
+    "DeepSpeed3": "engines.deepspeed",
+    "FSDP1": "engines.fsdp1",
+    "FSDP2": "engines.fsdp2",
+    "HSDP": "engines.fsdp2",
+    "RankError": "runtime.faults",
+    "Recording": "recording.recording",
+    "TorchDDP": "engines.torch_ddp",
+    "TorchZero1": "engines.torch_ddp",
+    "Zero1": "engines",
+    "Zero2": "engines",
+    "Zero3": "engines",
+    "check": "exercises",
+    "compare": "lab",
+    "expect_error": "expecting",
+    "explore": "panel",
+    "hint": "exercises",
+    "hole": "exercises",
+    "load_ipython_extension": "runtime.magics",  # IPython asks for it by name; nobody else does
+    "reveal": "predictions",
+    "simulate": "simulation.run",
+    "solution": "exercises",
+    "what_fits": "plan_panel",
 }
+_MODULES = ("catalog", "engines", "figures", "models", "tables", "theory")
 
 __all__ = [
     "DDP",
+    "FSDP1",
+    "FSDP2",
+    "HSDP",
     "Cluster",
     "CollectiveHang",
+    "DeepSpeed0",
+    "DeepSpeed1",
+    "DeepSpeed2",
+    "DeepSpeed3",
     "RankError",
     "Recording",
+    "TorchDDP",
+    "TorchZero1",
     "Zero1",
     "Zero2",
     "Zero3",
+    "catalog",
     "check",
     "compare",
+    "engines",
     "expect_error",
     "explore",
+    "figures",
     "hint",
     "hole",
-    "load_ipython_extension",
+    "models",
     "reveal",
     "simulate",
     "solution",
+    "tables",
     "theory",
     "what_fits",
 ]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name == "theory":
-        return import_module("zerolab.theory")
+def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        return _import_module(f"zerolab.{name}")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"zerolab has no {name!r}; it has {', '.join(__all__)}")
+        from zerolab.waiting import waiting
+
+        with waiting(f"importing {name} and what it needs"):  # on a busy box torch alone takes many seconds
+            return getattr(_import_module(f"zerolab.{_HOMES[name]}"), name)
+    if name.startswith("_"):  # what Python and its tools ask of every module
+        raise AttributeError(name)
+    from zerolab.names import unknown
+
+    raise AttributeError(f"zerolab: {unknown('name', name, __all__)}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__file__", "__name__", "__path__", "__version__"]
