@@ -35,12 +35,12 @@ CLAIMS = {
     6: ["a gradient of 17 for a shard of 18", "of 72 elements: all accepted"],
     7: ["gather, release, gather, release, then an error"],
     8: ["after the swap: yes, after backward: no", "after freeing the storage: no"],
-    9: ["2, 2, 2, 2, 1, 0, 0, 0; 3 spans begin past the end", "padded to 16: 2 on each"],
+    9: ["2, 2, 2, 2, 1, 0, 0, 0; 3 spans begin past the end", "torch.chunk gives 5 parts", "padded to 16: 2 on each"],
     10: ["the import: ModuleNotFoundError", "FSDP1 over FSDP2: RuntimeError"],
-    12: ["4 copies under DDP, 1 under ZeRO-1", "99 % at N = 2, 4, 8, 100", "112, 63, 56.6 GB"],
+    12: ["4 copies under DDP, 1 under ZeRO-1", "99 % at N = 2, 4, 8, 100", "112 GB on all", "112, 63, 56.6 GB"],
     13: ["2,442,504 (ddp), 2,442,504 (zero1), 2,442,504 (zero2), 2,442,504 (zero3)"],
     14: ["ZeRO-1 2, ZeRO-2 5"],
-    15: ["at most 78 %", "with one unit for all 125 %"],
+    15: ["at most 78 %", "with one unit for all 125 %", "state 25 %"],
     16: ["over nvlink4", "over ethernet-100g", "DDP holds 2 and 140 GB"],
     17: ["1200 GB", "12 bytes a parameter on the ranks in bf16, 8 in fp32"],
     18: ["it returns 16, where a shard has 53,088"],
@@ -88,8 +88,14 @@ def test_every_verdict_is_borne_out_by_its_measurement(claims, wrong):
 
 
 def test_a_verdict_begins_with_one_of_four_words(claims, wrong):
-    assert {row["verdict"].partition(":")[0] for row in claims.values()} == {"true", "half true", "false"}
-    assert {row["verdict"].partition(":")[0] for row in wrong.values()} == {"wrong"}
+    assert {row["verdict"].partition(":")[0] for row in claims.values()} <= {"true", "half true", "false", "open"}
+    assert {row["verdict"].partition(":")[0] for row in wrong.values()} <= {"wrong", "wrong of bytes"}
+
+
+def test_what_needs_a_gpu_is_left_open_where_there_is_none(claims):
+    import torch
+
+    assert claims[11]["verdict"].startswith("true" if torch.cuda.is_available() else "open")
 
 
 def test_each_claim_names_the_articles_in_which_it_stands(claims):

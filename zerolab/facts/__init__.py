@@ -2,7 +2,7 @@
 
     with Cluster(world_size=4, device="cpu") as cluster:
         evidence = Evidence(cluster)
-        claims(evidence)            # the 21 claims of four articles that are read a lot
+        claims(evidence)            # 21 claims of four articles
         wrong_numbers(evidence)     # and five numbers that are quoted
 
 Each experiment is a short function: sizes of memory in `sizes.py`, what is sent in `traffic.py`, published code in

@@ -1,4 +1,4 @@
-"""Where the claims stand: four articles that are read a lot, by the names that `where` uses."""
+"""Where the claims stand: four articles, by the names that `where` uses."""
 
 MULTIPLE_GPUS = "AI in Multiple GPUs"
 BBIOON = "bbioon"
