@@ -75,38 +75,6 @@ def test_torchs_own_ddp_is_seen_in_its_cpp(cluster):
         assert rank.meta["state"]["gradients"] == 1372
 
 
-def test_every_collective_of_torch_has_its_word_and_its_logical_bytes(cluster):
-    def call_them_all():
-        flat, half = torch.zeros(8), torch.zeros(4)
-        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        dist.all_reduce(flat)
-        scatter(half, flat)
-        gather(flat, half)
-        dist.all_gather([torch.zeros(4), torch.zeros(4)], half)
-        dist.broadcast(flat, src=0)
-        dist.reduce(flat, dst=0)
-        dist.all_to_all_single(torch.zeros(8), flat)
-        dist.gather(half, [torch.zeros(4), torch.zeros(4)] if dist.get_rank() == 0 else None, dst=0)
-        dist.scatter(half, [torch.zeros(4), torch.zeros(4)] if dist.get_rank() == 0 else None, src=0)
-        dist.barrier()
-        work = dist.all_reduce(flat, async_op=True)
-        work.wait()
-
-    recording = cluster.record(call_them_all)
-    words = (
-        "all_reduce reduce_scatter all_gather all_gather broadcast reduce all_to_all gather scatter barrier all_reduce"
-    )
-    for rank in recording.ranks:
-        events = [event for event in rank.events if event.kind == "collective"]
-        assert [event.op for event in events] == words.split()
-        assert [event.number for event in events] == list(range(11))
-        assert [event.logical_bytes for event in events] == [32, *[16] * 8, 0, 32]
-        assert [event.numel for event in events] == [*[8] * 9, 0, 8]
-        waits = [event.parent for event in rank.events if event.kind == "wait"]
-        assert waits == [event.seq for event in events]
-
-
 def test_a_send_has_no_number_but_its_bytes_and_its_peer(cluster):
     def pass_on():
         tensor = torch.zeros(4)

@@ -1,4 +1,8 @@
-"""What torch.distributed was asked for, read off the `c10d` operation that it became."""
+"""What torch.distributed was asked for, read off the operation that it became.
+
+There are two families. `c10d` operations write into the caller's tensors and return a `Work` to wait for. Functional
+collectives (what DTensor sends by, and FSDP2's clipping) return new tensors, and `wait_tensor` waits for those.
+"""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +17,12 @@ _WORDS = {
     "_reduce": "reduce_scatter",
     "alltoall": "all_to_all",
     "monitored": "barrier",
+    "shard": "all_to_all",  # DTensor's `shard_dim_alltoall`
+    "isend": "send",
+    "irecv": "recv",
 }
+_LONG_WORDS = ("reduce_scatter", "all_reduce", "all_gather", "all_to_all")
+_FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 _GATHERS = ("all_gather", "gather")  # the input is one rank's share of the whole
 _SCATTERS = ("reduce_scatter", "scatter")  # the output is
 
@@ -29,10 +38,18 @@ class Request(NamedTuple):
     peer: int | None
 
 
+def communicates(func: Any) -> bool:
+    """Whether an operation sends, receives, or waits for either."""
+    namespace, name = func._schema.name.split("::")
+    takes_a_group = any(argument.name == "group_name" for argument in func._schema.arguments)
+    return namespace == "c10d" or (namespace in _FUNCTIONAL and (takes_a_group or name == "wait_tensor"))
+
+
 def operation(name: str) -> str:
     """The word for a c10d operation: `_allgather_base_` is an `all_gather`, and so is `allgather_coalesced_`."""
-    if name.startswith("reduce_scatter"):
-        return "reduce_scatter"
+    for word in _LONG_WORDS:
+        if name.startswith(word):
+            return word
     # The underscore in front stays: `_reduce_scatter_base_` begins as the plain `reduce_` would without it.
     head = "_" * name.startswith("_") + name.lstrip("_").split("_")[0]
     return _WORDS.get(head, head)
@@ -64,6 +81,34 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     nbytes = numel * counted[0].element_size() if counted else 0
     known_peer = name in ("send", "recv_") and 0 <= args[2] < len(ranks)
     return Request(op, counted or tensors_in(args[0]), numel, nbytes, ranks, ranks[args[2]] if known_peer else None)
+
+
+def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Request]:
+    """Reads a functional collective; several requests for a batch of sends and receives, which is one operation."""
+    values = (*args, *keywords.values())
+    given = {**dict(zip((argument.name for argument in func._schema.arguments), values, strict=False)), **keywords}
+    ranks = dist.get_process_group_ranks(_group(given["group_name"]))
+    if "op_list" in given:
+        messages = zip(given["op_list"], given["tensors"], given["peer_list"], strict=True)
+        return [_message(operation(op), tensor, ranks, peer) for op, tensor, peer in messages]
+    op, tensors = operation(func._schema.name.split("::")[1]), tensors_in(args[0])
+    if op in ("send", "recv"):
+        return [_message(op, tensors[0], ranks, args[1])]
+    # The input is the whole buffer, or this rank's share of it; what comes out has not been made yet.
+    numel = sum(tensor.numel() for tensor in tensors) * (len(ranks) if op == "all_gather" else 1)
+    return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None)]
+
+
+def _group(handle: Any) -> dist.ProcessGroup:
+    # A group's name, or since torch 2.13 perhaps the group itself.
+    if isinstance(handle, str):
+        name: Any = handle
+        return dist.distributed_c10d._resolve_process_group(name)
+    return dist.ProcessGroup.unbox(handle) if isinstance(handle, torch.ScriptObject) else handle
+
+
+def _message(op: str, tensor: torch.Tensor, ranks: list[int], peer: int) -> Request:
+    return Request(op, [tensor], tensor.numel(), tensor.numel() * tensor.element_size(), ranks, peer)
 
 
 def tensors_in(argument: Any) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerolab.recording.c10d import communicates
 from zerolab.recording.log import Log
 
 _graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
@@ -25,7 +26,7 @@ class Effect(Enum):
     NONE = "a view, or it writes into what is there"
     FRESH = "its outputs are new tensors"
     SHOWS = "it may give an existing tensor another size, or show one that was never seen"
-    COMMUNICATES = "c10d is asked for something"
+    COMMUNICATES = "torch.distributed is asked for something"
 
 
 _NONE, _FRESH, _SHOWS, _COMMUNICATES = Effect
@@ -41,11 +42,11 @@ class Kind(NamedTuple):
 
 
 class Watch(TorchDispatchMode):
-    """While active, tells the ledger about new storages and `on_c10d` about what c10d is asked for."""
+    """While active, tells the ledger about new storages, and hands over what communicates to `communicate`."""
 
-    def __init__(self, log: Log, on_c10d: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, log: Log, communicate: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
-        self._log, self._ledger, self._on_c10d = log, log.ledger, on_c10d
+        self._log, self._ledger, self._communicate = log, log.ledger, communicate
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
 
     @classmethod
@@ -66,7 +67,7 @@ class Watch(TorchDispatchMode):
         kind = self._kinds.get(id(func)) or self._learn(func)
         effect, second_is_tensor, execute, _ = kind
         if effect is _COMMUNICATES:
-            return self._on_c10d(func, args, kwargs or {})
+            return self._communicate(func, args, kwargs or {})
         result = execute(*args, **kwargs) if kwargs else execute(*args)
         if effect is not _NONE:
             ledger = self._ledger
@@ -93,7 +94,10 @@ class Watch(TorchDispatchMode):
                 self._ledger.see(tensor)
             elif isinstance(tensor, (tuple, list)):
                 self._see_all(tensor)
-            elif isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            # A tensor that wraps others has no memory of its own.
+            elif (
+                isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not _wraps_others(type(tensor))
+            ):
                 self._ledger.see(tensor)
 
 
@@ -101,9 +105,9 @@ def _kind_of(func: Any) -> Kind:
     schema, execute = getattr(func, "_schema", None), getattr(func, "_op", func)
     if schema is None:
         return Kind(Effect.FRESH, second_is_tensor=False, execute=func, func=func)
-    namespace, name = schema.name.split("::")
+    name = schema.name.split("::")[1]
     second = str(schema.arguments[1].type) if len(schema.arguments) > 1 else ""
-    if namespace == "c10d":
+    if communicates(func):
         effect = Effect.COMMUNICATES
     elif any(value.alias_info is None for value in schema.returns):
         effect = Effect.FRESH

@@ -1,8 +1,9 @@
 """What the ranks send each other: one event for each collective, and one for each time that somebody waits for it.
 
-Two layers are watched. Everything that torch.distributed does, whoever asks for it (the learner, C++ DDP, FSDP), passes
-through the dispatcher as a `c10d` operation. The engines' own collectives are made of sends and receives; those become
-children of one event, and carry no bytes of their own, so that nothing is counted twice.
+Two layers are watched. Everything that torch.distributed does, whoever asks for it (the learner, C++ DDP, FSDP, DTensor)
+passes through the dispatcher, as an operation of `c10d` or as a functional collective, whose own `c10d` operation is
+executed below the watch. The engines' own collectives are made of sends and receives; those become children of one
+event, and carry no bytes of their own, so that nothing is counted twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.recording import c10d
 from zerolab.recording.events import Phase, SourceLine
@@ -40,6 +42,7 @@ class Exchanges:
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
         self._works: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
+        self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
         self._newest: Any = None
         self._awaited: list[Draft] = []
@@ -59,6 +62,7 @@ class Exchanges:
         self._newest = None
         self._works.clear()
         self._exchanges.clear()
+        self._arriving.clear()
 
     # The engines' own collectives.
 
@@ -124,10 +128,12 @@ class Exchanges:
 
     # What passes through the dispatcher.
 
-    def on_c10d(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Logs and executes an operation of c10d."""
+    def communicate(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Logs and executes an operation that communicates."""
         if self._inside is not None and func in _MESSAGES:
             draft = self._log_message(_MESSAGES[func], *args)
+        elif func.namespace != "c10d":
+            return self._on_functional(func, args, keywords)
         else:
             request = c10d.read(func, args)
             if request is None:
@@ -145,6 +151,32 @@ class Exchanges:
             self._ownership.lend(args)
             self._log.end(draft)
         return result
+
+    def _on_functional(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if func._schema.name.endswith("::wait_tensor"):
+            return self._wait_tensor(func, *args)
+        drafts = [self._log_request(request) for request in c10d.read_functional(func, args, keywords)]
+        ledger = self._log.ledger
+        ledger.operation = func
+        result = func(*args, **keywords)
+        for position, tensor in enumerate(c10d.tensors_in(result)):
+            ledger.see(tensor)
+            # By storage, as torch itself finds what `wait_tensor` is to wait for: tensors change on their way.
+            self._arriving[tensor.untyped_storage()] = drafts[min(position, len(drafts) - 1)]
+        self._ownership.lend(args)
+        for draft in drafts:
+            self._log.end(draft)
+        return result
+
+    def _wait_tensor(self, func: Any, tensor: torch.Tensor) -> Any:
+        draft = self._arriving.pop(tensor.untyped_storage(), None)
+        if draft is None:  # waited for already
+            return func(tensor)
+        # What was started as one is waited for once, though it may have given several tensors.
+        for storage in [storage for storage, other in self._arriving.items() if other is draft]:
+            del self._arriving[storage]
+        with self._awaiting(self._log_wait(draft), draft):
+            return func(tensor)
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
         draft = self._works.pop(work, None)

@@ -43,7 +43,7 @@ class Ownership:
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that made the last update
         self.device = "cpu"
-        self.follows_others = False  # an engine gathers and reduces in code of another system
+        self.follows_others = False  # something gathers and reduces in code of another system
 
     def add_engine(self, engine: Any) -> None:
         """From now on `engine.holdings()` says what is held."""
@@ -61,6 +61,7 @@ class Ownership:
         """Notes a model that no engine trains; its units are those that an engine would make."""
         layouts = partition(module, 1)
         self._learn_units(layouts)
+        self.follows_others |= any(_is_of_another_system(part) for part in module.modules())
         self.device = next(module.parameters()).device.type
         places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
         known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
@@ -189,6 +190,13 @@ class Ownership:
                 parameters=tuple(slot.name for slot in layout.slots),
                 frozen=layout.frozen,
             )
+
+
+def _is_of_another_system(module: nn.Module) -> bool:
+    """Whether torch's DDP, FSDP1 or FSDP2 has taken a module, wrapped or in place."""
+    # By name: whoever has not imported them has no such module, and importing them takes a second.
+    names = {kind.__name__ for kind in type(module).__mro__}
+    return not names.isdisjoint(("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"))
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:

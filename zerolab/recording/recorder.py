@@ -88,7 +88,7 @@ class Recorder:
                     if hasattr(kind, name):
                         stack.enter_context(replace(kind, name, wrapper))
             # Last: whatever the others do to get in place is not of the run.
-            stack.enter_context(Watch(self._log, self._exchanges.on_c10d))
+            stack.enter_context(Watch(self._log, self._exchanges.communicate))
             self._stack = stack.pop_all()
         _recording.append(self)
         return self
