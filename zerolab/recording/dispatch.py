@@ -128,5 +128,10 @@ def _bytes_of_number(number: object, other: object) -> int:
     return _NUMBER_BYTES[kind] + (dtype.itemsize if dtype is not None and dtype != _NUMBER_DTYPES[kind] else 0)
 
 
+def _has_memory(value: object) -> bool:
+    """Whether it is a tensor with a storage; one that wraps others has none of its own."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not _wraps_others(type(value))
+
+
 def _wraps_others(kind: type) -> bool:
     return kind.__name__ in ("DTensor", "AsyncCollectiveTensor", "TwoTensor")

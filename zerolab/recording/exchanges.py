@@ -1,9 +1,9 @@
 """What the ranks send each other: one event for each collective, and one for each time that somebody waits for it.
 
-Two layers are watched. Everything that torch.distributed does, whoever asks for it (the learner, C++ DDP, FSDP, DTensor)
-passes through the dispatcher, as an operation of `c10d` or as a functional collective, whose own `c10d` operation is
-executed below the watch. The engines' own collectives are made of sends and receives; those become children of one
-event, and carry no bytes of their own, so that nothing is counted twice.
+Two layers are watched. Everything that torch.distributed does, whoever asks for it (the learner, C++ DDP, FSDP or
+DTensor), passes through the dispatcher, as an operation of `c10d` or as a functional collective, whose own `c10d`
+operation is executed below the watch. The engines' own collectives are made of sends and receives; those become
+children of one event, and carry no bytes of their own, so that nothing is counted twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
