@@ -6,6 +6,7 @@
     DDP Zero1 Zero2 Zero3    the engines: model, optimizer_cls, lr=...; then training_step(inputs, targets, loss_fn)
     TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
+    evaluation           marks what is no training in a loop of your own: a recording counts it into no step
     compare, simulate    stages side by side, measured on real ranks, or at any size on a fake one
     explore, what_fits   panels: the stages under sliders, and what fits on which GPUs
     check, hint, hole, solution, reveal, expect_error    what the lessons ask with
@@ -33,6 +34,7 @@ if _TYPE_CHECKING:
     from zerolab.panel import explore
     from zerolab.plan_panel import what_fits
     from zerolab.predictions import reveal
+    from zerolab.recording.recorder import evaluation
     from zerolab.recording.recording import Recording
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import CollectiveHang, RankError
@@ -58,6 +60,7 @@ _HOMES = {
     "Zero3": "engines",
     "check": "exercises",
     "compare": "lab",
+    "evaluation": "recording.recorder",
     "expect_error": "expecting",
     "explore": "panel",
     "hint": "exercises",
@@ -92,6 +95,7 @@ __all__ = [
     "check",
     "compare",
     "engines",
+    "evaluation",
     "expect_error",
     "explore",
     "figures",

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import zerolab
 from zerolab import models
 from zerolab.engines.collectives import all_gather  # bound before any recorder is on, as in a learner's cell
 
@@ -120,17 +121,69 @@ def test_a_forward_that_raises_leaves_the_next_one_in_order(record):
     assert recording.meta["state"] == {"parameters": 48, "gradients": 48, "optimizer_state": 0}
 
 
-def test_an_evaluation_is_no_step(record):
+def train_and_look(look, steps=3):
+    """Trains a layer, and after each step has a look at it; nobody tells what is a step."""
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch, other = torch.zeros(2, 3), torch.zeros(50, 3)
+    for _ in range(steps):
+        model.train()
+        model(batch).sum().backward()
+        optimizer.step()
+        look(model, other)
+
+
+def look_without_gradients(model, batch):
+    with torch.no_grad():
+        for _ in range(2):
+            model(batch).sum()
+
+
+def look_in_evaluation_mode(model, batch):
+    model.eval()
+    for _ in range(2):
+        model(batch).sum()
+
+
+def look_marked(model, batch):
+    with zerolab.evaluation():
+        for _ in range(2):
+            model(batch).sum()
+
+
+@pytest.mark.parametrize("look", [look_without_gradients, look_in_evaluation_mode, look_marked])
+def test_an_evaluation_is_no_step_and_counts_into_none(record, look):
+    trained, recording = record(train_and_look, lambda *_: None), record(train_and_look, look)
+    figures = ("steps", "operations", "peak", "state", "wire_bytes")
+    assert {key: recording.meta[key] for key in figures} == {key: trained.meta[key] for key in figures}
+    seen = [event for event in recording.events if (event.kind, event.op) == ("module", "forward")]
+    assert [event.step for event in seen] == [1, 0, 0, 2, 0, 0, 3, 0, 0]
+
+
+def test_what_is_sent_in_an_evaluation_is_of_no_step(cluster):
     def train():
-        model = torch.nn.Linear(3, 3)
+        def look(model, batch):
+            with torch.no_grad():
+                dist.all_reduce(model(batch).sum())
+
+        train_and_look(look)
+
+    for rank in cluster.record(train).ranks:
+        assert rank.meta["logical_bytes"] == [0, 0, 0]
+        assert [event.step for event in rank.events if event.kind == "collective"] == [0, 0, 0]
+
+
+def test_a_model_in_evaluation_mode_that_is_trained_makes_steps(record):
+    def train():
+        model = torch.nn.Linear(3, 3).eval()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
-            model(torch.zeros(2, 3)).sum().backward()
+            (model(torch.zeros(2, 3)) - model(torch.ones(2, 3))).sum().backward()
             optimizer.step()
-            with torch.no_grad():
-                model(torch.zeros(2, 3))
 
-    assert record(train).meta["steps"] == 2
+    recording = record(train)
+    assert recording.meta["steps"] == 2
+    assert [e.step for e in recording.events if (e.kind, e.op) == ("module", "forward")] == [1, 1, 2, 2]
 
 
 def test_a_loop_over_fully_sharded_modules_holds_shards(cluster):

@@ -26,6 +26,7 @@ class StepFigures:
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
+    doubtful: bool = False  # begun by a model in evaluation mode: without a backward it was none
 
 
 class Log:
@@ -100,6 +101,16 @@ class Log:
         self.ledger.start_peak()
         self._peak_told = self.ledger.peak
 
+    def forget_doubtful(self) -> None:
+        """What seemed to be a step has had no backward, and there will be none: its events belong to no step."""
+        if self.current is not None and self.current.doubtful:
+            for draft in reversed(self.drafts):
+                # Checks within it are of no step anyway; where another step stands it has not begun yet.
+                if draft["step"] not in (0, self.current.number):
+                    break
+                draft["step"] = 0
+            self.current = None
+
     def end_step(self) -> None:
         """The step's communication is over. Without an update so far it goes on: gradients are being accumulated."""
         current = self.current
@@ -134,6 +145,8 @@ class Log:
         # Autograd does not say when it begins: the first operation or hook within it does, and the rest ask in vain.
         if not self.in_backward:
             self.in_backward = True
+            if self.current is not None:
+                self.current.doubtful = False
             self.compute("backward")
 
     def events(self, rank: int, under_way: Iterable[Draft] = ()) -> list[Event]:

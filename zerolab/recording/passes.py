@@ -29,6 +29,7 @@ class Passes:
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and above it the unit's whose turn it is
         self._updating: list[tuple[Any, Draft]] = []
+        self._evaluations = 0  # marked ones that are under way, within one another
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are seen
 
@@ -94,7 +95,7 @@ class Passes:
         if self._running and self._running[0][0] is module:
             self._running.clear()  # the last forward has raised
         if not self._running:
-            self._begin()
+            self._begin(training=module.training)
         self._running.append((module, self._log.add("module", "forward", unit=name)))
 
     def _learn(self, module: nn.Module) -> None:
@@ -102,19 +103,37 @@ class Passes:
             self._ownership.add_model(module)
         self.know(module, find_units(module))
 
-    def begin_step(self) -> None:
-        """A training step begins, unless one is under way that has made no update yet."""
-        if self._log.current is None or self._log.current.state is not None:
+    def begin_step(self) -> bool:
+        """A training step begins, unless one is under way that has made no update yet; whether it did."""
+        begins = self._log.current is None or self._log.current.state is not None
+        if begins:
             self._log.begin_step()
             self._log.enter("forward")
+        return begins
 
-    def _begin(self) -> None:
+    def begin_evaluation(self) -> None:
+        """What follows is no training: a step that has made its update is over."""
+        self._evaluations += 1
+        self._log.forget_doubtful()
+        self._log.end_step()
+
+    def end_evaluation(self) -> None:
+        """Training goes on with the next forward."""
+        self._evaluations -= 1
+        self._log.rest()
+
+    def _begin(self, *, training: bool) -> None:
         log = self._log
         log.in_backward = False
         self._backward.clear()
         self._updating.clear()
-        if torch.is_grad_enabled():
-            self.begin_step()
+        if self._evaluations or not torch.is_grad_enabled():
+            log.end_step()
+        else:
+            if training:
+                log.forget_doubtful()
+            if self.begin_step() and log.current is not None:
+                log.current.doubtful = not training
         self._ownership.sync()
         log.compute("forward")
 

@@ -4,7 +4,8 @@ Off means nothing is patched, hooked or watched; everything is put in place on e
 """
 
 import gc
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,25 @@ def announce_step() -> None:
         recorder.begin_step()
 
 
+@contextmanager
+def evaluation() -> Iterator[None]:
+    """Marks an evaluation in a training loop of one's own: a recording counts nothing within it into a step.
+
+    Not needed where gradients are off, and for a forward of a model in evaluation mode (`model.eval()`) that no
+    backward follows: those are known. Mark what else is no training, such as a forward in training mode whose loss is
+    only looked at. Call it between an update and the next forward: a step that has made no update yet goes on in it.
+    Does nothing where nothing is recorded.
+    """
+    recorders = _recording.copy()  # the same ones at both ends
+    for recorder in recorders:
+        recorder.begin_evaluation()
+    try:
+        yield
+    finally:
+        for recorder in recorders:
+            recorder.end_evaluation()
+
+
 class Recorder:
     """Records everything that happens within `with Recorder() as recorder:`; `finish()` gives it as plain data.
 
@@ -67,6 +87,14 @@ class Recorder:
     def begin_step(self) -> None:
         """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
         self._passes.begin_step()
+
+    def begin_evaluation(self) -> None:
+        """What follows counts into no step."""
+        self._passes.begin_evaluation()
+
+    def end_evaluation(self) -> None:
+        """What follows counts again."""
+        self._passes.end_evaluation()
 
     def __enter__(self) -> Self:
         if self._started:
@@ -99,6 +127,7 @@ class Recorder:
         self._stack.close()
         _recording.remove(self)
         self._complete = kind is None
+        self._log.forget_doubtful()
         self._log.end_step()
         self._place = _place()
         self._meta = self._describe(self._place[1])
