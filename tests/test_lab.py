@@ -1,6 +1,7 @@
 """Stages side by side: the same losses, and bytes that are the formula plus its named terms, on every rank."""
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from zerolab import theory
 from zerolab.lab import Comparison, compare, record
+from zerolab.tables import show_bytes
 
 BATCHES = [(torch.randn(6, 4, generator=torch.Generator().manual_seed(step)), torch.arange(6) % 3) for step in range(3)]
 
@@ -100,6 +102,24 @@ def test_a_table_shows_nothing_unexplained_and_no_seconds(comparison: Comparison
     assert all(row["step_seconds"] > 0 for row in comparison.rows)
 
 
+def test_bytes_have_units_and_are_there_exactly_too(comparison: Comparison) -> None:
+    row = comparison.rows[0]
+    state = total(row["state"])
+    assert f" {show_bytes(state)} " in str(comparison.table())
+    assert f" {state:,} " in str(comparison.table(exact=True))
+    assert comparison.table()[0]["state"] == state
+    assert max(map(len, str(comparison.table()).splitlines())) <= 130
+
+
+def test_seconds_come_with_their_range_and_say_what_they_are(comparison: Comparison) -> None:
+    for row, shown in zip(comparison.rows, comparison.table(), strict=True):
+        seconds = comparison.seconds[row["stage"]]
+        assert len(seconds) == 2, "of three steps the first makes Adam's state"
+        assert row["step_seconds"] == median(seconds)
+        assert (shown["fastest_seconds"], shown["slowest_seconds"]) == (min(seconds), max(seconds))
+    assert "the median of 2 steps; stages whose ranges overlap may be alike" in str(comparison.table(times=True))
+
+
 def test_recordings_come_by_stage(comparison: Comparison) -> None:
     assert list(comparison.recordings) == list(theory.STAGES)
     assert comparison.recordings["zero3"].world_size == comparison.rows[0]["world_size"]
@@ -136,6 +156,34 @@ def test_units_and_groups_of_ones_own_change_the_padding_and_leave_nothing_unexp
     assert [row["unexplained"] for row in compared.table()] == [0] * len(theory.STAGES)
 
 
+class TwoInputs(nn.Module):
+    """A model of one's own: named inputs, and an output that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        for block in self.blocks:
+            x = block(x).tanh()
+        return {"answer": x * weight}
+
+
+def test_a_model_of_ones_own_is_compared_with_its_own_loss_and_batches() -> None:
+    def loss_fn(outputs: dict[str, torch.Tensor], targets: torch.Tensor) -> torch.Tensor:
+        return (outputs["answer"] - targets).abs().mean()
+
+    batches = [({"x": inputs, "weight": torch.full((6, 1), 2.0)}, inputs.cos()) for inputs, _ in BATCHES]
+    compared = compare("ddp,zero3,fsdp2", 2, TwoInputs, batches, 3, device="cpu", loss_fn=loss_fn)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        first = loss_fn(TwoInputs()(**batches[0][0]), batches[0][1]).item()
+    for row in compared.rows:
+        assert row["losses"][0] == pytest.approx(first, abs=1e-6)
+        assert row["losses"] == pytest.approx(compared.rows[0]["losses"], abs=1e-5)
+    assert [row["unexplained"] for row in compared.table()] == [0, 0, 0]
+
+
 def test_record_is_the_same_training_alone() -> None:
     recording = record("zero2", world_size=2, model="mlp-odd", steps=2, device="cpu")
     assert recording.meta["stage"] == "zero2"
@@ -158,6 +206,7 @@ def test_record_is_the_same_training_alone() -> None:
         ({"model": half_frozen, "batches": BATCHES, "steps": 3}, "batch 0 has 6 rows for 4 ranks"),
         ({"model": half_frozen, "batches": [torch.ones(6, 4)] * 5}, "batch 0 is a Tensor: pass pairs"),
         ({"model": half_frozen, "batches": [({"input": 1}, 2)] * 5}, "the inputs of batch 0 are a dict"),
+        ({"model": "mlp-odd", "loss_fn": "mse"}, "loss_fn is 'mse': pass a function"),
         ({"stages": None}, "stages is None: pass names"),
         ({"steps": 1}, "steps is 1: take at least 2"),
         ({"precision": "fp8"}, "unknown precision 'fp8': choose one of fp32, bf16"),

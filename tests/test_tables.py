@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from zerolab.tables import SHOWN_ROWS, Table, Value, show
+from zerolab.tables import SHOWN_ROWS, Table, Value, show, show_bytes
 
 ROWS: list[dict[str, Value]] = [
     {"stage": "ddp", "bytes": 1234567, "loss": 2.5, "step_seconds": 0.123},
@@ -27,6 +27,42 @@ def test_times_are_shown_only_when_asked_for() -> None:
     assert "step_seconds" not in Table(ROWS)._repr_html_()
     assert "0.456" in str(Table(ROWS, times=True))
     assert Table(ROWS).rows[0]["step_seconds"] == 0.123
+
+
+def test_columns_of_bytes_have_units_and_rows_stay_exact() -> None:
+    table = Table(ROWS, "State", sizes={"bytes"})
+    assert str(table[:2]).splitlines()[1:] == [
+        "stage    bytes  loss",
+        "-----  -------  ----",
+        "ddp    1.23 MB   2.5",
+        "zero1     12 B     -",
+    ]
+    assert '<td style="text-align: right">1.23 MB</td>' in table._repr_html_()
+    assert table[0]["bytes"] == table.to_pandas()["bytes"][0] == 1234567
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (-560, "-560 B"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (12_345_678, "12.3 MB"),
+        (10**9, "1.00 GB"),
+    ],
+)
+def test_bytes_have_three_digits(count: int, text: str) -> None:
+    assert show_bytes(count) == text
+
+
+def test_a_wide_table_has_its_headings_on_two_lines() -> None:
+    words = ["sent", "received", "gathered", "reduced", "updated", "kept", "freed", "exchanged"]
+    lines = str(Table([dict.fromkeys(["unit", *(f"{word}_a_step" for word in words)], 1)], "Bytes")).splitlines()
+    assert lines[1].split() == words
+    assert lines[2].split("  ")[:2] == ["unit", "a step"]
+    assert max(map(len, lines)) < 100
+    assert str(Table([{"word" * 40: 1}])).splitlines()[0] == "word" * 40
 
 
 def test_html_is_stable_and_escaped() -> None:

@@ -6,7 +6,7 @@ measured, so `state - formula - terms` is a real check, and it must be zero on e
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median
 from time import perf_counter
@@ -15,9 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from zerolab import foreign, models, theory
 from zerolab.engines import ENGINES
+from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch
 from zerolab.recording.recording import Recording
@@ -38,17 +40,35 @@ class Comparison:
     Keys of a row: stage, world_size, num_params, precision, losses (means over ranks), state, peak and formula (bytes
     by category), terms (bytes by name), traffic (logical_bytes, formula_bytes and wire_bytes a step), step_seconds,
     and ranks, each with its own rank, state, peak and terms. Bytes at the top are rank 0's.
+
+    `step_seconds` is the median of the slowest rank's steps but the first, of a training that was not recorded;
+    `seconds` has those steps one by one, by stage. Two stages whose seconds overlap were not shown to differ: on a box
+    that does something else besides, or with few steps, a median may lie anywhere among them.
     """
 
     rows: list[dict[str, Any]]
     recordings: dict[str, Recording]
+    seconds: dict[str, list[float]] = field(default_factory=dict, kw_only=True)
 
-    def table(self, *, times: bool = False) -> Table:
-        """Bytes a rank at the optimizer's update, measured and by formula; `unexplained` must be 0."""
+    def table(self, *, times: bool = False, exact: bool = False) -> Table:
+        """Bytes a rank at the optimizer's update, measured and by formula; `unexplained` must be 0.
+
+        Args:
+            times: show the seconds of a step, too, with the fastest and the slowest.
+            exact: show bytes to the last one, and not in MB.
+        """
         row = self.rows[0]
-        ranks = f"{row['world_size']} rank{'s' * (row['world_size'] > 1)}"
-        title = f"{row['num_params']:,} parameters on {ranks}, {row['precision']}: bytes a rank"
-        return Table([_summary(row) for row in self.rows], title, times=times)
+        title = (
+            f"{row['num_params']:,} parameters on {_count(row['world_size'], 'rank')}, {row['precision']}: bytes a rank"
+        )
+        if times and self.seconds:
+            steps = len(next(iter(self.seconds.values())))
+            title += (
+                f"\nseconds: the median of {steps} step{'s' * (steps > 1)}; stages whose ranges overlap may be alike"
+            )
+        rows = [_summary(row) | _range(self.seconds.get(row["stage"])) for row in self.rows]
+        sizes = {name for row in rows for name, value in row.items() if isinstance(value, int)}
+        return Table(rows, title, times=times, sizes=() if exact else sizes)
 
     def __repr__(self) -> str:
         return str(self.table())
@@ -67,6 +87,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
     device: str = "auto",
     progress: Callable[[str], None] | None = None,
     options: Mapping[str, Any] | None = None,
+    loss_fn: LossFunction = models.loss,
 ) -> Comparison:
     """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
 
@@ -76,26 +97,30 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         world_size: number of ranks N, at least 1.
         model: a name of `models.RECIPES`, or a function without arguments that returns a module.
         batches: None for the named model's own; or a list of (inputs, targets), one a step, whose rows are divided
-            among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Targets of
-            whole numbers are classes, others are approached in squared error (`models.loss`).
+            among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Either may hold
+            several tensors, in a tuple or a mapping; inputs in a mapping become the model's keywords.
         steps: training steps, at least 2: Adam makes its state in the first, so it is measured from the second on.
         precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
         progress: called with a sentence as each stage begins.
         options: more keywords for every stage's engine, such as {"overlap": False}; zero3 also takes prefetch and
             release_after_forward.
+        loss_fn: what is trained for, as `training_step` takes it: of what the model returns and the targets, a scalar.
+            By default targets of whole numbers are classes, others are approached in squared error (`models.loss`).
 
     Raises:
         ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
-        TypeError: `model` is neither a name nor a function that returns a module.
+        TypeError: `model` is neither a name nor a function that returns a module, or `loss_fn` is no function.
         ImportError: DeepSpeed is not installed.
         RankError: a rank failed; the message has its traceback.
     """
     chosen = _checked_stages(stages, world_size, precision)
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
     cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
     layouts = partition(_build(model), world_size, **cut)  # the engines' own flats, or the terms would be of others
     feed = _feed(model, batches, world_size, steps)
-    recordings, rows = {}, []
+    recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
         told = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
         if progress is not None:
@@ -103,14 +128,18 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
         with waiting(told), Cluster(world_size=world_size, device=device) as cluster:
             # The cluster's, not the caller's: "auto" has been decided by now, once for all ranks.
-            choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
+            choice: dict[str, Any] = {
+                "device": cluster.device,
+                "precision": precision,
+                "options": options,
+                "loss_fn": loss_fn,
+            }
             training = partial(train, stage, model, feed, steps, **choice)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in foreign.FORMS))
-            # Without the first step, which makes Adam's state and warms caches.
-            seconds = [median(run.seconds[1:]) for run in cluster.run(training)]
-            # The slowest rank's: the others wait for it.
-            rows.append(_row(recordings[stage], layouts, precision, max(seconds)))
-    return Comparison(rows, recordings)
+            # Without the first step, which makes Adam's state and warms caches; the slowest rank's, for which all wait.
+            seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
+            rows.append(_row(recordings[stage], layouts, precision, median(seconds[stage])))
+    return Comparison(rows, recordings, seconds=seconds)
 
 
 def record(
@@ -144,6 +173,7 @@ def train(
     precision: str = "fp32",
     looked_into: bool = False,
     options: Mapping[str, Any] | None = None,
+    loss_fn: LossFunction = models.loss,
 ) -> Training:
     """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's.
 
@@ -157,7 +187,7 @@ def train(
     with foreign.shown_at_updates(engine if looked_into else None) as shown:
         for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
             start = perf_counter()
-            loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
+            loss = engine.training_step(*_moved((inputs, targets), device), loss_fn)
             losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
             seconds.append(perf_counter() - start)
     return Training(losses, seconds, shown)
@@ -208,23 +238,30 @@ def _feed(
     if len(batches) < steps:
         raise ValueError(f"there are {len(batches)} batches for {steps} steps: pass one a step")
     models.check_pairs(batches)
-    for index, (inputs, _) in enumerate(batches):
-        if not isinstance(inputs, torch.Tensor):
-            raise TypeError(
-                f"the inputs of batch {index} are a {type(inputs).__name__}, whose rows cannot be shared out: "
-                "pass a tensor, or a function of (world_size, rank, steps) that returns a rank's batches"
-            )
-        if len(inputs) % world_size:
-            raise ValueError(
-                f"batch {index} has {len(inputs)} rows for {world_size} ranks: give every rank the same number"
-            )
+    for index, (inputs, targets) in enumerate(batches):
+        for what, part in (("inputs", inputs), ("targets", targets)):
+            leaves = tree_leaves(part)
+            if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
+                raise TypeError(
+                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be shared out: "
+                    "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
+                )
+            if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:
+                raise ValueError(
+                    f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
+                )
     # It travels to the ranks, where a generator could be read only once.
     return partial(_share, list(batches))
 
 
 def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list[Batch]:
     """This rank's rows of each of the first `steps` batches."""
-    return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in batches[:steps]]
+    return [tree_map(lambda tensor: tensor.chunk(world_size)[rank], batch) for batch in batches[:steps]]
+
+
+def _moved(batch: Any, device: str) -> Any:
+    """The same batch with its tensors on `device`."""
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
 
 def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
@@ -262,6 +299,15 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
             for rank, meta, its in zip(ranks, metas, terms, strict=True)
         ],
     }
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def _range(seconds: list[float] | None) -> dict[str, float]:
+    """The ends of what was measured; nothing where nothing was, as in a simulation."""
+    return {"fastest_seconds": min(seconds), "slowest_seconds": max(seconds)} if seconds else {}
 
 
 def _summary(row: dict[str, Any]) -> dict[str, Any]:

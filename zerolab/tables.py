@@ -6,7 +6,7 @@ from it. Seconds differ from run to run, therefore columns of time are shown onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, overload
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Value = str | int | float | bool | None
 
 TIME_SUFFIXES = ("seconds", "_ms", "_us", "_ns")
+BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+WIDEST = 120  # columns of text; a wider table has its headings on two lines
 SHOWN_ROWS = 60  # more than this and the middle is left out of the text and of the HTML, never of `rows`
 
 
@@ -24,16 +26,25 @@ class Table:
 
     Whole numbers are shown with thousands separated, floats with as many decimals as their column needs, one to three,
     None as "-". A row may lack a column.
-    `title` stands above the table. Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with
-    `times=True`; `rows` and `to_pandas` always have them. A slice of a table is a table.
+    `title` stands above the table. The columns in `sizes` are bytes and shown with their unit, in three digits (MB is
+    1e6 bytes). Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with `times=True`. `rows` and
+    `to_pandas` always have every column, exactly. A slice of a table is a table.
 
     Raises TypeError for a value that is not a str, int, float, bool or None.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Value]], title: str | None = None, *, times: bool = False) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Value]],
+        title: str | None = None,
+        *,
+        times: bool = False,
+        sizes: Collection[str] = (),
+    ) -> None:
         self.rows: list[dict[str, Value]] = [dict(row) for row in rows]
         self.title = title
         self.times = times
+        self.sizes = frozenset(sizes)
         for row in self.rows:
             _refuse_nested(row)
 
@@ -56,7 +67,7 @@ class Table:
     def __getitem__(self, index: slice) -> Table: ...
     def __getitem__(self, index: int | slice) -> dict[str, Value] | Table:
         if isinstance(index, slice):
-            return Table(self.rows[index], self.title, times=self.times)
+            return Table(self.rows[index], self.title, times=self.times, sizes=self.sizes)
         return self.rows[index]
 
     def __eq__(self, other: object) -> bool:
@@ -66,11 +77,13 @@ class Table:
 
     def __str__(self) -> str:
         columns = self.columns
-        cells = [columns, *self._shown_cells(columns)]
-        widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+        shown, head = self._shown_cells(columns), [columns]
+        if _text_width([*head, *shown]) > WIDEST:
+            head = [list(line) for line in zip(*map(_two_lines, columns), strict=True) if any(line)]
+        widths = _widths([*head, *shown])
         numeric = [_is_numeric(self.rows, name) for name in columns]
-        lines = [_text_line(row, widths, numeric) for row in cells]
-        lines.insert(1, "  ".join("-" * width for width in widths))
+        lines = [_text_line(row, widths, numeric) for row in [*head, *shown]]
+        lines.insert(len(head), "  ".join("-" * width for width in widths))
         return "\n".join([self.title, *lines] if self.title else lines)
 
     __repr__ = __str__
@@ -85,13 +98,16 @@ class Table:
 
     def _shown_cells(self, columns: list[str]) -> list[list[str]]:
         decimals = {name: _decimals([row.get(name) for row in self.rows]) for name in columns}
-        cells = [[show(row.get(name), decimals[name]) for name in columns] for row in self.rows]
+        cells = [[self._shown(row.get(name), name, decimals[name]) for name in columns] for row in self.rows]
         if len(cells) <= SHOWN_ROWS:
             return cells
         # The ends are what one compares; the middle of a long table repeats.
         half = SHOWN_ROWS // 2
         hidden = [f"... {len(cells) - 2 * half} rows", *["..."] * (len(columns) - 1)]
         return [*cells[:half], hidden[: len(columns)], *cells[-half:]]
+
+    def _shown(self, value: Value, name: str, decimals: int) -> str:
+        return show_bytes(value) if name in self.sizes and isinstance(value, int) else show(value, decimals)
 
     def to_pandas(self) -> pd.DataFrame:
         """The same rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""
@@ -111,6 +127,32 @@ def show(value: Value, decimals: int = 3) -> str:
     if isinstance(value, float):
         return f"{value:,.{decimals}f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"
     return value
+
+
+def show_bytes(count: int) -> str:
+    """Bytes with their unit, in three digits: `1.23 MB` (MB is 1e6 bytes); below 1,000 the exact number, `20 B`."""
+    for name, size in BYTE_UNITS:
+        value = count / size
+        if abs(value) >= 0.9995:  # or it would be rounded to 1,000 of the next smaller unit
+            decimals = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+            return f"{value:,.{decimals}f} {name}"
+    return f"{count} B"
+
+
+def _widths(cells: list[list[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def _text_width(cells: list[list[str]]) -> int:
+    return sum(width + 2 for width in _widths(cells)) - 2
+
+
+def _two_lines(heading: str) -> tuple[str, str]:
+    """A heading broken where its words meet, if it has several; what stands above may be empty."""
+    words = heading.replace("_", " ").split(" ")
+    # The longer half below, next to the numbers.
+    half = len(words) // 2
+    return " ".join(words[:half]), " ".join(words[half:])
 
 
 def _decimals(column: Sequence[Value]) -> int:
