@@ -57,6 +57,14 @@ def state_bytes(stage: str, num_params: int, world_size: int, precision: str) ->
     return theory.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
 
 
+def needed_bytes(stage: str, num_params: int, trained: int, world_size: int, precision: str) -> dict[str, int]:
+    """`state_bytes` where only `trained` of the parameters are trained: the others need their own memory alone."""
+    whole = state_bytes(stage, num_params, world_size, precision)
+    if not trained:  # legal for our engines: the model holds its parameters and nothing else
+        return dict.fromkeys(whole, 0) | {"parameters": whole["parameters"]}
+    return state_bytes(stage, trained, world_size, precision) | {"parameters": whole["parameters"]}
+
+
 def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
     """`theory.traffic_bytes`, for other systems too; hsdp's halves also add up their shards of the gradients.
 
@@ -146,7 +154,7 @@ def terms(
     num_params, world_size = sum(layout.numel for layout in layouts), layouts[0].world_size
     trained = sum(layout.numel for layout in layouts if not layout.frozen)
     formula = state_bytes(stage, num_params, world_size, precision)
-    needed = state_bytes(stage, trained, world_size, precision) | {"parameters": formula["parameters"]}
+    needed = needed_bytes(stage, num_params, trained, world_size, precision)
     # A Counter, because a system that has none of something says nothing of it.
     seen = Counter(showed)
     padding = {category: seen[f"padding of {category}"] for category in theory.STATE_CATEGORIES}

@@ -77,7 +77,8 @@ def test_owners_are_read_off_the_recording(recordings):
 
 
 def test_the_description_names_stage_ranks_and_steps_and_nothing_of_the_machine(recording):
-    counted = f"{sum(c.step > 0 for c in recording.collectives)} collectives, 5 units"
+    every = recording.collectives
+    counted = f"{len(every)} collectives ({sum(c.step > 0 for c in every)} in steps), 5 units"
     assert describe(recording) == f"zero3 on 4 ranks, recorded: 2 training steps, {counted}"
     simulated = changed(recording, meta={"simulated": True, "stage": None})
     assert describe(simulated).startswith("a loop of your own on 4 ranks, simulated: ")

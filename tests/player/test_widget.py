@@ -12,7 +12,8 @@ from zerolab.player.widget import WIDGET_VIEW
 
 def test_the_text_is_the_same_every_time(recording):
     first, second = repr(Player(recording)), repr(recording.play())
-    counted = f"{sum(c.step > 0 for c in recording.collectives)} collectives, 5 units"
+    every = recording.collectives
+    counted = f"{len(every)} collectives ({sum(c.step > 0 for c in every)} in steps), 5 units"
     assert first == second == f"player: zero3 on 4 ranks, recorded: 2 training steps, {counted}"
 
 

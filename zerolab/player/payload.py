@@ -228,13 +228,9 @@ def describe(recording: "Recording") -> str:
     steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
     stage = str(meta.get("stage") or "a loop of your own")
     ranks = "1 rank" if recording.world_size == 1 else f"{recording.world_size} ranks"
-    events = (e for rank in recording.ranks for e in rank.events if e.step or not steps)
-    collectives = {e.number for e in events if e.kind == "collective"} - {
-        None
-    }  # the checks before the first step are none of the training
     text = f"{stage} on {ranks}, {'simulated' if meta.get('simulated') else 'recorded'}: "
     text += f"{steps} training step{'' if steps == 1 else 's'}, "
-    return text + f"{len(collectives)} collectives, {len(recording.units)} units"
+    return text + f"{recording.counted}, {len(recording.units)} units"
 
 
 def payload(recording: "Recording") -> dict[str, object]:

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from zerolab.recording.events import CATEGORIES, RankRecording
+from zerolab.recording.nearest import beside_nearest, dtype
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -38,22 +37,43 @@ PEAK_TERMS = {  # term of the peak -> the ledger's category, and in words
 }
 
 
+def why_empty(recording: "Recording", chosen: RankRecording) -> str:
+    """The reason, on a line of its own, for columns without a number; nothing where there is none."""
+    if not isinstance(chosen.meta.get("state"), dict):
+        return f"\n{_no_state(chosen)}"
+    if recording.meta.get("formula") is None and recording.meta.get("stage") is None:
+        return "\nno formula: nothing says which stage this loop is; explain() sets it beside the nearest one"
+    return ""
+
+
+def _no_state(chosen: RankRecording) -> str:
+    steps = chosen.meta.get("steps") or 0
+    return (
+        f"no state after {steps} step{'s' * (steps != 1)}: Adam makes its moments in the first, so record two or more"
+    )
+
+
 def explain(
-    recording: "Recording", rank: int | None = None, peak: Mapping[str, int] | None = None, phase: str | None = None
+    recording: "Recording",
+    rank: int | None = None,
+    peak: Mapping[str, int] | None = None,
+    phase: str | None = None,
+    beside: str | None = None,
 ) -> Table:
     """One row a term: its formula, its bytes, what was measured, and the difference, which is to be 0.
 
     Terms of the peak add up to a category of the ledger; what was measured of it stands with the last of them.
 
     Args:
-        recording: of one of the four stages, with two steps of Adam or more.
+        recording: of one of the four stages or a loop of one's own, with two steps of Adam or more.
         rank: whose bytes; None takes the first.
         peak: what `theory.peak` predicts for the run; with it the peak is explained too.
         phase: the phase of the step for which it was predicted; None for the whole step.
+        beside: the stage that a loop of one's own is meant to be; None takes the one that it comes nearest to.
 
     Raises:
         ValueError: the recording has no such rank, no state that a closed form speaks of, or a peak that `theory.peak`
-            does not predict (another optimizer, a GPU, NCCL, a phase that the run did not have).
+            does not predict (a loop of one's own, another optimizer, a GPU, NCCL, a phase that the run did not have).
     """
     from zerolab import theory
 
@@ -63,11 +83,20 @@ def explain(
         str(recording.meta.get("precision")),
         chosen.meta.get("state"),
     )
+    if not isinstance(state, dict):
+        raise ValueError(_no_state(chosen))  # noqa: TRY004  (the recording is of the right type, and too short)
+    if stage is None:
+        if peak is not None:
+            stages = ", ".join(theory.STAGES)
+            raise ValueError(f"nothing predicts the peak of a loop of your own: leave out peak=, or record {stages}")
+        return beside_nearest(recording, chosen, beside)
+    if beside not in (None, stage):
+        raise ValueError(f"this run is {stage}, not {beside!r}: leave out stage=, which is for a loop of your own")
     # A wrong row is worse than none: other systems shard as they like, and have no closed form here.
-    if stage not in theory.STAGES or not isinstance(state, dict) or precision not in theory.BYTES_PER_PARAMETER:
+    if stage not in theory.STAGES or precision not in theory.BYTES_PER_PARAMETER:
         raise ValueError(
-            f"no closed form for stage {stage!r} in {precision}, or fewer than two steps: record two under one of "
-            f"{', '.join(theory.STAGES)}"
+            f"no closed form for stage {stage!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
+            "zerolab.compare name what the system holds beyond its form"
         )
     rows = _state_rows(recording, str(stage), precision, state)
     if peak is not None:
@@ -86,7 +115,7 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
             padded=u.padded,
             shard_numel=u.padded // world_size,
             frozen=u.frozen,
-            dtype=_dtype(u.dtype),
+            dtype=dtype(u.dtype),
         )
         for u in recording.units
     ]
@@ -100,12 +129,6 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
         rows.append({"term": category, "formula": share, "bytes": nbytes, "measured": state[category]})
     rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
     return [*rows, _total("state", sum(formula.values()) + sum(terms.values()), sum(state.values()))]
-
-
-def _dtype(name: str) -> torch.dtype:
-    # From a file anything may come: a name that torch lacks counts as fp32, as the formula does.
-    found = getattr(torch, name, None)
-    return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def _measured_peak(recording: "Recording", chosen: RankRecording, phase: str | None) -> Mapping[str, int]:

@@ -21,6 +21,7 @@ class StepFigures:
 
     number: int
     state: list[int] | None = None  # at the optimizer's update
+    step_counters: int = 0  # of that, what the optimizers of a loop of one's own count their updates in
     peak: list[int] = field(default_factory=list)
     peaks: dict[str, list[int]] = field(default_factory=dict)  # of each phase
     wire_at_start: int | None = None

@@ -13,7 +13,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 
 def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, object]:
     """All of it, as plain values; `state`, `peak`, `peak_total` and `peaks` (by phase) are those of the last step."""
-    units = ownership.units.copy().values()  # a copy: another thread may ask while an engine is being made
+    units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
     # Two words where a model mixes them: no closed form speaks of that, and `_formula` sees that it is none.
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
@@ -31,7 +31,8 @@ def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, objec
         "logical_bytes": [_logical_bytes(log, step.number) for step in log.steps],
         "losses": log.losses,
     }
-    return meta | {"formula": _formula(meta, world_size)}
+    trained = sum(unit.numel for unit in units if not unit.frozen)
+    return meta | {"formula": _formula(meta, trained, world_size)}
 
 
 def _figures(steps: list[StepFigures]) -> dict[str, object]:
@@ -41,6 +42,7 @@ def _figures(steps: list[StepFigures]) -> dict[str, object]:
     return {
         "steps": len(steps),
         "state": {category: state[category] for category in STATE} if state else None,
+        "step_counters": last.step_counters if state and last else None,
         "peak": _by_category(last.peak) if last else None,
         "peak_total": sum(last.peak) if last else None,
         "peaks": {phase: dict(zip(CATEGORIES, live, strict=True)) for phase, live in last.peaks.items()}
@@ -59,8 +61,11 @@ def _logical_bytes(log: Log, step: int) -> int:
     return sum(draft.get("logical_bytes", 0) for draft in log.drafts if draft["step"] == step)
 
 
-def _formula(meta: dict[str, object], world_size: int) -> dict[str, int] | None:
-    """The closed form for this run, if it is one of the stages and precisions that have one."""
+def _formula(meta: dict[str, object], trained: int, world_size: int) -> dict[str, int] | None:
+    """The closed form for this run, if it is one of the stages and precisions that have one.
+
+    What is frozen has neither gradient nor optimizer state; `explain` has that as a term, because Ψ counts it.
+    """
     from zerolab import foreign, theory
 
     stage, num_params, precision = meta["stage"], meta["num_params"], meta["precision"]
@@ -68,4 +73,4 @@ def _formula(meta: dict[str, object], world_size: int) -> dict[str, int] | None:
     known = stage in theory.STAGES or stage in foreign.FORMS
     if not known or precision not in theory.BYTES_PER_PARAMETER or not isinstance(num_params, int):
         return None
-    return foreign.state_bytes(str(stage), num_params, world_size, str(precision))
+    return foreign.needed_bytes(str(stage), num_params, trained, world_size, str(precision))

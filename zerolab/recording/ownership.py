@@ -79,11 +79,23 @@ class Ownership:
             self._optimizers.add(optimizer)
         self.sync()
 
+    def before_inner_update(self, inner: torch.optim.Optimizer, outer: torch.optim.Optimizer) -> None:
+        """Notes an optimizer that another hands its work to, and its state with it: ZeroRedundancyOptimizer does."""
+        if outer in self._optimizers:
+            self._optimizers.add(inner)
+            self.optimizer = type(inner).__name__
+
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Looks again if the update has made new state, as a first one does: else nothing has changed hands."""
         if self._states.get(optimizer) != len(optimizer.state):
             self._states[optimizer] = len(optimizer.state)
             self.sync()
+
+    def step_counters(self) -> int:
+        """Bytes of the single numbers that the optimizers keep, those of engines left out."""
+        states = (state for optimizer in self._optimizers for state in optimizer.state.values())
+        values = (value for state in states for value in state.values() if isinstance(value, torch.Tensor))
+        return sum(mine.nbytes for value in values if value.dim() == 0 and (mine := _local(value)) is not None)
 
     def lend(self, arguments: Any) -> None:
         """Notes what another system sends or receives: at no other moment can its buffers be told from the rest."""

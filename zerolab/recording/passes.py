@@ -174,7 +174,9 @@ class Passes:
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
         log = self._log
-        if not self._updating:
+        if self._updating:
+            self._ownership.before_inner_update(optimizer, self._updating[0][0])
+        else:
             self._ownership.before_update(optimizer)
             if log.current is None:  # a loop without modules
                 log.begin_step()
@@ -184,6 +186,7 @@ class Passes:
             if log.current is not None and log.current.state is None:
                 log.ledger.settle()
                 log.current.state = log.ledger.live.copy()
+                log.current.step_counters = self._ownership.step_counters()
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from zerolab.recording import jsonfile
 from zerolab.recording.events import CATEGORIES, Event, RankRecording, Source, UnitInfo
+from zerolab.recording.explain import explain, why_empty
 from zerolab.tables import Table
 
 # Anything else in `meta` is one rank's own, such as its peak or its wire bytes, and stays with it.
@@ -132,6 +133,14 @@ class Recording:
                     found.setdefault(event.number, {})[event.rank] = event
         return [Collective(number, found[number]) for number in sorted(found)]
 
+    @property
+    def counted(self) -> str:
+        """How many collectives: those that are numbered, and how many of them belong to training steps."""
+        inside = sum(collective.step > 0 for collective in self.collectives)
+        # What compares the ranks, or sends them the first parameters, comes before the steps and has numbers as well.
+        aside = f" ({inside} in steps)" if 0 < inside < len(self.collectives) else ""
+        return _count(len(self.collectives), "collective") + aside
+
     def rank(self, number: int) -> RankRecording:
         """One rank's recording. Raises ValueError if it is not there."""
         for recording in self.ranks:
@@ -167,7 +176,6 @@ class Recording:
         formula = self.meta.get("formula")
         rows = []
         for recording in self.ranks:
-            # A run of one step has no state to compare: Adam's moments come with the first update.
             state = recording.meta.get("state") or {}
             row: dict[str, Any] = {"rank": recording.rank}
             row |= {category: state.get(category) for category in CATEGORIES[:3]} if isinstance(state, dict) else {}
@@ -176,7 +184,8 @@ class Recording:
             row["peak"] = recording.meta.get("peak_total")
             row["logical bytes"] = _last(recording.meta.get("logical_bytes"))
             rows.append(row)
-        return Table(rows, f"{self._title()}: bytes a rank, at the update and at the peak of the last step")
+        title = f"{self._title()}: bytes a rank, at the update and at the peak of the last step"
+        return Table(rows, title + why_empty(self, self.ranks[0]))
 
     def memory(self, rank: int | None = None) -> Table:
         """One row a category: bytes of `rank` (None: the first) at the update, by formula, and at the peak.
@@ -195,7 +204,8 @@ class Recording:
             for category in CATEGORIES
         ]
         total = {name: sum(values.values()) if values else None for name, values in known.items()}
-        return Table([*rows, {"category": "total", **total}], f"{self._title()}: bytes of rank {recording.rank}")
+        title = f"{self._title()}: bytes of rank {recording.rank}"
+        return Table([*rows, {"category": "total", **total}], title + why_empty(self, recording))
 
     def traffic(self, step: int | None = None, rank: int | None = None) -> Table:
         """One row a kind of collective: how often in one step, over how many elements, and what a rank must send.
@@ -232,17 +242,19 @@ class Recording:
         )
 
     def explain(
-        self, rank: int | None = None, peak: Mapping[str, int] | None = None, phase: str | None = None
+        self,
+        rank: int | None = None,
+        peak: Mapping[str, int] | None = None,
+        phase: str | None = None,
+        stage: str | None = None,
     ) -> Table:
         """One row a term of the closed form: formula, bytes, measured, difference.
 
-        `peak` from `theory.peak` adds its terms, for the `phase` that it was predicted for (None: the whole step).
+        `peak` from `theory.peak` adds its terms, for the `phase` that it was predicted for (None: the whole step). A
+        loop of one's own is set beside `stage`, or beside what it comes nearest to (None).
         Raises ValueError if the rank is not there, or no closed form speaks of the run.
         """
-        # Late: whoever records or plays needs none of the theory.
-        from zerolab.recording.explain import explain
-
-        return explain(self, rank, peak, phase)
+        return explain(self, rank, peak, phase, stage)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""
@@ -275,8 +287,7 @@ class Recording:
     def __repr__(self) -> str:
         # No address and no time in it: a notebook's stored output is compared with the next run's.
         missing = self.world_size - len(self.ranks)
-        collectives = sum(collective.step > 0 for collective in self.collectives)
-        parts = [_count(_number(self.meta.get("steps")), "step"), _count(collectives, "collective")]
+        parts = [_count(_number(self.meta.get("steps")), "step"), self.counted]
         parts += [f"{_count(missing, 'rank')} missing"] if missing else []
         parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
