@@ -44,6 +44,7 @@ class Ownership:
         self.optimizer: str | None = None  # the class of the one that made the last update
         self.device = "cpu"
         self.follows_others = False  # something gathers and reduces in code of another system
+        self._lends = False  # that, or torch's DDP, which only reduces: parameters stay where they are
 
     def add_engine(self, engine: Any) -> None:
         """From now on `engine.holdings()` says what is held."""
@@ -52,6 +53,7 @@ class Ownership:
         self.offload = bool(getattr(engine, "offload", False))
         self.device = next(engine.model.parameters()).device.type
         self.follows_others |= hasattr(engine, "module")
+        self._lends |= self.follows_others
         # It was a plain model until somebody made an engine of it, and would be counted twice.
         self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
@@ -61,7 +63,10 @@ class Ownership:
         """Notes a model that no engine trains; its units are those that an engine would make."""
         layouts = partition(module, 1)
         self._learn_units(layouts)
-        self.follows_others |= any(_is_of_another_system(part) for part in module.modules())
+        # By name: whoever has not imported them has no such module, and importing them takes a second.
+        kinds = {kind.__name__ for part in module.modules() for kind in type(part).__mro__}
+        self.follows_others |= not kinds.isdisjoint(("FullyShardedDataParallel", "FSDPModule"))
+        self._lends |= self.follows_others or "DistributedDataParallel" in kinds
         self.device = next(module.parameters()).device.type
         places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
         known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
@@ -99,8 +104,9 @@ class Ownership:
 
     def lend(self, arguments: Any) -> None:
         """Notes what another system sends or receives: at no other moment can its buffers be told from the rest."""
-        if self.follows_others:
-            self.sync()
+        if self._lends:
+            if self.follows_others:
+                self.sync()
             for tensor in tree_leaves(arguments):
                 if isinstance(tensor, torch.Tensor):
                     self._log.ledger.lend(tensor)
@@ -202,13 +208,6 @@ class Ownership:
                 parameters=tuple(slot.name for slot in layout.slots),
                 frozen=layout.frozen,
             )
-
-
-def _is_of_another_system(module: nn.Module) -> bool:
-    """Whether torch's DDP, FSDP1 or FSDP2 has taken a module, wrapped or in place."""
-    # By name: whoever has not imported them has no such module, and importing them takes a second.
-    names = {kind.__name__ for kind in type(module).__mro__}
-    return not names.isdisjoint(("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"))
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
