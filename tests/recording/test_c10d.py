@@ -121,6 +121,25 @@ def test_functional_collectives_are_recorded_once_each_with_their_line_and_their
     assert first.live["other"] == 2 * 8 * 4, "its result is a tensor, and what only wraps it is none"
 
 
+def test_functional_sends_and_receives_of_a_batch_are_events_of_their_own(cluster):
+    def ask():
+        import torch.distributed._functional_collectives as functional
+
+        if not hasattr(functional, "batch_p2p_ops_inplace"):  # new with torch 2.13
+            return False
+        other, tensors = 1 - dist.get_rank(), [torch.ones(3), torch.zeros(3)]
+        asked = functional.batch_p2p_ops_inplace(["isend", "irecv"], [other] * 2, [0, 0], tensors, dist.group.WORLD)
+        for tensor in asked:
+            tensor.sum()
+        return True
+
+    recording = cluster.record(ask)
+    for rank, asked_for in zip((0, 1), recording.results, strict=True):
+        assert asked(recording, rank) == [("send", 3, 12), ("recv", 3, 0)] * asked_for
+        assert waited_for(recording, rank) == [3, 3] * asked_for
+        assert {e.peer for e in recording.rank(rank).events if e.kind == "collective"} <= {1 - rank}
+
+
 def test_what_distributed_tensors_send_is_recorded(cluster):
     def ask():
         from torch.distributed.device_mesh import init_device_mesh
