@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zerolab.recording import checks
 from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, RankRecording, Source, SourceLine, UnitInfo
 
 FORMAT = "zerolab-recording"
@@ -111,6 +112,8 @@ def parse(data: bytes, name: str) -> Contents:
         what = f"is not JSON ({error})" if data else "is empty"
         raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
     try:
+        if b"\\u" in data:  # we write none, and a large file need not be gone through for them
+            _refuse_halves(document)
         return _document(document)
     except _Malformed as error:
         raise ValueError(f"{name!r} is no recording that can be read: {error}") from None
@@ -217,7 +220,23 @@ def _document(document: Any) -> Contents:
     # Ranks may be missing, they died; but none may be there twice or be none of this world.
     if not ranks or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < world_size:
         raise _Malformed(f"it has ranks {numbers} of a world of {world_size}; record it again")
-    return Contents(world_size, _get(document, "meta", dict), units, sources, ranks)
+    return Contents(world_size, _meta(document), units, sources, ranks)
+
+
+def _refuse_halves(document: object) -> None:
+    # Only an escape can name a lone surrogate. No file and no page could take it again.
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise _Malformed(f"it has {half!r}, half of a character; record it again, or fetch the file again") from None
+
+
+def _meta(holder: Any) -> dict[str, object]:
+    meta: dict[str, object] = _get(holder, "meta", dict)
+    if (key := checks.wrong_key(meta)) is not None:
+        raise _Malformed(f"{key!r} of a 'meta' is {_short(meta[key])}; record it again, or fetch the file again")
+    return meta
 
 
 def _get(holder: Any, key: str, kind: type | tuple[type, ...]) -> Any:
@@ -242,6 +261,8 @@ def _short(value: object) -> str:
 def _unit(value: Any) -> UnitInfo:
     kinds = {"name": str, "numel": int, "padded": int, "dtype": str, "frozen": bool}
     parameters = tuple(_get(value, "parameters", list))
+    if not all(isinstance(name, str) for name in parameters):
+        raise _Malformed(f"'parameters' of a unit are {_short(parameters)}, not names; record it again")
     return UnitInfo(parameters=parameters, **{key: _get(value, key, kind) for key, kind in kinds.items()})
 
 
@@ -254,9 +275,7 @@ def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[
     rows = _get(value, "events", list)
     # A row does not say its number: it is its place, so that it cannot be wrong.
     events = tuple(_event(row, rank, seq, sources) for seq, row in enumerate(rows))
-    return RankRecording(
-        rank, world_size, events, sources, units, _get(value, "meta", dict), _get(value, "complete", bool)
-    )
+    return RankRecording(rank, world_size, events, sources, units, _meta(value), _get(value, "complete", bool))
 
 
 def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
