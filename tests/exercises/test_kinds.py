@@ -372,3 +372,17 @@ def refused(kind, answer):
     assert attempt.ran
     assert not attempt.passed
     return str(attempt)
+
+
+def test_a_host_that_allows_too_few_ranks_is_named_and_nothing_is_run(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_MAX_RANKS", "1")
+    attempt = check("ranks", KINDS["ranks"][0])
+    assert str(attempt) == (
+        "This check needs 2 ranks, and ZEROLAB_MAX_RANKS allows 1 on this machine: nothing was run. Ask whoever set it "
+        "for 2."
+    )
+    assert not attempt.ran
+    monkeypatch.setenv("ZEROLAB_MAX_RANKS", "some")
+    assert "which cannot start here: ZEROLAB_MAX_RANKS is 'some'; give a number" in str(
+        check("ranks", KINDS["ranks"][0])
+    )

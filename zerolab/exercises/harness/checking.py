@@ -1,6 +1,7 @@
 """`check`: runs an answer on real ranks and says what is right and what is not. It never raises."""
 
 import inspect
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,7 @@ def _attempt(exercise_id: str, answer: Callable[..., Any], seed: int | None) -> 
         exercise = load(exercise_id)
     except ValueError as error:
         return Attempt(exercise_id, said=(f"{error}.",))
-    refusal = _refuse(exercise, answer)
+    refusal = _refuse(exercise, answer) or _refuse_ranks(max(exercise.targets.world_sizes))
     if refusal:
         return Attempt(exercise_id, said=(refusal,))
     return _run(exercise, answer, random.SystemRandom().randrange(2**31) if seed is None else seed)
@@ -60,6 +61,23 @@ def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(answer) or inspect.iscoroutinefunction(answer):
         return f"`{exercise.name}` contains `yield` or `async`, so calling it does not run it: write a plain function."
     return _refuse_methods(exercise, answer) if exercise.is_class else _refuse_arguments(exercise, answer)
+
+
+def _refuse_ranks(most: int) -> str:
+    """Why this machine cannot start as many ranks as the check needs; empty if it can."""
+    from zerolab.runtime import devices
+
+    try:
+        allowed = devices.max_ranks(os.environ)
+        if allowed is not None and allowed < most:
+            return (
+                f"This check needs {most} ranks, and ZEROLAB_MAX_RANKS allows {allowed} on this machine: nothing was "
+                f"run. Ask whoever set it for {most}."
+            )
+        devices.check_limits(most)
+    except ValueError as error:
+        return f"This check needs {most} ranks, which cannot start here: {error}."
+    return ""
 
 
 def _refuse_arguments(exercise: Exercise, answer: Callable[..., Any]) -> str:
