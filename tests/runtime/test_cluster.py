@@ -191,6 +191,25 @@ def test_a_second_call_from_another_thread_is_refused_while_one_runs(cluster, tm
     assert len(cluster.run(os.getpid)) == 2
 
 
+def test_a_cluster_that_another_thread_closes_while_it_runs_says_so(tmp_path):
+    cluster = Cluster(2, device="cpu")
+
+    def close_when_it_runs():
+        while not (tmp_path / "runs").exists():
+            time.sleep(0.01)
+        cluster.close()
+
+    def run_until_killed():
+        (tmp_path / "runs").touch()
+        time.sleep(1000)
+
+    thread = threading.Thread(target=close_when_it_runs)
+    thread.start()
+    with pytest.raises(RuntimeError, match=r"closed\) was closed by another thread while it was running something"):
+        cluster.run(run_until_killed)
+    thread.join()
+
+
 def test_ranks_see_the_environment_folder_and_path_of_the_moment_they_start(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     monkeypatch.setenv("SET_IN_A_CELL", "yes")

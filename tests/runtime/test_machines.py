@@ -140,6 +140,28 @@ def test_no_room_for_temporary_files_and_a_small_shared_memory_do_not_matter(req
     assert ended.stdout == "4 [25000000.0, 25000000.0, 25000000.0, 25000000.0]\n"
 
 
+JOIN = """
+from zerolab import Cluster
+try:
+    Cluster(2, device="cpu")
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+def test_without_a_loopback_interface_the_cause_is_named_and_no_rank_blames_a_peer(require):
+    apart = ["unshare", "--map-root-user", "--net"]
+    probe = subprocess.run([*apart, "true"], check=False)
+    require(probe.returncode == 0, "the right to make a network namespace of one's own", "run as root on Linux")
+    said = subprocess.run([*apart, sys.executable, "-c", JOIN], capture_output=True, text=True, check=True).stdout
+    assert (
+        "raised RuntimeError: the network interface lo, over which the ranks of one machine talk, has no addr" in said
+    )
+    assert "`ip link set lo up` brings it up" in said.splitlines()[0]
+    assert "lost a peer" not in said
+
+
 @pytest.mark.slow
 def test_sixteen_ranks_on_two_cores_train_and_agree():
     everything = os.sched_getaffinity(0)

@@ -247,3 +247,22 @@ def test_prints_before_an_error_are_shown(cluster, capsys):
         cluster.run(fail)
     except RuntimeError:
         assert spoken.apart(capsys.readouterr().out) == ["[rank 0] almost there", "[rank 1] almost there"]
+
+
+ACTING = {
+    "wipes, moves and rings": ("a\x1b[2J\x1b[10;10Hb\x08\x07\x0b", "ab"),
+    "a title, a link, a question": ("\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\x1b[6n\x1bc", "link"),
+    "in one character": ("\x9b2Ja\x9d0;title\x9cb", "ab"),
+    "cut off": ("a\x1b[12", "a"),
+    "a colour": ("\x1b[1;38;5;3mgold\x1b[0m and \x1b[4mmore\x1b[m", "\x1b[1;38;5;3mgold\x1b[0m and \x1b[4mmore\x1b[m"),
+    "a colour without an end": ("\x1b[31mred", "\x1b[31mred\x1b[0m"),
+    "tabs and other scripts": ("\tΨ π 日本", "\tΨ π 日本"),
+}
+
+
+@pytest.mark.parametrize(("text", "seen"), ACTING.values(), ids=ACTING)
+def test_of_what_would_act_on_the_readers_terminal_only_colours_are_shown(capsys, text, seen):
+    output = Output()
+    output.feed(0, text.encode() + b"\n")
+    output.finish()
+    assert capsys.readouterr().out == f"[rank 0] {seen}\n"

@@ -1,6 +1,7 @@
 """The kernel's side of the ranks: `Cluster` starts them, runs functions on them, and replaces them when one fails."""
 
 import math
+import os
 import pickle
 import threading
 import weakref
@@ -59,6 +60,7 @@ class Cluster:
         self.timeout = float(timeout)
         # Not reentrant: a callback that calls `run` while one is under way is refused, instead of waiting for itself.
         self._busy = threading.Lock()
+        self._owner = os.getpid()
         self._closed = self._lost = False
         self._ranks: Ranks | None = None
         self._start()
@@ -95,7 +97,9 @@ class Cluster:
         self._idle.stop()
         _open.pop(id(self), None)
         try:
-            if self._ranks is not None and not self._busy.locked():  # closed from a thread, they are read elsewhere
+            if (
+                self._is_ours() and self._ranks is not None and not self._busy.locked()
+            ):  # closed from a thread, they are read elsewhere
                 self._ranks.show_late_output()  # nobody would see it later
         finally:
             self._let_go()  # Stop may have been pressed just then
@@ -127,6 +131,11 @@ class Cluster:
 
         if self._closed:
             raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
+        if not self._is_ours():  # before anything is read from the pipes, which both processes hold
+            raise RuntimeError(
+                f"{self!r} belongs to process {self._owner}, and this is {os.getpid()}, forked from it: use the "
+                "cluster there, or make one of this process's own with Cluster()"
+            )
         # Packed before the lock is taken and before ranks are looked at: what is refused here costs nobody anything.
         call = travel.pack_call(fn, args, kwargs)
         if not self._busy.acquire(blocking=False):
@@ -141,15 +150,18 @@ class Cluster:
             except RankError as error:
                 error.recording = _merged(ranks.recorded()) if task == "record" else None
                 raise
-            return [travel.unpack(answer) for answer in answers]
-        except BaseException:  # a stopped run too: who knows which collective each rank has reached
+        except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
             self._lost = True
             self._let_go()
+            if self._closed and isinstance(error, Exception):  # the pipes were closed under this thread's hands
+                raise RuntimeError(f"{self!r} was closed by another thread while it was running something") from None
             raise
         # After the run too, or one that took longer than the limit would be followed by fresh ranks.
         finally:
             self._idle.touch()
             self._busy.release()
+        # The ranks have done their part: a result that cannot be made again here is no reason to lose them.
+        return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
     def _usable_ranks(self) -> "Ranks":
         """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""
@@ -190,6 +202,10 @@ class Cluster:
             self._busy.release()
         minutes = f"{self._idle.seconds / 60:g} minutes"
         print(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones", flush=True)
+
+    def _is_ours(self) -> bool:
+        """Whether this process made it, and not the one that it was forked from."""
+        return os.getpid() == self._owner
 
     def _let_go(self) -> None:
         if self._ranks is not None:

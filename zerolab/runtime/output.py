@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from zerolab.runtime.screen import Screen
+from zerolab.runtime.screen import Screen, printable
 
 SHOWN = 1_000_000  # bytes of all ranks together that one run shows; a browser has to draw them
 LAST = 2_000  # bytes of each rank that are shown of what came after
@@ -181,4 +181,4 @@ def _names(ranks: list[int]) -> str:
 
 def _on_screen(line: bytes) -> str:
     """What a rank's last words left out of order, such as a return within a line, is put in order; and made text."""
-    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace")
+    return printable(line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

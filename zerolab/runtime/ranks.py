@@ -41,13 +41,14 @@ class Member:
     asked: bool = False  # a question is under way
     seen: tuple[int, int, str, str] | None = None  # the last answer: time, fingerprint of the stack, phase, line
     crash_text: str = ""  # what was read from `crash`
+    said: bytes = b""  # the last that it wrote
 
 
 class Ranks:
     """World-size processes in one process group. After a failure they are replaced, never repaired."""
 
     def __init__(self, world_size: int, gpus: tuple[int, ...]) -> None:
-        self._launcher = launcher()
+        self._launcher, self._owner = launcher(), os.getpid()
         self._selector = selectors.DefaultSelector()
         # The board, and the store in which the ranks find each other.
         self._files = [nameless_file(Board.size(world_size)), nameless_file(0)]
@@ -128,11 +129,16 @@ class Ranks:
         self._selector.unregister(getattr(member, pipe))
 
     def kill(self) -> None:
-        """End all ranks and what they started, and close everything that led to them. Harmless when repeated."""
+        """End all ranks and what they started, and close everything that led to them. Harmless when repeated.
+
+        In a process that was forked from the one that started them it only closes: the ranks are its parent's.
+        """
         # Emptied first: a garbage collector may call this while it is under way.
         members, self.members = self.members, []
+        is_ours = os.getpid() == self._owner
         self._selector.close()
-        self._launcher.kill([member.pid for member in members])
+        if is_ours:
+            self._launcher.kill([member.pid for member in members])
         for member in members:
             member.commands.close()
             member.lifeline.close()
@@ -140,7 +146,7 @@ class Ranks:
             os.close(member.crash)
         for file in self._files:
             file.close()
-        deadline = time.monotonic() + GOODBYE
+        deadline = time.monotonic() + (GOODBYE if is_ours else 0)
         while time.monotonic() < deadline and any(self._launcher.ending(member.pid) is None for member in members):
             time.sleep(0.005)
 

@@ -4,10 +4,12 @@ The name is found by trying: the pickler only says that something somewhere coul
 closure and globals are sent nowhere one by one, then the parts of the first that fails, until no part fails alone.
 """
 
+import functools
 import inspect
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any
 
 import torch
@@ -48,11 +50,29 @@ def check(obj: object) -> None:
             f"it is {a(type(obj).__name__)} of this process, and the ranks have their own. Use theirs inside the "
             "function: dist.group.WORLD, or dist.new_group([0, 1])"
         )
-
+    if isinstance(obj, torch.Tensor) and (obj._backward_hooks or obj._post_accumulate_grad_hooks):
+        raise RefusedError(
+            "it has a hook on its gradient, which cannot go along, and without it the ranks would train otherwise. "
+            "Register it inside the function"
+        )
+    if isinstance(obj, FunctionType) and "_torchdynamo_orig_callable" in obj.__dict__:
+        raise RefusedError("it was compiled by torch.compile for this process. Compile it inside the function")
     if _is_the_shells(obj):
         raise RefusedError(
             "it belongs to the notebook's own IPython, which the ranks do not have. Leave it out of the function; to "
             "leave a function early, use return"
+        )
+
+
+def check_not_released(tensor: torch.Tensor) -> None:
+    """RefusedError for a tensor whose storage no longer holds its elements: to read them is a crash, or rubbish."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+    needed, there = (last + 1) * tensor.element_size(), tensor.untyped_storage().nbytes()
+    if tensor.numel() and needed > there:
+        raise RefusedError(
+            f"it is a tensor that was released: it needs {needed:,} bytes, and its storage has {there:,}. Gather it "
+            "first"
         )
 
 
@@ -66,6 +86,8 @@ def _is_the_shells(obj: object) -> bool:
 
 def check_plain(fn: Callable[..., Any]) -> None:
     """TypeError for functions whose result is not what they compute, but something that would compute it."""
+    if not isinstance(fn, FunctionType | MethodType | functools.partial):
+        return  # an object with a `__call__`; inspect would ask it for attributes, and anything may come of that
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{_name(fn)} is an async function, which a rank would not await; make it a plain one: def")
     if inspect.isgeneratorfunction(fn):
@@ -90,7 +112,7 @@ def cannot_go(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     error: Exception,
-    send: Callable[[Any], None],
+    send: Callable[[Any], object],
 ) -> str:
     """The sentence for a call that carries something that cannot travel.
 
@@ -101,6 +123,8 @@ def cannot_go(
         error: what the pickler said.
         send: raises what sending one value would raise.
     """
+    if isinstance(error, RefusedError) and _fails_itself(fn):
+        return f"{_name(fn)} cannot be sent to the ranks. {_why(fn, error)}"
     # In the order in which one reads a call: arguments first, then what the function closes over.
     for part in _parts_of_call(fn, args, kwargs):
         reason = _failure(part[2], send)
@@ -128,6 +152,28 @@ def too_large(
     return (
         f"{_name(fn)} carries {megabytes(measure((fn, args, kwargs)))} to each rank{which}; the limit is "
         f"{megabytes(limit)}. Make or load it inside the function: each rank then has its own, and nothing travels."
+    )
+
+
+def cannot_come_back(result: object, error: Exception, send: Callable[[Any], object]) -> str:
+    """The sentence for a result that cannot leave its rank; of something large the part that is to blame is named.
+
+    Args:
+        result: what the rank's function returned.
+        error: what the pickler said.
+        send: raises what sending one value would raise.
+    """
+    (path, _, culprit), reason = _innermost(("result", "", result), error, send)
+    which = f"{path}, {a(type(culprit).__name__)}: " if culprit is not result else ""
+    said = f"the result, {a(type(result).__name__)}, cannot be sent back: {which}{_sentence(reason)}."
+    return said if isinstance(reason, RefusedError) else f"{said} Return plain values or tensors."
+
+
+def result_too_large(result: object, size: int, limit: int) -> str:
+    """The sentence for a result that has more bytes than the limit."""
+    return (
+        f"the result, {a(type(result).__name__)}, has {megabytes(size)}, more than the {megabytes(limit)} that a rank "
+        "may send back: return a part of it, or write it to a file and return the path."
     )
 
 
@@ -159,7 +205,7 @@ def _why(culprit: object, reason: Exception) -> str:
     return f"It is {a(kind)}: {_sentence(reason)}. Create that object inside the function instead."
 
 
-def _innermost(whole: Part, reason: Exception, send: Callable[[Any], None], depth: int = 0) -> tuple[Part, Exception]:
+def _innermost(whole: Part, reason: Exception, send: Callable[[Any], object], depth: int = 0) -> tuple[Part, Exception]:
     """The smallest part that fails by itself, and why it does."""
     # A limit, for values may hold each other in a ring.
     if depth == _DEPTH or _fails_itself(whole[2]):
@@ -204,28 +250,29 @@ def _parts_of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
 def _parts_of(whole: Part) -> Iterator[Part]:
     """The values inside a value, each as one would write it."""
     path, user, value = whole
-    if inspect.isfunction(value) or inspect.ismethod(value) or hasattr(value, "func"):
+    if isinstance(value, FunctionType | MethodType | functools.partial):
         yield from _parts_of_function(value)
         return
     if isinstance(value, Mapping):
-        parts = [(f"{path}[{key!r}]", part) for key, part in list(value.items())[:_WIDTH]]
+        parts = [(f"{path}[{_repr(key)}]", part) for key, part in list(value.items())[:_WIDTH]]
     elif isinstance(value, list | tuple):
         parts = [(f"{path}[{index}]", part) for index, part in enumerate(value[:_WIDTH])]
     elif isinstance(value, set | frozenset):
         # A set has no indices to name an element by.
         parts = [(f"an element of {path}", part) for part in list(value)[:_WIDTH]]
-    elif not isinstance(value, type):
-        parts = [(f"{path}.{name}", part) for name, part in list(getattr(value, "__dict__", {}).items())[:_WIDTH]]
     else:
-        parts = []
+        parts = [
+            (f"{path}.{name}", part)
+            for name, part in list(getattr(value, "__dict__", {}).items())[:_WIDTH]
+            if not isinstance(part, GetSetDescriptorType | MemberDescriptorType)  # of a class: made with it, never sent
+        ]
     yield from ((name, user, part) for name, part in parts)
 
 
 def _parts_of_function(fn: Any) -> Iterator[Part]:
     """What a function carries along: what it closes over, the globals it names, its defaults, its object."""
-    inner = getattr(fn, "func", None)  # functools.partial
-    if inner is not None:
-        yield from _parts_of_call(inner, getattr(fn, "args", ()), getattr(fn, "keywords", {}))
+    if isinstance(fn, functools.partial):
+        yield from _parts_of_call(fn.func, fn.args, fn.keywords)
         return
     if inspect.ismethod(fn):
         yield f"self of {_name(fn)}", "", fn.__self__
@@ -244,7 +291,7 @@ def _parts_of_function(fn: Any) -> Iterator[Part]:
             yield f"the default of {name}", "", parameter.default
 
 
-def _failure(value: object, send: Callable[[Any], None]) -> Exception | None:
+def _failure(value: object, send: Callable[[Any], object]) -> Exception | None:
     try:
         send(value)
     except Exception as error:  # noqa: BLE001  # anything may come out of somebody's __reduce__
@@ -264,10 +311,19 @@ def _sentence(error: Exception) -> str:
 
 
 def _name(fn: object) -> str:
-    return getattr(fn, "__name__", None) or _short(fn)
+    # Of an object with a `__call__`, its class may say anything about `__name__`.
+    return fn.__name__ if isinstance(fn, FunctionType | MethodType | BuiltinFunctionType | type) else _short(fn)
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    kind = type(value).__name__
-    return f"{text if len(text) <= 60 else text[:57] + '...'}" + ("" if value is None else f", {a(kind)}")
+    text = _repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'}" + (
+        "" if value is None else f", {a(type(value).__name__)}"
+    )
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  # anything may come out of somebody's __repr__
+        return object.__repr__(value)

@@ -13,6 +13,32 @@ RETURN = 0.2  # seconds within which a program that went below its bar has come 
 _PIECE = re.compile(rb"\n|\r|\x1b\[\d*A|\x1b\[[02]?K|[^\n\r\x1b]+|\x1b")
 _UNFINISHED = re.compile(rb"\x1b(\[\d*)?$")  # a chunk may end in the middle of a sequence
 
+# Colours first, in a group of their own: they stay. Then what sets a title, asks the terminal, moves or wipes.
+_CONTROL = re.compile(
+    r"(\x1b\[[\d;:]*m)"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_END_OF_COLOUR = "\x1b[0m"
+
+
+def printable(text: str) -> str:
+    """Text of a rank without what would act on the reader's terminal: of all control sequences only colours stay.
+
+    A colour ends with the text at the latest, or it would be that of the other ranks' lines, too.
+    """
+    colour = ""
+
+    def keep(found: re.Match[str]) -> str:
+        nonlocal colour
+        colour = found[1] or colour
+        return found[1] or ""
+
+    kept = _CONTROL.sub(keep, text)
+    return kept if colour in ("", "\x1b[m", _END_OF_COLOUR) else kept + _END_OF_COLOUR
+
 
 @dataclass
 class _Row:

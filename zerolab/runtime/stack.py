@@ -70,7 +70,7 @@ def format_error(error: BaseException) -> str:
             part.stack[:] = _readable(part.stack)
             for frame in part.stack:
                 frame.filename = label(frame.filename)
-            parts += [part.__cause__, part.__context__]
+            parts += [part.__cause__, part.__context__, *(part.exceptions or ())]
     return "".join(report.format()).rstrip()
 
 

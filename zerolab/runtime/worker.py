@@ -22,17 +22,12 @@ import torch
 import torch.distributed as dist
 
 from zerolab import models
-from zerolab.runtime import counter, stack, surroundings, travel
+from zerolab.runtime import counter, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import RECORDED, Fds, Setup
 
 _exit = os._exit  # as it was before `_leave_a_stack_behind`
 _recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
-LONGEST_MESSAGE, LONGEST_TRACEBACK = (
-    4_000,
-    40_000,
-)  # characters; more than that nobody reads, and a browser must draw it
-_PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl", "socket")
 
 
 class Watched(NamedTuple):
@@ -142,7 +137,15 @@ def _join(setup: Setup, inherited: Fds) -> None:
         models.train_on(device)
     backend = "cpu:gloo,cuda:nccl" if len(setup.gpus) >= setup.world_size else "gloo"
     store = dist.FileStore(_path_of(inherited.store), setup.world_size)
-    dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
+    try:
+        dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
+    except RuntimeError as error:
+        if "Unable to find address" not in str(error):
+            raise
+        raise RuntimeError(
+            f"the network interface {loopback}, over which the ranks of one machine talk, has no address here; "
+            f"`ip link set {loopback} up` brings it up"
+        ) from None
     dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
     surroundings.keep_the_group()
 
@@ -174,8 +177,9 @@ def _first_line(function: Any) -> tuple[str, int]:
     """Where a function begins: the line that a rank was at until it says something more precise."""
     while isinstance(function, functools.partial):
         function = function.func
-    code = getattr(function, "__code__", None)
-    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
+    if not isinstance(function, types.FunctionType | types.MethodType):  # of anything else `__code__` may be anything
+        return "", 0
+    return function.__code__.co_filename, function.__code__.co_firstlineno
 
 
 def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -202,48 +206,8 @@ def _attempt(action: Any, rank: int) -> bytes:
         answer = ("done", travel.pack_result(result, limit))
         del result
     except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises goes to the kernel
-        answer, failure = ("raised", pickle.dumps(_report(error))), error
+        answer, failure = ("raised", pickle.dumps(report.of(error))), error
     if os.getpid() != rank:
         surroundings.end_a_fork(failure)
     surroundings.flush()
     return pickle.dumps(answer)
-
-
-def _report(error: BaseException) -> dict[str, Any]:
-    phase, where = stack.describe_error(error.__traceback__)
-    return {
-        "exception": type(error).__name__,
-        "message": _cut(_text(error), LONGEST_MESSAGE),
-        "traceback": _cut(stack.format_error(error), LONGEST_TRACEBACK),
-        "phase": phase,
-        "stage": counter.current_stage(),
-        "where": where,
-        "peer": _blames_a_peer(error),
-        "time": time.monotonic_ns(),
-    }
-
-
-def _text(error: BaseException) -> str:
-    """What an error says of itself; a class of the learner's may fail even at that."""
-    try:
-        return str(error)
-    except Exception as second:  # noqa: BLE001  # anything may come out of somebody's __str__
-        return f"(its __str__ raised {type(second).__name__})"
-
-
-def _cut(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long to be read."""
-    left_out = len(text) - most
-    half = most // 2
-    return text if left_out <= 0 else f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
-
-
-def _blames_a_peer(error: BaseException | None) -> bool:
-    """Whether an error only says that another rank has gone: a consequence, not the cause."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if isinstance(error, RuntimeError) and any(word in _text(error).lower() for word in _PEER_WORDS):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False

@@ -1,0 +1,120 @@
+"""Decorated functions, and types that pickle knows by name: those of a notebook travel, or are refused by name."""
+
+import sys
+import types
+
+import pytest
+
+from zerolab import Cluster
+
+NOTEBOOK = """
+import functools, os, typing
+from os import environ
+
+@functools.cache
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+@functools.lru_cache(maxsize=3)
+def last(n):
+    return n
+
+@functools.singledispatch
+def size(value):
+    return 1
+
+@size.register(list)
+def _(value):
+    return sum(size(part) for part in value)
+
+class Model:
+    def __init__(self, width):
+        self.width = width
+
+    @functools.cached_property
+    def params(self):
+        return Model.scale(self.width)
+
+    @functools.cache
+    def scale(width):
+        return width * width
+
+    @functools.singledispatchmethod
+    def kind(self, value):
+        return "anything"
+
+    @kind.register
+    def _(self, value: int):
+        return "a number"
+
+P = typing.ParamSpec("P")
+R = typing.TypeVar("R")
+Rank = typing.NewType("Rank", int)
+
+def same(function: typing.Callable[P, R]) -> typing.Callable[P, R]:
+    @functools.wraps(function)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+    return inner
+
+@same
+def next_rank(rank: Rank) -> Rank:
+    return Rank(rank + 1)
+
+known = Model(3)
+known.params
+
+class Missing:
+    def __reduce__(self):
+        return "MISSING"
+
+MISSING = Missing()
+"""
+
+
+@pytest.fixture(scope="module")
+def one():
+    with Cluster(1, device="cpu") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Evaluates an expression where a kernel would: in a module `__main__`, in which pickle finds every name."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(NOTEBOOK, main.__dict__)  # noqa: S102  # pickle must take it for a notebook's
+    return lambda expression: eval(expression, main.__dict__)  # noqa: S307
+
+
+CALLS = {
+    "a cache that calls itself": ("lambda: fib(30)", 832040),
+    "the cached function itself": ("functools.partial(fib, 10)", 55),
+    "a cache arrives empty": ("lambda: (last(1), last.cache_info().hits, last.cache_info().maxsize)", (1, 0, 3)),
+    "singledispatch": ("lambda: (size([1, [2, 3]]), size(1))", (3, 1)),
+    "the dispatcher itself": ("functools.partial(size, [1, 2])", 2),
+    "methods": ("lambda: (Model(2).params, Model.scale(3), Model(1).kind(1), Model(1).kind(''))",
+                (4, 9, "a number", "anything")),
+    "a property that is known already": ("lambda: known.__dict__", {"width": 3, "params": 9}),
+    "types in annotations": ("lambda: next_rank(3)", 4),
+    "a name of a type": ("lambda: Rank.__module__ + '.' + Rank.__name__", "__main__.Rank"),
+    "the rank's own environment": ("lambda: environ['RANK']", "0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "result"), CALLS.values(), ids=CALLS)
+def test_what_pickle_would_send_by_a_name_of_the_notebook_travels_as_what_it_is(one, notebook, expression, result):
+    notebook("last(1), fib(3)")
+    assert one.run(notebook(expression)) == [result]
+
+
+def test_a_cached_function_comes_back_from_a_rank(one, notebook):
+    (back,) = one.run(notebook("lambda: fib"))
+    assert back(12) == 144
+
+
+def test_anything_else_that_goes_by_a_name_of_the_notebook_is_refused_before_it_is_sent(one, notebook):
+    before = one.run(notebook("os.getpid"))
+    with pytest.raises(TypeError, match=r"MISSING, which <lambda> uses, cannot go along\. It is sent by its name"):
+        one.run(notebook("lambda: MISSING"))
+    assert one.run(notebook("os.getpid")) == before

@@ -1,0 +1,97 @@
+"""What pickle would send by its name, which only the notebook knows: functions behind a decorator of functools, types.
+
+A name that the ranks cannot find costs them their state, so each of these goes as what it is made of. A cache arrives
+empty. cloudpickle does the same for plain functions and classes.
+"""
+
+import functools
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from zerolab.runtime.refusals import RefusedError
+
+_CACHED = type(functools.cache(id))
+# All functions that `singledispatch` makes share one code, and nothing else tells them from plain functions.
+_DISPATCHING = functools.singledispatch(id).__code__  # type: ignore[attr-defined]  # it is a plain function
+_TYPES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    typing.NewType: lambda new: (_typed, (typing.NewType, new.__name__, new.__supertype__)),
+    typing.ParamSpec: lambda spec: (_typed, (typing.ParamSpec, spec.__name__)),
+    typing.TypeVarTuple: lambda variable: (_typed, (typing.TypeVarTuple, variable.__name__)),
+}
+
+
+def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
+    """How to make `obj` again elsewhere, as `__reduce__` would say it; NotImplemented if pickle's own way will do.
+
+    Raises RefusedError for what goes to the ranks and is known by a name in the notebook only.
+    """
+    # A copy would be of the notebook's variables: after `from os import environ`, a rank's RANK would not be there.
+    if obj is os.environ:
+        return getattr, (os, "environ")
+    # It has no name of its own to be asked for below, and before Python 3.12 it holds a lock.
+    if type(obj) is functools.cached_property:
+        return _cached_property, (obj.func, obj.attrname)
+    is_dispatching = isinstance(obj, FunctionType) and obj.__code__ is _DISPATCHING
+    if is_dispatching or isinstance(obj, _CACHED):
+        return NotImplemented if _is_importable(obj) else _decorated(obj)
+    if isinstance(obj, FunctionType | type) or not _may_go_by_name(obj):
+        return NotImplemented
+    if type(obj) in _TYPES:
+        return _TYPES[type(obj)](obj)
+    found = obj.__reduce_ex__(protocol)
+    if is_call and isinstance(found, str):
+        raise RefusedError(
+            f"it is sent by its name, {found}, which the ranks do not know: it was made in the notebook. Make it "
+            "inside the function, or in a module that the function imports"
+        )
+    return found
+
+
+def _decorated(function: Any) -> tuple[Any, ...]:
+    if isinstance(function, _CACHED):
+        return _cached, (function.__wrapped__, function.cache_parameters())
+    return _dispatching, (dict(function.registry),)
+
+
+def _may_go_by_name(obj: object) -> bool:
+    """Whether it belongs to the notebook and says itself how it is pickled; then that may be by a name."""
+    kind = type(obj)
+    has_a_way = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
+    return has_a_way and getattr(obj, "__module__", None) == "__main__"
+
+
+def _is_importable(function: Any) -> bool:
+    """Whether the ranks find it by its name, as they find everything else in a module."""
+    if function.__module__ == "__main__":
+        return False
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
+
+
+def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _cached_property(function: Callable[[Any], Any], name: str) -> "functools.cached_property[Any]":
+    found = functools.cached_property(function)
+    found.attrname = name  # Python says it to those only that stand in the body of a class
+    return found
+
+
+def _dispatching(registry: Mapping[type, Callable[..., Any]]) -> Any:
+    function = functools.singledispatch(registry[object])
+    for kind, implementation in registry.items():
+        function.register(kind, implementation)
+    return function
+
+
+def _typed(kind: type, name: str, *arguments: Any) -> Any:
+    made = kind(name, *arguments)
+    made.__module__ = "__main__"  # else the module of whoever makes it, which is this one
+    return made

@@ -1,0 +1,84 @@
+"""What a rank tells of an exception that a learner's function raised, whatever the exception's class does meanwhile.
+
+Such a class may raise in `__str__`, or call `sys.exit` there; compare tensors in `__eq__`, or have a property for a
+name. None of that may end the rank, or keep the others from being told what happened.
+"""
+
+import time
+from typing import Any
+
+from zerolab.runtime import counter, stack
+from zerolab.runtime.screen import printable
+
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 4_000, 40_000  # characters; nobody reads more, and a browser must draw it
+_LOST = ("connection closed by peer", "connection reset", "broken pipe")
+_NETWORK = ("gloo", "nccl", "socket")
+_CHECK = "enforce fail"  # gloo's own checks, of an address or a size: a cause, though gloo is named in it
+
+
+def of(error: BaseException) -> dict[str, Any]:
+    """What happened, in plain values: `exception`, `message`, `traceback`, `phase`, `stage`, `where`, `peer`, `time`.
+
+    `peer` is True if the error only says that another rank has gone: a consequence, not the cause.
+    """
+    phase, where = stack.describe_error(_own(error, "__traceback__"))
+    said = {
+        "exception": name_of(error),
+        "message": _cut(text_of(error), LONGEST_MESSAGE),
+        "traceback": _cut(_traceback(error), LONGEST_TRACEBACK),
+        "phase": phase,
+        "where": where,
+    }
+    # No front end can take a lone surrogate: the cell would show nothing at all.
+    plain = {key: printable(text.encode(errors="backslashreplace").decode()) for key, text in said.items()}
+    return plain | {
+        "stage": counter.current_stage(),
+        "peer": blames_a_peer(error),
+        "time": time.monotonic_ns(),
+    }
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says of itself."""
+    try:
+        return str.__str__(str(error))  # a subclass of str might have a way of its own with everything
+    except BaseException as second:  # noqa: BLE001  # SystemExit too
+        return f"(its __str__ raised {name_of(second)})"
+
+
+def name_of(error: BaseException) -> str:
+    """The name of an error's class."""
+    return str(type.__dict__["__name__"].__get__(type(error)))
+
+
+def blames_a_peer(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, only says that another rank has gone."""
+    seen: list[int] = []
+    while error is not None and id(error) not in seen:
+        if issubclass(type(error), RuntimeError):  # `isinstance` asks the error, too
+            text = text_of(error).lower()
+            words = _LOST if _CHECK in text else (*_LOST, *_NETWORK)
+            if any(word in text for word in words):
+                return True
+        seen.append(id(error))
+        error = _own(error, "__cause__") or _own(error, "__context__")
+    return False
+
+
+def _own(error: BaseException, name: str) -> Any:
+    """What Python itself has noted in an error; a property of its class may stand before it."""
+    return BaseException.__dict__[name].__get__(error)
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return stack.format_error(error)
+    except BaseException as second:  # noqa: BLE001  # Python's own module asks the error for its attributes, too
+        return f"{name_of(error)}: {text_of(error)}\n(its traceback cannot be told: {name_of(second)})"
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long to be read."""
+    left_out = len(text) - most
+    half = most // 2
+    return text if left_out <= 0 else f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
