@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+import torch
 
 from zerolab import check, exercises
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
@@ -121,6 +122,17 @@ def test_whatever_signal_ends_a_rank_that_touched_foreign_memory_it_is_told_wher
     assert "used after release" in said
     assert "Call `wait()` on every exchange before its result is used" in said
     assert "a view of what was released" in said
+
+
+def test_sizes_that_differ_between_ranks_are_told_and_not_taken_for_memory_that_was_given_back():
+    def zero3(units, batches, optimizer_cls, rank, world_size):
+        all_reduce(torch.ones(4 if rank else 4000)).wait()
+
+    said = str(check("zero3-train", zero3, seed=1))
+    assert "gloo received" in said
+    assert "so sizes differ between ranks" in said
+    assert "is in all_reduce #0 with 4 elements" in said
+    assert "used after release" not in said
 
 
 def test_a_part_that_is_a_view_of_the_flat_is_named():

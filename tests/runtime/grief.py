@@ -21,6 +21,10 @@ def exit_python():
     sys.exit(5)
 
 
+def abort():
+    os.abort()
+
+
 def leave():
     os._exit(3)
 
@@ -47,10 +51,11 @@ FAULTS = {
     "sys.exit": exit_python,
     "os._exit": leave,
     "SIGSEGV": read_null,
+    "SIGABRT": abort,
     "SIGKILL": be_killed,
     "out of memory": run_out_of_memory,
 }
-DEADLY = ("os._exit", "SIGSEGV", "SIGKILL")  # whichever thread does it
+DEADLY = ("os._exit", "SIGSEGV", "SIGABRT", "SIGKILL")  # whichever thread does it
 WHO = {"one rank": (1,), "two at once": (1, 2), "all ranks": (0, 1, 2)}
 
 

@@ -14,6 +14,7 @@ FACTS = {
     "sys.exit": {"exception": "SystemExit"},
     "os._exit": {"exitcode": 3},
     "SIGSEGV": {"signal": "SIGSEGV"},
+    "SIGABRT": {"signal": "SIGABRT"},
     "SIGKILL": {"signal": "SIGKILL"},
     "out of memory": {"exception": "RuntimeError"},
 }
@@ -22,6 +23,7 @@ WORDS = {
     "sys.exit": r"raised SystemExit: 5",
     "os._exit": r"ended with exit code 3",
     "SIGSEGV": r"was killed by SIGSEGV",
+    "SIGABRT": r"was killed by SIGABRT$",
     "SIGKILL": r"was killed by SIGKILL: .*memory",
     "out of memory": r"memory",
 }

@@ -80,6 +80,8 @@ def test_a_ranks_cell_keeps_its_names_and_prints_the_value_of_a_last_expression_
     assert notebook.run("%%ranks 1\nmine") == ("[rank 1] 11\n", None)
     assert notebook.run("%%ranks 0,1\nNone") == ("", None)
     assert notebook.run("%%ranks\nmine;") == ("", None)
+    assert notebook.run("%%ranks\nmine;  # and no more") == ("", None), "as IPython does it"
+    assert notebook.run("%%ranks 1\nmine  # above;") == ("[rank 1] 11\n", None)
 
 
 def test_an_error_in_a_ranks_cell_names_its_line_counted_from_the_first_below_the_magic(notebook):

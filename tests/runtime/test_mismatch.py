@@ -2,7 +2,7 @@ import xml.etree.ElementTree as ET
 
 from zerolab.runtime.board import DONE, INSIDE, KEPT, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
-from zerolab.runtime.faults import Standing
+from zerolab.runtime.faults import ABSENT, Standing
 from zerolab.runtime.mismatch import mismatches, waits_for
 
 
@@ -87,3 +87,13 @@ def test_the_drawing_is_the_same_each_time_and_says_in_text_what_it_shows():
         "rank 1: waiting in b #3 <of 2>",
     ]
     assert len([path for path in picture.iter(f"{space}path") if path.get("marker-end")]) == 1
+
+
+def test_a_collective_that_needs_a_rank_for_which_the_cell_is_not_says_so():
+    absent = [Standing(0, ABSENT, Position()), waiting(1, "barrier", 0), Standing(2, ABSENT, Position())]
+    (sentence,) = mismatches(absent, {1: [absent[1].position]})
+    assert sentence.startswith("ranks 0 and 2 take no part in this run, and barrier #0 needs every rank of its group: ")
+    assert sentence.endswith("%%ranks without numbers is for all")
+    pair = [absent[0], waiting(1, "barrier", 0, members=0b110), absent[2]]
+    (sentence,) = mismatches(pair, {1: [pair[1].position]})
+    assert sentence.startswith("rank 2 takes no part in this run, and barrier #0 of ranks 1, 2 needs")

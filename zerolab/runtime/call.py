@@ -3,12 +3,13 @@
 import contextlib
 import os
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from zerolab.runtime import faults, stack
+from zerolab.runtime import abort, faults, stack
 from zerolab.runtime.board import FAILED, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import Outcome, Standing
@@ -85,7 +86,7 @@ class Call:
         board, rank = self._ranks.board, member.rank
         position = board.read(rank)
         if rank not in self._chosen:
-            return Standing(rank, "not taking part", position)
+            return Standing(rank, faults.ABSENT, position)
         outcome = self._outcomes.get(rank)
         if outcome is None:
             return Standing(rank, "running", position, *self._last_place(member))
@@ -132,11 +133,13 @@ class Call:
     def _error(self) -> faults.RankError:
         cause = faults.root_cause(self._failures())
         standings = self.standings()
+        member, position = self._ranks.members[cause.rank], standings[cause.rank].position
+        aborted = cause.kind == "died" and cause.value == -signal.SIGABRT
+        native = abort.cause(member.said) if aborted else ""
         # An error inside a collective, gloo's about a wrong size for one, is the ranks' disagreement at times.
-        disagreed = cause.kind == "raised" and standings[cause.rank].position.state == FAILED
+        disagreed = position.state == FAILED if cause.kind == "raised" else native and position.number is not None
         found = mismatches(standings, self._calls()) if disagreed else []
-        crash = self._crash(self._ranks.members[cause.rank])
-        return faults.rank_error(cause, self._pid(cause.rank), crash, standings, found)
+        return faults.rank_error(cause, member.pid, self._crash(member), standings, mismatches=found, native=native)
 
     def _pid(self, rank: int) -> int:
         return self._ranks.members[rank].pid
@@ -201,4 +204,5 @@ class Call:
         data = os.read(member.output, CHUNK)
         if not data:
             raise EOFError
+        member.said = (member.said + data)[-abort.KEPT :]
         self._output.feed(member.rank, data)

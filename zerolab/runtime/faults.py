@@ -31,6 +31,8 @@ STAGES = {
 """What a rank was at: one word for `RankError.phase`, and the words of the message."""
 # As faulthandler writes it: without the source line, which we add, and without commas before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+ABSENT = "not taking part"
+"""The state of a rank that a call is not for."""
 CRASH_FRAMES = 40  # that are shown of the stack of a rank that died
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
@@ -49,6 +51,8 @@ class RankError(RuntimeError):
         collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
         where: its line, such as `cell [3], line 5: loss.backward()`; empty if nobody knows.
         traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
+        native: what native code said as it aborted the rank, such as gloo about sizes that differ; empty otherwise.
+        mismatches: what the ranks disagree on, a sentence each; empty if they called the same, or nobody knows.
         recording: after `record`, what the ranks that still lived had recorded by then; else None.
     """
 
@@ -65,12 +69,14 @@ class RankError(RuntimeError):
         collective: str = "",
         where: str = "",
         traceback: str = "",
+        native: str = "",
+        mismatches: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.rank, self.pid = rank, pid
         self.exception, self.signal, self.exitcode = exception, signal, exitcode
         self.phase, self.collective, self.where = phase, collective, where
-        self.traceback = traceback
+        self.traceback, self.native, self.mismatches = traceback, native, list(mismatches)
         self.recording: Any = None
 
     def _render_traceback_(self) -> list[str]:
@@ -83,11 +89,9 @@ class CollectiveHang(RankError):
     """A rank waits in a collective for longer than the cluster's `timeout`, and no other rank moves.
 
     Attributes:
-        mismatches: what the ranks disagree on, a sentence each; empty if they called the same.
         drawing: who waits for whom; a notebook shows it as a picture.
     """
 
-    mismatches: Sequence[str] = ()
     drawing: WaitsFor | None = None
     _is_drawn = False
 
@@ -170,7 +174,13 @@ def root_cause(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def rank_error(
-    cause: Outcome, pid: int, crash: str, standings: Sequence[Standing], mismatches: Sequence[str] = ()
+    cause: Outcome,
+    pid: int,
+    crash: str,
+    standings: Sequence[Standing],
+    *,
+    mismatches: Sequence[str] = (),
+    native: str = "",
 ) -> RankError:
     """The error for a rank that raised or died.
 
@@ -180,12 +190,13 @@ def rank_error(
         crash: the Python stack that it wrote as it died; empty if it did not.
         standings: where every rank stands.
         mismatches: what the ranks disagreed on, if the cause is an error in a collective.
+        native: what native code said as it ended the rank; empty if it did not.
     """
     # In the order in which one reads: who, when and where, what they disagree on, the traceback, everybody else.
     standing = standings[cause.rank]
     phase = standing.phase or STAGES[standing.stage][0]
     facts: dict[str, Any] = {"rank": cause.rank, "pid": pid, "phase": phase, "where": standing.where}
-    facts["collective"] = standing.position.label
+    facts |= {"collective": standing.position.label, "mismatches": mismatches, "native": native}
     if cause.kind == "raised":
         facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
         message = cause.value["message"]
@@ -221,9 +232,15 @@ def collective_hang(
     ]
     phase = standing.phase or STAGES[standing.stage][0]
     error = CollectiveHang(
-        "\n\n".join(parts), rank=waiting, pid=pid, phase=phase, collective=label, where=standing.where
+        "\n\n".join(parts),
+        rank=waiting,
+        pid=pid,
+        phase=phase,
+        collective=label,
+        where=standing.where,
+        mismatches=mismatches,
     )
-    error.mismatches, error.drawing = list(mismatches), drawing
+    error.drawing = drawing
     return error
 
 
@@ -275,7 +292,7 @@ def _death(facts: dict[str, Any], stage: int) -> str:
     if name == "SIGKILL":
         return "was killed by SIGKILL: by a person, or by the system because memory ran out"
     if name is not None:
-        return f"was killed by {name}"
+        return f"was killed by {name}" + (f": {facts['native']}" if facts["native"] else "")
     if facts["exitcode"] is None:
         return "is gone, and nobody saw how: the process that started it has ended too"
     return f"ended with exit code {facts['exitcode']}" + (" in the middle of the run" if stage != RESTING else "")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from zerolab.runtime.board import KEPT, Position
-from zerolab.runtime.faults import Standing
+from zerolab.runtime.faults import ABSENT, Standing
 
 Calls = Mapping[int, Sequence[Position]]
 """The last collectives of each rank, oldest first."""
@@ -27,7 +27,7 @@ def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
             if not _is_agreed(list(row.values())):
                 sentences += _differences(row, columns, standings)
                 break
-    return sentences + _lonely_pairs(standings)
+    return sentences + _left_out(standings) + _lonely_pairs(standings)
 
 
 def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int]]:
@@ -118,6 +118,19 @@ def _comes_later(call: Position, column: Mapping[int, Position]) -> bool:
 def _instead(standing: Standing) -> str:
     at = f", at {standing.where}" if standing.where else ""
     return f"it is {standing.doing}{at}" if standing.state == "running" else standing.doing
+
+
+def _left_out(standings: Sequence[Standing]) -> list[str]:
+    """Collectives that need a rank for which the cell is not."""
+    absent = [standing.rank for standing in standings if standing.state == ABSENT]
+    for standing in standings:
+        position = standing.position
+        missing = [rank for rank in absent if not position.members or position.members >> rank & 1]
+        if standing.waits and position.number is not None and missing:
+            who = f"{_named(missing)} {'takes' if len(missing) == 1 else 'take'} no part in this run"
+            needed = f"{position.label} needs every rank of its group"
+            return [f"{who}, and {needed}: %%ranks without numbers is for all"]
+    return []
 
 
 def _lonely_pairs(standings: Sequence[Standing]) -> list[str]:

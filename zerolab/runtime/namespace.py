@@ -1,7 +1,9 @@
 """What `%%ranks` does in a rank: execute a cell in a namespace that stays."""
 
 import ast
+import io
 import sys
+import tokenize
 
 
 def run_cell(cell: str, filename: str) -> None:
@@ -17,5 +19,12 @@ def run_cell(cell: str, filename: str) -> None:
     exec(compile(body, filename, "exec"), namespace)  # noqa: S102  # running the learner's cell is what it is for
     if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), filename, "eval"), namespace)  # noqa: S307  # as above
-        if value is not None and not cell.rstrip().endswith(";"):
+        if value is not None and not _ends_with_semicolon(cell):
             print(repr(value))
+
+
+def _ends_with_semicolon(cell: str) -> bool:
+    # By tokens, as IPython does it: a comment may follow, or hold the only semicolon.
+    tokens = tokenize.generate_tokens(io.StringIO(cell).readline)
+    last = [token for token in tokens if token.string.strip() and token.type != tokenize.COMMENT][-1]
+    return last.string == ";"

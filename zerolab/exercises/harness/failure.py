@@ -36,14 +36,16 @@ def in_words(error: RankError, name: str) -> str:
             "ended. Does a loop never end, and catch every exception? `except ValueError:` catches what is meant, "
             "`except:` catches everything."
         )
-    if error.signal in ("SIGSEGV", "SIGABRT", "SIGBUS"):  # which of them, is up to what lay there
+    # Which of them, is up to what lay there. An abort by gloo itself is another matter: sizes that differ.
+    if error.signal in ("SIGSEGV", "SIGABRT", "SIGBUS") and not error.native.startswith("gloo"):
         return (
             f"rank {error.rank} was killed by {error.signal} while `{name}` ran: it touched memory that had been given "
             "back (used after release). Was a tensor freed or resized before `wait()`? Call `wait()` on every exchange "
             "before its result is used. Or is your part a view of what was released, and not a copy of it?"
         )
     first = _first_words(error)
-    return "\n".join([f"`{name}` failed: {first}", *(f"    {line}" for line in _own_frames(error.traceback))])
+    found = error.mismatches if error.native else ()
+    return "\n".join([f"`{name}` failed: {first}", *found, *(f"    {line}" for line in _own_frames(error.traceback))])
 
 
 def _first_words(error: RankError) -> str:

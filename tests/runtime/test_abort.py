@@ -1,0 +1,30 @@
+"""What C++ writes as it ends a process that did not catch its exception, of both standard libraries."""
+
+import pytest
+
+from zerolab.runtime import abort
+
+SIZES = (
+    "[enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 66668 vs 668. Received data "
+    "size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+)
+IN_WORDS = (
+    "gloo received 66,668 bytes where 668 were expected, so sizes differ between ranks. Give tensors of one shape on "
+    "all ranks, and to recv one of the shape that is sent"
+)
+GNU = "a line\nterminate called after throwing an instance of '{}'\n  what():  {}\n"
+LLVM = "libc++abi: terminating due to uncaught exception of type {}: {}\n"
+
+
+@pytest.mark.parametrize("library", [GNU, LLVM], ids=["libstdc++", "libc++"])
+def test_the_cause_of_an_abort_is_read_from_what_the_library_writes(library):
+    assert abort.cause(library.format("gloo::EnforceNotMet", SIZES).encode()) == IN_WORDS
+    assert abort.cause(library.format("std::bad_alloc", "\x1b[2Jstd::bad_alloc").encode()) == (
+        "std::bad_alloc: std::bad_alloc"
+    )
+    assert len(abort.cause(library.format("c10::Error", "x" * 10_000).encode())) == 300
+
+
+def test_without_its_words_there_is_no_cause():
+    assert abort.cause(b"") == ""
+    assert abort.cause(b"terminated \xff\n") == ""

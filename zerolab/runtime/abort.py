@@ -1,0 +1,33 @@
+"""What native code said before it ended a rank: an exception of C++ that nobody caught, above all one of gloo's."""
+
+import re
+
+from zerolab.runtime.screen import printable
+
+KEPT = 4_096  # bytes of a rank's last output in which it is looked for
+_LONGEST = 300  # characters of it that are shown
+# As libstdc++ writes it, and as libc++ does.
+_UNCAUGHT = re.compile(
+    r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\s+what\(\):\s+(?P<what>[^\n]+)"
+    r"|terminating (?:due to|with) uncaught exception of type (?P<kind>[\w:]+): (?P<why>[^\n]+)"
+)
+_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+
+
+def cause(output: bytes) -> str:
+    """Why native code ended the rank, from the last that it wrote; empty if it did not say.
+
+    That a peer sends more than there is room for gloo notices in a thread of its own, where nobody can catch it.
+    """
+    found = list(_UNCAUGHT.finditer(output.decode(errors="replace")))
+    if not found:
+        return ""
+    kind, what = found[-1]["type"] or found[-1]["kind"], found[-1]["what"] or found[-1]["why"]
+    sizes = _SIZES.search(what)
+    if sizes is not None:
+        sent, expected = (int(size) for size in sizes.groups())
+        return (
+            f"gloo received {sent:,} bytes where {expected:,} were expected, so sizes differ between ranks. Give "
+            "tensors of one shape on all ranks, and to recv one of the shape that is sent"
+        )
+    return printable(f"{kind}: {what}")[:_LONGEST]
