@@ -42,8 +42,8 @@ class Kernel:
         return self.client.execute(code)
 
     def finish_cell(self, cell, timeout=30):
-        """What the cell printed, and its error if it had one."""
-        printed, error, self.displayed = "", None, []
+        """What the cell shows at its end, and its error if it had one; `displayed` are its displays."""
+        shown, places, error = [], {}, None
         deadline = time.monotonic() + timeout
         while True:
             message = self.client.get_iopub_msg(timeout=max(0.01, deadline - time.monotonic()))
@@ -51,14 +51,16 @@ class Kernel:
                 continue
             kind, content = message["msg_type"], message["content"]
             if kind == "stream":
-                printed += content["text"]
-            elif kind in ("execute_result", "display_data"):
-                printed += content["data"]["text/plain"] + "\n"
-                self.displayed.append(content["data"])
+                shown.append(content["text"])
+            elif kind in ("execute_result", "display_data", "update_display_data"):
+                # A line that says what is being waited for changes, and ends empty: a reader sees its last state.
+                place = places.setdefault(content.get("transient", {}).get("display_id", len(shown)), len(shown))
+                shown[place:] = [content["data"], *shown[place + 1 :]]
             elif kind == "error":
                 error = content
             elif kind == "status" and content["execution_state"] == "idle":
-                return printed, error
+                self.displayed = [part for part in shown if isinstance(part, dict) and part["text/plain"]]
+                return "".join(part if isinstance(part, str) else _plain(part) for part in shown), error
 
     def run(self, code, timeout=30):
         return self.finish_cell(self.start_cell(code), timeout)
@@ -118,6 +120,10 @@ class Kernel:
     def close(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+
+
+def _plain(data):
+    return data["text/plain"] + "\n" if data["text/plain"] else ""
 
 
 def shared_memory():
