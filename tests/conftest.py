@@ -15,6 +15,7 @@ from zerolab.player.browser import chromium as start_chromium
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
+LONGEST = ("test_in_lab.py", "test_execution.py", "test_site.py", "test_player_live.py")  # files; they begin
 MINUTES = {
     "notebooks": 6,
     "browser": 6,
@@ -81,6 +82,7 @@ class Empty:
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     if not config.getoption("--quick"):
         return
     kept = [item for item in items if is_quick(item)]
