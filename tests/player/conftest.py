@@ -6,21 +6,22 @@ from zerolab import Cluster
 from zerolab.player import page
 
 
-def train(stage, steps):
-    import torch
-    import torch.distributed as dist
-
-    from zerolab import models
-    from zerolab.engines import ENGINES
-
-    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
-    for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
-        engine.training_step(inputs, targets, models.loss)
-
-
 @pytest.fixture(scope="session")
 def recordings():
     """A real run of two steps on four ranks, by stage."""
+
+    # Within the fixture: ranks would look for a function of this file in whichever conftest they find first.
+    def train(stage, steps):
+        import torch
+        import torch.distributed as dist
+
+        from zerolab import models
+        from zerolab.engines import ENGINES
+
+        engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
+        for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
+            engine.training_step(inputs, targets, models.loss)
+
     with Cluster(world_size=4, device="cpu") as cluster:
         return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero1", "ddp", "fsdp2")}
 
