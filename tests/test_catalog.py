@@ -20,6 +20,9 @@ SIZES = {
     "llama2-7b": 6_738_415_616,
     "llama2-13b": 13_015_864_320,
     "llama-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
     "gpt3-175b": 174_604_259_328,
     "7b": 7_000_000_000,
     "7.5b": 7_500_000_000,
@@ -51,10 +54,15 @@ def hidden_units(width, multiple=256, factor=1.0):
 
 def test_llamas_hidden_units_are_those_that_its_released_code_makes_of_the_width():
     llamas = [shape for shape in catalog.ARCHITECTURES.values() if shape.kind == "llama"]
-    assert len(llamas) == 7
+    assert len(llamas) == 10
+    options = {
+        "llama-70b": (4096, 1.3),
+        "llama3-8b": (1024, 1.3),
+        "llama3-70b": (4096, 1.3),
+        "llama3-405b": (4096, 1.2),
+    }
     for shape in llamas:
-        options = {"multiple": 4096, "factor": 1.3} if shape.name == "llama-70b" else {}
-        assert shape.hidden == hidden_units(shape.width, **options), shape.name
+        assert shape.hidden == hidden_units(shape.width, *options.get(shape.name, ())), shape.name
 
 
 def test_the_shapes_are_those_of_the_released_files():
@@ -69,11 +77,16 @@ def test_the_shapes_are_those_of_the_released_files():
         "llama-30b": (60, 52, 6656),
         "llama-65b": (80, 64, 8192),
         "llama-70b": (80, 64, 8192),
+        "llama3-8b": (32, 32, 4096),
+        "llama3-70b": (80, 64, 8192),
+        "llama3-405b": (126, 128, 16384),
     }
     for name, shape in released.items():
         architecture = catalog.architecture(name)
         assert (architecture.depth, architecture.heads, architecture.width) == shape, name
-    assert catalog.architecture("llama-70b").kv_heads == 8
+    for name in ("llama-70b", "llama3-8b", "llama3-70b", "llama3-405b"):
+        assert catalog.architecture(name).kv_heads == 8
+    assert catalog.architecture("llama3-8b").vocabulary == 128_256
 
 
 def test_a_round_number_is_reached_by_a_small_filler_with_a_name():
@@ -110,6 +123,17 @@ def test_a_link_without_bandwidth_is_refused_with_both_units():
             catalog.Link("test", bandwidth, 0.0, "a test")
     with pytest.raises(ValueError, match=r"takes -1\.0 seconds"):
         catalog.Link("test", 1e9, -1.0, "a test")
+
+
+# What `nvidia-smi` prints, in MiB, the ceiling; "80 GB" on a box is 80 GiB less a little, and torch gives less again.
+SOLD_AS = {"v100": 32_768, "a100-40gb": 40_960, "a100": 81_920, "h100": 81_559, "h200": 143_771, "b200": 183_359}
+
+
+@pytest.mark.parametrize(("name", "mebibytes"), SOLD_AS.items())
+def test_a_gpus_memory_is_what_torch_gives_and_not_what_the_box_says(name, mebibytes):
+    memory = catalog.gpu(name).memory_bytes
+    assert 0.96 < memory / (mebibytes * 2**20) < 1
+    assert catalog.gpu("a100-40gb").memory_bytes == pytest.approx(42_298_834_944, rel=1e-3)  # total_memory, to the byte
 
 
 def test_every_figure_has_a_source_and_every_gpu_a_link():

@@ -75,6 +75,10 @@ _LLAMA2 = (
     "Touvron et al. 2023, arXiv 2307.09288, table 1 and appendix A.2.1; hidden units by the released llama/model.py, "
     "70B with multiple_of 4096, ffn_dim_multiplier 1.3 and n_kv_heads 8 (its params.json, as quoted in llama.cpp)"
 )
+_LLAMA3 = (
+    "Llama team 2024, arXiv 2407.21783, table 3; 128,256 words as released (pytorch/torchtitan, "
+    "torchtitan/models/llama3), 8,192 tokens as pre-trained (section 3.4.1)"
+)
 _ROUND = "GPT-2's block at a width and depth chosen here, so that the filler is small"
 
 
@@ -94,9 +98,13 @@ def _round(name: str, num_params: int, width: int, depth: int) -> Architecture:
 def _llama(
     name: str, width: int, depth: int, hidden: int, *, kv_heads: int = 0, context: int = 2048, source: str = _LLAMA
 ) -> Architecture:
-    # Heads of 128 in all of them; fewer of keys and values in the 70B alone.
+    # Heads of 128 in all of them; fewer of keys and values in Llama 2's 70B and in all of Llama 3.
     heads = width // 128
     return Architecture(name, "llama", width, heads, depth, context, 32000, source, hidden, kv_heads or heads)
+
+
+def _llama3(name: str, width: int, depth: int, hidden: int) -> Architecture:
+    return Architecture(name, "llama", width, width // 128, depth, 8192, 128256, _LLAMA3, hidden, kv_heads=8)
 
 
 ARCHITECTURES = {
@@ -113,6 +121,9 @@ ARCHITECTURES = {
         _llama("llama2-7b", 4096, 32, 11008, context=4096, source=_LLAMA2),
         _llama("llama2-13b", 5120, 40, 13824, context=4096, source=_LLAMA2),
         _llama("llama-70b", 8192, 80, 28672, kv_heads=8, context=4096, source=_LLAMA2),
+        _llama3("llama3-8b", 4096, 32, 14336),
+        _llama3("llama3-70b", 8192, 80, 28672),
+        _llama3("llama3-405b", 16384, 126, 53248),
         Architecture("gpt3-175b", "gpt", 12288, 96, 96, 2048, 50257, _GPT3),
         _round("7b", 7_000_000_000, 4736, 25),
         _round("7.5b", 7_500_000_000, 3456, 51),
@@ -121,7 +132,8 @@ ARCHITECTURES = {
     )
 }
 """By name. `llama-70b` is Llama 2's; its 7B and 13B have the shapes of Llama's, and twice the context. Llama's paper
-calls `llama-30b` 33B, after its 32.5 billion parameters; the released files say 30B."""
+calls `llama-30b` 33B, after its 32.5 billion parameters; the released files say 30B. `llama3-8b` and its kin are
+Llama 3 and 3.1: one shape, in the end trained on longer contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +189,9 @@ LINKS = {
 class Gpu:
     """One accelerator: bytes of memory, dense operations a second by precision, bytes a second, and its link.
 
-    `flops["bf16"]` is the tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
+    `memory_bytes` is what torch says a process can have at most (`torch.cuda.mem_get_info`), CUDA's own
+    `CONTEXT_BYTES` included: never what is printed on the box, and less than `nvidia-smi` says. `flops["bf16"]` is the
+    tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
     """
 
     name: str
@@ -188,33 +202,50 @@ class Gpu:
     source: str
 
 
+CONTEXT_BYTES = 0.5 * GIB
+"""What CUDA and its kernels take of a GPU besides torch's tensors: an OutOfMemoryError says that the
+process has 139.20 GiB and torch 2.05 + 136.64 of them (H200), or 168.34 and 167.64 (B200), or 14.25 and 13.76 (A100).
+NCCL's buffers are not in it."""
+
+
 def _gpu(name: str, memory: float, flops: tuple[float, float], bandwidth: float, *, link: str, source: str) -> Gpu:
-    """GB, TFLOP/s (bf16, fp32) and GB/s as printed in the datasheet."""
+    """GiB as torch reports them; TFLOP/s (bf16, fp32) and GB/s as printed in the datasheet."""
     # Where a datasheet prints the sparse rate only, the dense one is half of it, and the source says so.
     bf16, fp32 = flops
-    return Gpu(name, memory * GB, {"bf16": bf16 * TERA, "fp32": fp32 * TERA}, bandwidth * GB, link, source)
+    source += f"; memory: the total capacity in torch's OutOfMemoryError, {memory:g} GiB"
+    return Gpu(name, memory * GIB, {"bf16": bf16 * TERA, "fp32": fp32 * TERA}, bandwidth * GB, link, source)
 
 
 GPUS = {
     gpu.name: gpu
     for gpu in (
         # In the order of their years: 2017, 2020, 2020, 2022, 2023, 2024.
-        _gpu("v100", 32, (125, 15.7), 900, link="nvlink2", source="NVIDIA V100 datasheet, SXM2 32 GB"),
-        _gpu("a100-40gb", 40, (312, 19.5), 1555, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 40 GB"),
-        _gpu("a100", 80, (312, 19.5), 2039, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 80 GB"),
+        _gpu("v100", 31.74, (125, 15.7), 900, link="nvlink2", source="NVIDIA V100 datasheet, SXM2 32 GB"),
+        _gpu("a100-40gb", 39.39, (312, 19.5), 1555, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 40 GB"),
+        _gpu("a100", 79.25, (312, 19.5), 2039, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 80 GB"),
         _gpu(
-            "h100", 80, (989.5, 67), 3350, link="nvlink4", source="NVIDIA H100 datasheet, SXM; half of the sparse rate"
+            "h100",
+            79.11,
+            (989.5, 67),
+            3350,
+            link="nvlink4",
+            source="NVIDIA H100 datasheet, SXM 80 GB; half of the sparse rate",
         ),
         _gpu(
-            "h200", 141, (989.5, 67), 4800, link="nvlink4", source="NVIDIA H200 datasheet, SXM; half of the sparse rate"
+            "h200",
+            139.8,
+            (989.5, 67),
+            4800,
+            link="nvlink4",
+            source="NVIDIA H200 datasheet, SXM 141 GB; half of the sparse rate",
         ),
         _gpu(
             "b200",
-            180,
+            178.35,
             (2250, 75),
             7700,
             link="nvlink5",
-            source="NVIDIA Blackwell datasheet, HGX B200, one GPU; half of the sparse rate",
+            source="NVIDIA Blackwell datasheet, HGX B200, one GPU of 180 GB; half of the sparse rate",
         ),
     )
 }

@@ -40,14 +40,18 @@ class GroupedAttention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, length, width] -> the same shape."""
         rows, length, width = x.shape
-        queries = rotate(self.queries(x).view(rows, length, self.heads, self.size).transpose(1, 2))
-        keys = rotate(self.keys(x).view(rows, length, self.kv_heads, self.size).transpose(1, 2))
-        values = self.values(x).view(rows, length, self.kv_heads, self.size).transpose(1, 2)
+        queries = rotate(self.queries(x).view(rows, length, self.heads, self.size))
+        keys = rotate(self.keys(x).view(rows, length, self.kv_heads, self.size))
+        values = self.values(x).view(rows, length, self.kv_heads, self.size)
         # Copied for each head that shares them, as Llama's released code does (`repeat_kv`): they are activations.
         if self.kv_heads < self.heads:
-            keys = keys.repeat_interleave(self.heads // self.kv_heads, dim=1)
-            values = values.repeat_interleave(self.heads // self.kv_heads, dim=1)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+            keys = keys.repeat_interleave(self.heads // self.kv_heads, dim=2)
+            values = values.repeat_interleave(self.heads // self.kv_heads, dim=2)
+        # Rotated before heads and positions are swapped: attention's result is laid out like its queries, and so the
+        # output matrix takes it as it is, where it would need a copy otherwise.
+        mixed = functional.scaled_dot_product_attention(
+            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=True
+        )
         out: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
         return out
 
@@ -92,11 +96,11 @@ class Llama(nn.Module):
 
 
 def rotate(x: torch.Tensor) -> torch.Tensor:
-    """Rotary positions (arXiv 2104.09864, section 3.4.2): [rows, heads, length, size] -> the same shape."""
+    """Rotary positions (arXiv 2104.09864, section 3.4.2): [rows, length, heads, size] -> the same shape."""
     half = x.shape[-1] // 2
     # Made anew in each forward: small beside what it turns, where a buffer would be held all the time.
     exponents = torch.arange(half, device=x.device) / half
-    angles = torch.arange(x.shape[-2], device=x.device)[:, None] * ROTARY_BASE**-exponents
+    angles = torch.arange(x.shape[1], device=x.device)[:, None, None] * ROTARY_BASE**-exponents
     cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     # Halves and not neighbours are turned, as in transformers; bytes and operations are the same.
     left, right = x[..., :half], x[..., half:]

@@ -205,7 +205,9 @@ def _hardware(costs: Iterable[float]) -> Hardware:
     flops = 1 / flop if flop else 1e30
     box = Gpu("this machine", 1e9, {"fp32": flops}, 1 / byte if byte else 1e30, "nvlink5", "fitted")
     link = Link("loopback", 1 / sent if sent else 1e30, message, "fitted")
-    return Hardware(box, link, gpus_per_node=1, utilisation=1.0, operation_seconds=operation, overlap=False)
+    return Hardware(
+        box, link, gpus_per_node=1, utilisation=1.0, operation_seconds=operation, overlap=False, on_gpu=False
+    )
 
 
 def _predicted(world_size: int, stage: str, size: Size, hardware: Hardware) -> dict[str, float]:

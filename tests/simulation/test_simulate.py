@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zerolab import catalog, compare, published, simulate, theory
 from zerolab.recording.recording import Recording
+from zerolab.simulation.costs import Hardware
 from zerolab.simulation.fake import world
 
 
@@ -92,18 +93,20 @@ def test_a_collective_that_is_asked_of_torch_itself_is_waited_for_too():
 
 TINY_LLAMA = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 64, "a test", hidden=48, kv_heads=2)
 TOKENS = torch.zeros(4, 16, dtype=torch.int64)
+# The real ranks' device: its norms are several operations, and Adam updates one tensor after the other.
+CPU = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
 
 
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
 def test_the_peak_of_a_simulation_is_that_of_real_ranks(kind):
     """But for the batches, which real ranks read from memory, and the last step's loss, which their loop keeps."""
     if kind == "gpt":
-        real, fake = on_real_ranks("fp32"), simulate(world_size=2, model="gpt-tiny")
+        real, fake = on_real_ranks("fp32"), simulate(world_size=2, model="gpt-tiny", hardware=CPU)
     else:
         build = partial(published.build, TINY_LLAMA)
         real = compare(world_size=2, steps=3, model=build, batches=[(TOKENS, TOKENS)] * 3)
         # compare divides the rows among the ranks, simulate takes one rank's
-        fake = simulate(world_size=2, model=build, batches=[(TOKENS[:2], TOKENS[:2])])
+        fake = simulate(world_size=2, model=build, batches=[(TOKENS[:2], TOKENS[:2])], hardware=CPU)
     for measured, simulated in zip(real.rows, fake.rows, strict=True):
         for category in ("parameters", "gradients", "optimizer_state", "communication"):
             assert measured["peak"][category] == simulated["peak"][category], (measured["stage"], category)

@@ -37,6 +37,7 @@ class Hardware:
         memory_utilisation: the part of the memory's bandwidth that everything else reaches.
         operation_seconds: what an operation takes besides; 0 for a GPU, which is kept busy while the host goes ahead.
         overlap: whether communication runs beside computation; False where the same cores do both.
+        on_gpu: whether torch does what it does on GPUs: a norm in one kernel, Adam's update of all tensors at once.
 
     Raises ValueError for a count below 1, a part outside (0, 1], or negative seconds.
     """
@@ -48,6 +49,7 @@ class Hardware:
     memory_utilisation: float = 1.0
     operation_seconds: float = 0.0
     overlap: bool = True
+    on_gpu: bool = True
 
     def __post_init__(self) -> None:
         if not self.gpus_per_node >= 1 or self.gpus_per_node % 1:

@@ -19,7 +19,7 @@ from zerolab.recording import ledger, log, recorder
 from zerolab.recording.patches import intercept, replace
 from zerolab.recording.recorder import Recorder
 from zerolab.simulation.costs import Meter
-from zerolab.simulation.shapes import FUSED, Shapes
+from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
 
 
 class FakeRecorder(Recorder):
@@ -30,8 +30,10 @@ class FakeRecorder(Recorder):
 
 
 @contextmanager
-def world(world_size: int) -> Iterator[Shapes]:
+def world(world_size: int, *, on_gpu: bool = True) -> Iterator[Shapes]:
     """Makes this process rank 0 of a group that does not exist, and all tensors made here shapes without memory.
+
+    What torch does otherwise on a GPU than on the CPU is done as there, if it is `on_gpu`.
 
     Raises:
         RuntimeError: this process belongs to a process group already.
@@ -48,7 +50,8 @@ def world(world_size: int) -> Iterator[Shapes]:
         stack.callback(dist.destroy_process_group)
         stack.enter_context(intercept(checks, "check_same_on_all_ranks", _alike))
         stack.enter_context(intercept(checks, "check_has_values", _without_values))
-        stack.enter_context(replace(*FUSED))
+        for kernel in (*FUSED, *(ON_GPUS if on_gpu else ())):
+            stack.enter_context(replace(*kernel))
         stack.enter_context(shapes)  # below the recorder, which comes later and so sees each operation first
         yield shapes
 

@@ -186,7 +186,7 @@ def _run(
     """One stage on rank 0: its recording with the ranks derived from it, and the flats."""
     clock = Clock()
     meter = Meter(clock, hardware, precision)
-    with world(world_size) as shapes:
+    with world(world_size, on_gpu=hardware.on_gpu) as shapes:
         # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
         model, inputs, targets = prepare()
         layouts = partition(model, world_size)

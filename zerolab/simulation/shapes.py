@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
+from torch.optim import adam
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
@@ -167,6 +168,30 @@ def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **key
     return _FLASH(query, key, value, 0.0, keywords.pop("is_causal", False), **keywords)[0]
 
 
+def rms_norm(original: Any, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """`rms_norm` as GPUs do it, in one kernel that keeps its input and a number a row.
+
+    torch chooses by the device here, too: for meta and on the CPU it writes the norm out, and keeps twice as much.
+    """
+    if x.device != META or weight is None or len(shape) != 1:
+        return original(x, shape, weight, eps)
+    return _FusedNorm.apply(x, weight)  # type: ignore[no-untyped-call]  # torch has no annotation there
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Memory and traffic of the fused kernel, which torch has for GPUs alone; the values of a shape are no matter."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight, x.select(-1, 0).to(torch.float32, copy=True))
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (gradient,), (x, _, _) = gradients, ctx.saved_tensors
+        return gradient * x, gradient.flatten(0, -2).sum(dim=0)
+
+
 def _kind_of(func: Any) -> Kind:
     schema = func._schema  # noqa: SLF001  (it has no public name)
     namespace, name = schema.name.split("::")
@@ -262,5 +287,11 @@ class _ValuesNeededError(RuntimeError):
         )
 
 
-FUSED = (functional, "scaled_dot_product_attention", attention)
-"""What to replace while shapes are executed, as `patches.replace` takes it."""
+def default_to_foreach(original: Any, params: list[torch.Tensor], *args: Any, **keywords: Any) -> tuple[bool, bool]:
+    """Adam as torch runs it on GPUs: all of its tensors at once, with a temporary for each, where the CPU has one."""
+    return (False, True) if params and params[0].device == META else original(params, *args, **keywords)
+
+
+FUSED = ((functional, "scaled_dot_product_attention", attention),)
+ON_GPUS = ((functional, "rms_norm", rms_norm), (adam, "_default_to_fused_or_foreach", default_to_foreach))
+"""What to replace while shapes are executed, on every device and on a GPU, as `patches.replace` takes each."""
