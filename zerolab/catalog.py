@@ -172,6 +172,7 @@ LINKS = {
     for link in (
         Link("nvlink2", 150 * GB, _NVLINK_SECONDS, "NVIDIA V100 datasheet: 300 GB/s, six links, both directions"),
         Link("nvlink3", 300 * GB, _NVLINK_SECONDS, "NVIDIA A100 datasheet: 600 GB/s, both directions"),
+        Link("nvlink-a800", 200 * GB, _NVLINK_SECONDS, "NVIDIA A800 datasheet: 400 GB/s, both directions"),
         Link("nvlink4", 450 * GB, _NVLINK_SECONDS, "NVIDIA H100 datasheet: 900 GB/s, both directions"),
         Link("nvlink5", 900 * GB, _NVLINK_SECONDS, "NVIDIA HGX B200 datasheet: 1.8 TB/s, both directions"),
         Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: EDR 4x, 100 Gb/s"),
@@ -223,6 +224,7 @@ GPUS = {
         _gpu("v100", 31.74, (125, 15.7), 900, link="nvlink2", source="NVIDIA V100 datasheet, SXM2 32 GB"),
         _gpu("a100-40gb", 39.39, (312, 19.5), 1555, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 40 GB"),
         _gpu("a100", 79.25, (312, 19.5), 2039, link="nvlink3", source="NVIDIA A100 datasheet, SXM4 80 GB"),
+        _gpu("a800", 79.33, (312, 19.5), 2039, link="nvlink-a800", source="NVIDIA A800 datasheet, SXM4 80 GB"),
         _gpu(
             "h100",
             79.11,
@@ -230,6 +232,15 @@ GPUS = {
             3350,
             link="nvlink4",
             source="NVIDIA H100 datasheet, SXM 80 GB; half of the sparse rate",
+        ),
+        Gpu(
+            "h100-96gb",
+            95 * GIB,
+            {"bf16": 989.5 * TERA, "fp32": 67 * TERA},
+            2400 * GB,
+            "nvlink4",
+            "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md and pull request 800: HBM2e, 95 GiB, 500 W; the "
+            "rates are those of the H100 SXM",
         ),
         _gpu(
             "h200",

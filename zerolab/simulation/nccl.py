@@ -1,0 +1,183 @@
+"""How long NCCL's collectives take, by the model with which it chooses among its algorithms (NCCL 2.30.7).
+
+A way to do a collective costs a latency and bytes at a rate, and the fastest counts. For a gather or a reduce-scatter
+there is mostly one: a ring through all ranks, in one of three protocols (LL, LL128, Simple) that trade latency for
+bandwidth. The others have conditions:
+
+* PAT (steps by the logarithm of N) only with one GPU a node;
+* NVLS, where the switch within the node adds up: on Hopper and later, in one node; over several nodes only if the
+  network adds up, too (CollNet, that is SHARP), with a network card a GPU;
+* trees, and NVLS within the nodes of a tree, only for an all-reduce.
+
+An all-reduce by ring is two passes. What the ring of a node carries is NCCL's own figure for the link (topo.h), about
+four fifths of the datasheet's; what goes over the network is bounded by all of a node's cards together. Links that are
+not NCCL's (`catalog.Link`s of one's own) carry a plain ring at their own rate.
+
+Source: NVIDIA/nccl, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/graph/topo.h.
+Left out: the rounding to whole channels in search.cc, and the table that corrects trees for medium sizes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log2
+
+from zerolab.catalog import GB, Link
+
+PASSES = {"all_reduce": 2, "barrier": 2}  # every other collective is one
+LINK_RATES = {"nvlink2": 120 * GB, "nvlink3": 240 * GB, "nvlink-a800": 160 * GB, "nvlink4": 370.8 * GB}
+LINK_RATES["nvlink5"] = 721.8 * GB
+"""Bytes a second of a node's ring: links a GPU times topo.h's 20, 20, 20, 20.6 and 40.1 GB/s."""
+
+NVLS_EFFICIENCY = {"nvlink4": 0.85, "nvlink5": 0.74}  # links with a switch that adds up, Hopper's and Blackwell's
+CHANNELS = 16  # of NVLS, of which one is lost to the model
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Base latency, latency a step by NVLink and over the network, in seconds, and the part of the rate it reaches."""
+
+    base: float
+    link: float
+    network: float
+    part: float
+
+
+RING = {
+    "LL": Protocol(6.6e-6, 0.6e-6, 2.7e-6, 0.5),
+    "LL128": Protocol(14.0e-6, 1.9e-6, 4.0e-6, 0.92),
+    "Simple": Protocol(8.4e-6, 3.4e-6, 14.0e-6, 1.0),
+}
+TREE = {
+    "LL": Protocol(6.8e-6, 0.6e-6, 5.0e-6, 0.92 / 3.8),
+    "LL128": Protocol(14.0e-6, 1.25e-6, 8.5e-6, 0.92 * 120 / 128),
+    "Simple": Protocol(8.4e-6, 4.0e-6, 14.0e-6, 0.92),
+}
+LL_RATES = {
+    "nvlink2": 39 * GB,
+    "nvlink3": 87.7 * GB,
+    "nvlink-a800": 87.7 * GB,
+    "nvlink4": 141 * GB,
+    "nvlink5": 282 * GB,
+}
+"""What LL carries at most within a node; between two it is 39, and more of them 20.4 GB/s (llMaxBws, Intel's hosts)."""
+OVERHEAD = 1e-6  # that a step costs a host with a network, three times for Simple
+PAT, NVLS, NVLS_TREE = Protocol(8e-6, 4e-6, 14e-6, 0.75), Protocol(0, 25e-6, 18e-6, 1), Protocol(0, 25e-6, 20.9e-6, 1)
+PLATEAU = 1.4  # what latency an all-reduce's ring has more than its steps, over nodes (1.9 before Ampere)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do a collective: its name as in NCCL's log, seconds before the bytes, and bytes a second."""
+
+    name: str
+    latency: float
+    bytes_per_second: float
+
+    def seconds(self, nbytes: float) -> float:
+        """How long the whole buffer takes."""
+        return self.latency + nbytes / self.bytes_per_second
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network adds up."""
+
+    ranks: int
+    nodes: int
+    link: Link
+    network: Link
+    sharp: bool = False
+
+    @property
+    def per_node(self) -> float:
+        """Ranks a node; a fraction where nodes are not equally full."""
+        return self.ranks / self.nodes
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second of one ring: the node's, or what all cards of a node carry together, whichever is less."""
+        within = LINK_RATES.get(self.link.name, self.link.bytes_per_second)
+        between = self.per_node * self.network.bytes_per_second
+        if self.nodes == 1:
+            return within
+        return between if self.per_node == 1 else min(within, between)
+
+    def seconds(self, op: str, nbytes: float) -> float:
+        """How long `op` over a whole buffer of `nbytes` takes."""
+        return self.best(op, nbytes).seconds(nbytes) if self.ranks > 1 else 0.0
+
+    def best(self, op: str, nbytes: float) -> Way:
+        """The way that the tuner chooses. Raises ValueError for one rank, which sends nothing."""
+        return min(self.ways(op), key=lambda way: way.seconds(nbytes))
+
+    def ways(self, op: str) -> Iterator[Way]:
+        """All that the tuner considers."""
+        yield from self._rings(op)
+        if op in PASSES:
+            yield from self._trees()
+        elif self.per_node == 1 and self._is_nccl(self.network) and self.nodes > 1:
+            steps = log2(self.nodes) * PAT.network / 3.5 + self.ranks * 2.8e-6
+            yield Way("PAT Simple", PAT.base + steps, self.rate * PAT.part)
+        yield from self._switched(op)
+
+    def _rings(self, op: str) -> Iterator[Way]:
+        passes = PASSES.get(op, 1)
+        outer = passes * (self.nodes - 1)
+        inner = passes * (self.ranks - 1) - outer
+        share = self.ranks / (passes * (self.ranks - 1))
+        if not self._is_nccl(self.network if self.nodes > 1 else self.link):
+            latency = inner * self.link.latency_seconds + outer * self.network.latency_seconds
+            yield Way("ring", latency, self.rate * share)
+            return
+        for name, protocol in self._protocols(RING).items():
+            network = protocol.network if self._is_direct() else self.network.latency_seconds
+            # With one GPU a node nothing hides what a step over the network takes.
+            if self.per_node == 1 and self._is_direct():
+                network = TREE[name].network
+            overhead = OVERHEAD * (3 if name == "Simple" else 1) if self.nodes > 1 else 0.0
+            latency = protocol.base + inner * max(protocol.link, overhead) + outer * network
+            if name == "Simple" and passes == 2 and self.nodes > 1:
+                latency *= PLATEAU
+            yield Way(f"ring {name}", latency, self._limited(name, self.rate * protocol.part) * share)
+
+    def _trees(self) -> Iterator[Way]:
+        if self.nodes == 1 or not self._is_direct():
+            return
+        for name, protocol in self._protocols(TREE).items():
+            steps = 2 * ((self.per_node - 1) * protocol.link + log2(self.nodes) * protocol.network)
+            yield Way(f"tree {name}", protocol.base + steps, self._limited(name, self.rate * protocol.part) / 2)
+
+    def _protocols(self, protocols: dict[str, Protocol]) -> dict[str, Protocol]:
+        """Those that are worth considering: over TCP only Simple, whose steps cost what the link says."""
+        return protocols if self._is_direct() else {"Simple": protocols["Simple"]}
+
+    def _limited(self, name: str, rate: float) -> float:
+        if name != "LL":
+            return rate
+        within = LL_RATES.get(self.link.name, rate)
+        return min(rate, within if self.nodes == 1 else (39 if self.nodes == 2 else 20.4) * GB)
+
+    def _switched(self, op: str) -> Iterator[Way]:
+        efficiency = NVLS_EFFICIENCY.get(self.link.name)
+        if efficiency is None or self.per_node < 2:
+            return
+        inside = LINK_RATES[self.link.name] * efficiency * (CHANNELS - 1) / CHANNELS
+        share = self.ranks / (2 * (self.ranks - 1)) if op in PASSES else 1.0  # gathers have it in `inside`
+        inside *= 2 if op in PASSES else (self.per_node - 1) / self.per_node
+        if self.nodes == 1:
+            yield Way("NVLS Simple", NVLS.link, inside * share)
+            return
+        if self.sharp and self._is_direct():
+            yield Way("NVLS Simple", NVLS.link + NVLS.network, min(inside, self.rate) * share)
+        if op in PASSES and self._is_direct():
+            outside = self.per_node * self.network.bytes_per_second * (2 if self.nodes == 2 else 1)
+            steps = NVLS_TREE.link + 2 * log2(self.nodes) * NVLS_TREE.network
+            yield Way("NVLSTree Simple", steps, min(inside, outside) * share)
+
+    def _is_nccl(self, link: Link) -> bool:
+        """Whether NCCL would carry it: a link of the catalog, and not one that somebody has measured."""
+        return link.name in LINK_RATES or link.name.startswith(("infiniband", "ethernet"))
+
+    def _is_direct(self) -> bool:
+        """Whether no step goes through the kernel's TCP, where only the Simple protocol is worth its while."""
+        return self.nodes == 1 or self.network.name.startswith("infiniband")
