@@ -140,7 +140,9 @@ def _add_simulate(commands: Any) -> None:
         help="of one GPU to other nodes, one direction, GB is 1e9 bytes (default: the network's)",
     )
     parser.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
-    parser.add_argument("--utilisation", type=float, default=0.4, help="part of the GPU's dense rate (default: 0.4)")
+    parser.add_argument(
+        "--utilisation", type=float, help="part of the dense rate that matrices reach (default: fitted)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
 
 

@@ -12,7 +12,7 @@ from zerolab.planner import Plan, as_json, plan
 GPUS = tuple(2**power for power in range(11))
 # Of the catalog's GPUs, and of the smaller ones that people have.
 GIGABYTES = (8, 16, 24, 32, 40, 48, 80, 96, 141, 180, 192)
-PERCENT = (20, 30, 40, 50, 60, 70)  # around the published ones
+KERNELS = ("eager", "compiled", "tuned")
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
 
@@ -25,7 +25,7 @@ def labelled(name: str, toggles: Any) -> Any:
 
 
 class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Model, GPUs, memory, bandwidth, precision, batch and utilisation by widget; what fits, what is missing, settings.
+    """Model, GPUs, memory, bandwidth, precision, batch and kernels by widget; what fits, what is missing, settings.
 
     `found` is the `Plan` that is shown.
     """
@@ -39,14 +39,14 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp32"))
         self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
-        self.utilisation = widgets.SelectionSlider(options=PERCENT, value=40, description="% of rate")
+        self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
         self.fsdp2, self.deepspeed = (widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "12")
         self._find()
         self.figure = go.FigureWidget(figures.plan(self.found))
         self.figure.layout.width = chart.PANEL_WIDTH  # its own choice would squeeze two plots into 700 pixels
         self._tell()
-        sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.utilisation)
+        sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.kernels)
         for widget in sliders:
             widget.style.description_width, widget.layout.width = "90px", "420px"
         for widget in (*sliders, self.precision):
@@ -69,7 +69,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.bandwidth.value * 1e9,
             self.precision.value,
             batch=self.batch.value,
-            utilisation=self.utilisation.value / 100,
+            kernels=self.kernels.value,
         )
 
     def _draw(self) -> None:

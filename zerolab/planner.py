@@ -2,28 +2,23 @@
 
 Bytes are the closed forms of `zerolab.theory`, one unit's buffers, and activations: of GPT's blocks by Korthikanti et
 al. 2022, arXiv 2205.05198, equation 1 without the attention matrix, which fused attention never stores: 34 s b h bytes
-a block in 16 bit; of Llama's counted in the same way; and the logits (their section 4.3). Seconds are 6 operations a
-parameter and token at a stated utilisation, and ring passes that do not overlap.
-The utilisation is the one figure here that nobody can compute: how far the seconds depend on it, `Plan.sensitivity`
-says. GB is 1e9 bytes.
+a block in 16 bit; of Llama's counted in the same way; and the logits (their section 4.3). Seconds are
+those of `zerolab.seconds`, fitted to published runs: how good the kernels are is the one thing here that nobody can
+compute, and how far the seconds depend on it, `Plan.sensitivity` says. GB is 1e9 bytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from zerolab import catalog
+from zerolab import catalog, seconds
 from zerolab.names import unknown
+from zerolab.published_runs import published_utilisation
 from zerolab.tables import Table, Value
 
-PUBLISHED_UTILISATION = (0.33, 0.58)
-"""Parts of the dense 16-bit rate that training with FSDP2 reached, all operations and waits included: Llama 3.1 8B on 8
-and 128 H100, 33 % (39 % compiled); Llama 3 70B and 8B on 64 A100, 51.7 % and 56.8 to 58.2 %. Source: torchtitan,
-docs/performance.md and its state of mid-2024. In between lies Llama 3 405B in four kinds of parallelism on 8,192 and
-16,384 H100, 38 to 43 % (arXiv 2407.21783, section 3.3.2)."""
-UTILISATION = 0.4  # for H100, the GPU that is taken unless told; the simulation's own counts multiplications alone
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
 WHOLE_UNITS = {"ddp": 1, "zero1": 1, "zero2": 3, "zero3": 5}
@@ -42,8 +37,8 @@ PARTS = ("parameters", "gradients", "optimizer_state", "unit_buffers", "activati
 class Plan(Table):
     """What `plan` found: a table with one row a stage, and what follows from it.
 
-    `title` says what was asked, `memory` is that of a GPU in bytes, `parts` has the bytes of each stage by `PARTS`, and
-    `utilisation` the part of the GPU's rate that its seconds of computing take for granted.
+    `title` says what was asked, `memory` is that of a GPU in bytes, `parts` has the bytes of each stage by `PARTS`,
+    `steps` its seconds by what they go to, `setting` what those were worked out for, `shape` the model.
     """
 
     def __init__(
@@ -55,11 +50,13 @@ class Plan(Table):
         batch: int,
         memory: float,
         parts: dict[str, dict[str, float]],
-        utilisation: float,
+        shape: catalog.Architecture,
+        setting: seconds.Setting,
+        steps: dict[str, seconds.Step],
     ) -> None:
         super().__init__(rows, title, times=True)
         self.precision, self.batch, self.memory, self.parts = precision, batch, memory, parts
-        self.utilisation = utilisation
+        self.shape, self.setting, self.steps = shape, setting, steps
 
     @property
     def fitting(self) -> list[str]:
@@ -92,15 +89,18 @@ class Plan(Table):
 
     @property
     def sensitivity(self) -> str:
-        """One sentence: how long the first stage that fits computes at this utilisation, and at published ones."""
-        row = next((row for row in self if row["fits"]), self[-1])
-        computing, sending = float(row["compute_seconds"] or 0), float(row["communication_seconds"] or 0)
-        slow, fast = (computing * self.utilisation / published for published in PUBLISHED_UTILISATION)
-        low, high = PUBLISHED_UTILISATION
+        """Two sentences: where the seconds of the first stage that fits go, and what they owe to the kernels."""
+        stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
+        step, setting = self.steps[stage], self.setting
+        reached = seconds.quoted_flops(self.shape) * setting.batch * self.shape.context / step.total / setting.rate
+        low, high = published_utilisation(setting.gpu)
+        fused = seconds.step(self.shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
+        waits = step.waiting + step.straggling
         return (
-            f"A step of {row['stage']} computes for {computing:.3g} s at {self.utilisation:.0%} of the GPU's dense "
-            f"rate; FSDP2 was published with {low:.0%} to {high:.0%}, which makes {slow:.3g} to {fast:.3g} s. "
-            f"It sends for {sending:.3g} s."
+            f"A step of {stage} takes {step.total:.3g} s: it computes for {step.computing:.3g} s, updates for "
+            f"{step.updating:.2g} s, and waits for {waits:.2g} s of the {step.sending:.3g} s that it sends. It reaches "
+            f"{reached:.0%} of the GPU's dense rate, as it is quoted; published runs on this chip reach {low:.0%} to "
+            f"{high:.0%}. Compiled it would take {fused:.3g} s."
         )
 
     def settings(self, stage: str | None = None) -> dict[str, Any]:
@@ -122,7 +122,10 @@ def plan(
     *,
     batch: int = 1,
     gpu: str = "h100",
-    utilisation: float = UTILISATION,
+    kernels: str = "eager",
+    network: str = "infiniband-ndr",
+    gpus_per_node: int = 8,
+    utilisation: float | None = None,
 ) -> Plan:
     """One row a stage: bytes a GPU by part, whether they fit, seconds a step, and what is missing where they do not.
 
@@ -130,11 +133,14 @@ def plan(
         model: a name of the catalog.
         gpus: how many, one rank each.
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30); None takes the catalog's.
-        bandwidth: bytes a second that a rank sends; None takes the GPU's link.
+        bandwidth: bytes a second that a ring carries, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32" or "bf16".
         batch: rows a GPU, each as long as the model's context.
         gpu: a name of the catalog, for its rate and what is not given.
-        utilisation: the part of that rate which a whole step reaches; `PUBLISHED_UTILISATION` has measured ones.
+        kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
+        network: a name of the catalog, between nodes.
+        gpus_per_node: how many the GPU's own link joins.
+        utilisation: the part of that rate which a whole step reaches, as it is quoted; None works it out.
 
     Raises ValueError for an unknown name, a count below 1, a memory or bandwidth that is not positive, or a utilisation
     outside (0, 1].
@@ -144,16 +150,26 @@ def plan(
 
     shape, device = catalog.architecture(model), catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
-    bandwidth = catalog.link(device.link).bytes_per_second if bandwidth is None else bandwidth
     _check(memory, bandwidth, batch, utilisation)
+    ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
+    setting = seconds.Setting(
+        device,
+        gpus,
+        ring or catalog.link(network),
+        gpus_per_node,
+        batch,
+        precision=precision,
+        kernels=kernels,
+        utilisation=utilisation,
+        link=ring,
+    )
+    steps = {stage: seconds.step(shape, stage, setting) for stage in theory.STAGES}
     every = {stage: bytes_by_part(stage, shape, gpus, precision, batch) for stage in theory.STAGES}
     rows: list[dict[str, Value]] = []
     for stage, parts in every.items():
         # A sum of maxima, on purpose: a plan that promises too little memory is worse than one that promises too much.
         # `theory.peak` has the real maximum, for who has the model at hand.
         need = sum(parts.values())
-        # Two operations a parameter and token in forward (multiply, add), twice as many in backward.
-        compute = 6 * shape.num_params * batch * shape.context / (device.flops[precision] * utilisation)
         fits = need <= memory
         rows.append(
             {
@@ -164,17 +180,27 @@ def plan(
                 "activations GB": parts["activations"] / 1e9,
                 "needs GB": need / 1e9,
                 "missing GB": None if fits else (need - memory) / 1e9,
-                "compute_seconds": compute,
-                # Without latency, which `simulate` has: on hundreds of GPUs it is no longer little.
-                "communication_seconds": theory.traffic_bytes(stage, shape.num_params, gpus, precision) / bandwidth,
+                "compute_seconds": steps[stage].computing + steps[stage].updating,
+                "communication_seconds": steps[stage].sending,
+                "step_seconds": steps[stage].total,
             }
         )
     # The figures that a reader may have changed, so that two plans beside each other can be told apart.
     title = f"{model} on {gpus} {gpu}, {precision}, {memory / 1e9:g} GB each"
-    return Plan(rows, title, precision=precision, batch=batch, memory=memory, parts=every, utilisation=utilisation)
+    return Plan(
+        rows,
+        title,
+        precision=precision,
+        batch=batch,
+        memory=memory,
+        parts=every,
+        shape=shape,
+        setting=setting,
+        steps=steps,
+    )
 
 
-def _check(memory: float, bandwidth: float, batch: int, utilisation: float) -> None:
+def _check(memory: float, bandwidth: float | None, batch: int, utilisation: float | None) -> None:
     """Refuses what no GPU has; names and counts are refused where they are looked up."""
     sizes = (
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
@@ -182,11 +208,11 @@ def _check(memory: float, bandwidth: float, batch: int, utilisation: float) -> N
     )
     # Who writes 80 means gigabytes: it would be answered with a GPU of 8e-08 GB.
     for name, value, unit, example in sizes:
-        if not value >= LEAST:
+        if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")
     if not batch >= 1 or batch % 1:
         raise ValueError(f"the batch is {batch!r}: it is a whole number of rows, 1 or more")
-    if not 0 < utilisation <= 1:
+    if utilisation is not None and not 0 < utilisation <= 1:
         raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")
 
 

@@ -77,6 +77,17 @@ class PublishedRun:
         return flops / self.seconds / self.setting.rate
 
 
+def published_utilisation(gpu: catalog.Gpu) -> tuple[float, float]:
+    """The least and the most that runs on a chip like the GPU's reached of its dense rate, all waits included.
+
+    What claims more than all of it is not counted.
+    """
+    chip = seconds.chip(gpu)
+    found = [run.utilisation for run in runs() if run.utilisation and seconds.chip(run.setting.gpu) == chip]
+    possible = [part for part in found if part < 1]
+    return min(possible), max(possible)
+
+
 def tokens(model: Architecture, setting: seconds.Setting) -> int:
     """Tokens that one GPU sees in a step."""
     return setting.micro_batches * setting.batch * model.context
@@ -87,11 +98,11 @@ def runs() -> tuple[PublishedRun, ...]:
     """All of them, in the order of the file."""
     seen: Counter[str] = Counter()
     found = []
-    with resources.files("zerolab").joinpath("published_runs.csv").open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            place = seen[row["source"]]
-            seen[row["source"]] += 1
-            found.append(_run(row, fitted=place % 2 == 0))
+    text = resources.files("zerolab").joinpath("published_runs.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        place = seen[row["source"]]
+        seen[row["source"]] += 1
+        found.append(_run(row, fitted=place % 2 == 0))
     return tuple(found)
 
 

@@ -96,6 +96,7 @@ class Setting:
         gradient_bytes: of a gradient as it travels; None takes the precision's.
         hybrid: sharded within a node, and replicated over the nodes.
         utilisation: part of the dense rate that a whole step reaches, as quoted; None works it out.
+        link: within a node; None takes the GPU's.
         constants: what was fitted.
 
     Raises ValueError for a name that is none of these, a count below 1, or a utilisation outside (0, 1].
@@ -109,10 +110,11 @@ class Setting:
     micro_batches: int = 1
     precision: str = "bf16"
     checkpointing: str = "none"
-    kernels: str = "compiled"
+    kernels: str = "eager"
     gradient_bytes: int | None = None
     hybrid: bool = False
     utilisation: float | None = None
+    link: Link | None = None
     constants: Constants = FITTED
 
     def __post_init__(self) -> None:
@@ -135,23 +137,25 @@ class Setting:
 
 def step(shape: Architecture, stage: str, setting: Setting) -> Step:
     """How long a step of AdamW takes under a stage, rows as long as the shape's context. Source: this module's head."""
-    block = _block(shape, setting)
-    head = _head(shape, setting)
-    again = RECOMPUTED[setting.checkpointing]
-    forward, backward = block, (2 + again) * block + _backward_of_attention(shape, setting)
-    once = shape.depth * (forward + backward) + 3 * head
-    if setting.utilisation is not None:
-        # A quoted utilisation has all of it in: what is recomputed, moved and waited for.
-        once = quoted_flops(shape) * _tokens(shape, setting) / (setting.rate * setting.utilisation)
-    computing = setting.micro_batches * once
+    block, again = _block(shape, setting), RECOMPUTED[setting.checkpointing]
+    forward, backward = block, (2 + again) * block + _attention(shape, setting) / 2
     sending, exposed = _communication(shape, stage, setting, forward, backward)
-    waiting = (
-        0.0 if setting.utilisation is not None else exposed + setting.constants.contention * min(sending, computing)
-    )
-    owners = 1 if stage == "ddp" else min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
-    updating = UPDATE_BYTES * shape.num_params / owners / setting.gpu.memory_bytes_per_second
-    spent = computing + waiting + updating
-    return Step(computing, updating, sending, waiting, setting.constants.straggling * log2(_nodes(setting)) * spent)
+    if setting.utilisation is not None:  # as quoted it has all of it in: what is recomputed, moved and waited for
+        computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
+        computing /= setting.rate * setting.utilisation
+        return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
+    computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * _head(shape, setting))
+    waiting = exposed + setting.constants.contention * min(sending, computing)
+    updating = UPDATE_BYTES * shape.num_params / _owners(stage, setting) / setting.gpu.memory_bytes_per_second
+    straggling = setting.constants.straggling * log2(_nodes(setting)) * (computing + waiting + updating)
+    return Step(computing, updating, sending, waiting, straggling)
+
+
+def _owners(stage: str, setting: Setting) -> int:
+    """Among how many an update is divided."""
+    if stage == "ddp":
+        return 1
+    return min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
 
 
 def quoted_flops(shape: Architecture) -> float:
@@ -174,37 +178,37 @@ def _tokens(shape: Architecture, setting: Setting) -> int:
     return setting.batch * shape.context
 
 
-def _part(setting: Setting) -> float:
-    return float(getattr(setting.constants, _chip(setting)))
+def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
+    """Part of a card's dense rate that large matrix multiplications reach."""
+    return float(getattr(constants, chip(gpu)))
 
 
-def _chip(setting: Setting) -> str:
-    return CHIPS.get(setting.gpu.name, "h100")
+def chip(gpu: Gpu) -> str:
+    """Whose constants a card takes: "a100" or "h100"."""
+    return CHIPS.get(gpu.name, "h100")
 
 
 def _block(shape: Architecture, setting: Setting) -> float:
     """Forward of one block."""
-    tokens, rate = _tokens(shape, setting), setting.rate * _part(setting)
+    tokens, rate = _tokens(shape, setting), setting.rate * matrix_part(setting.gpu, setting.constants)
     multiplied = 2 * shape.block_params * tokens / rate
     # A third of what is moved in a step is moved in forward.
     return multiplied + _attention(shape, setting) + _moved(_kept(shape), shape, setting) / 3
 
 
 def _attention(shape: Architecture, setting: Setting) -> float:
-    """Forward of one block's attention: half of what is quoted, because of the mask."""
+    """Forward of one block's attention: half of what is quoted, because of the mask; backward takes 2.5 times that."""
     flops = QUOTED_OPERATIONS / 6 * shape.width * shape.context * _tokens(shape, setting)
-    return flops / (setting.rate * ATTENTION_PART[_chip(setting)])
-
-
-def _backward_of_attention(shape: Architecture, setting: Setting) -> float:
-    """What its backward takes beyond twice the forward."""
-    return _attention(shape, setting) / 2
+    return flops / (setting.rate * ATTENTION_PART[chip(setting.gpu)])
 
 
 def _head(shape: Architecture, setting: Setting) -> float:
     """Forward of the output matrix and the loss."""
     flops = 2 * shape.width * shape.vocabulary * _tokens(shape, setting)
-    return flops / (setting.rate * _part(setting)) + _moved(LOGIT_WORDS / 2 * shape.vocabulary, shape, setting) / 3
+    return (
+        flops / (setting.rate * matrix_part(setting.gpu, setting.constants))
+        + _moved(LOGIT_WORDS / 2 * shape.vocabulary, shape, setting) / 3
+    )
 
 
 def _moved(numbers: float, shape: Architecture, setting: Setting) -> float:
@@ -227,37 +231,42 @@ def _communication(
     shape: Architecture, stage: str, setting: Setting, forward: float, backward: float
 ) -> tuple[float, float]:
     """Seconds of all collectives of a step, and of those that no computing runs beside."""
-    gather, reduce = _gather(shape.block_params, setting), _reduce(shape.block_params, setting)
-    root = _gather(shape.root_params, setting) + _reduce(shape.root_params, setting)
+    gather, reduce = _gather(shape.block_params, setting), _reduce(stage, shape.block_params, setting)
+    first, last = _gather(shape.root_params, setting), _reduce(stage, shape.root_params, setting)
     if stage == "zero3":
         # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
         late = max(0.0, gather - forward) + max(0.0, gather + reduce - backward)
-        every = setting.micro_batches
-        return every * (shape.depth * (2 * gather + reduce) + root), every * (shape.depth * late + root)
+        sending = shape.depth * (2 * gather + reduce) + 2 * first + last
+        return setting.micro_batches * sending, setting.micro_batches * (shape.depth * late + first + last)
+    if stage == "ddp":  # an all-reduce does both halves
+        gather = first = 0.0
     # Only the last micro-batch is reduced; in stage 2 each one is, as nobody has room to add them up.
     reductions = setting.micro_batches if stage == "zero2" else 1
     late = shape.depth * (reductions * max(0.0, reduce - backward) + max(0.0, gather - forward))
-    return shape.depth * (reductions * reduce + gather) + root, late + root
+    return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
 
 
 def _gather(numel: int, setting: Setting) -> float:
     return _within(setting).seconds("all_gather", WORD[setting.precision] * numel)
 
 
-def _reduce(numel: int, setting: Setting) -> float:
+def _reduce(stage: str, numel: int, setting: Setting) -> float:
     nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel
-    seconds = _within(setting).seconds("reduce_scatter", nbytes)
+    seconds = _within(setting).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
     if setting.hybrid and _nodes(setting) > 1:
-        nodes = _nodes(setting)
-        across = Group(nodes, nodes, link(setting.gpu.link), setting.network)
+        across = Group(_nodes(setting), _nodes(setting), _link(setting), setting.network)
         seconds += across.seconds("all_reduce", nbytes / setting.gpus_per_node)
     return seconds
+
+
+def _link(setting: Setting) -> Link:
+    return setting.link or link(setting.gpu.link)
 
 
 def _within(setting: Setting) -> Group:
     """The ranks that shard among them."""
     ranks = min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
-    return Group(ranks, -(-ranks // setting.gpus_per_node), link(setting.gpu.link), setting.network)
+    return Group(ranks, -(-ranks // setting.gpus_per_node), _link(setting), setting.network)
 
 
 def _one_of(what: str, value: str, names: Iterable[str]) -> None:

@@ -206,7 +206,14 @@ def _hardware(costs: Iterable[float]) -> Hardware:
     box = Gpu("this machine", 1e9, {"fp32": flops}, 1 / byte if byte else 1e30, "nvlink5", "fitted")
     link = Link("loopback", 1 / sent if sent else 1e30, message, "fitted")
     return Hardware(
-        box, link, gpus_per_node=1, utilisation=1.0, operation_seconds=operation, overlap=False, on_gpu=False
+        box,
+        link,
+        gpus_per_node=1,
+        utilisation=1.0,
+        memory_utilisation=1.0,
+        operation_seconds=operation,
+        overlap=False,
+        on_gpu=False,
     )
 
 

@@ -1,28 +1,23 @@
-"""What a step would cost: a clock with two streams, alpha-beta collectives, and a roofline for everything else.
+"""What a step would cost: a clock with two streams, NCCL's collectives, and a roofline for everything else.
 
-A pass of B bytes over N ranks costs a seconds for each step of a ring and its share of B/b, b in bytes a second; an
-all_reduce is two passes, every other collective one. Over several nodes there are two ways, and the faster counts, as
-NCCL's tuner chooses (src/graph/tuning.cc):
-
-* one ring through all GPUs, which enters and leaves a node over all of its network cards at once:
-  (N - M) a + (M - 1) a' + (N - 1)/N B / min(b, G b') for M nodes of G GPUs, a' and b' of the network;
-* first between the nodes, each GPU with its peers, then within the node:
-  (M - 1) a' + (M - 1)/M B/(G b') + (G - 1) a + (G - 1)/G B/b
-  (Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH", section 4).
-
-Everything else takes as long as its operations at a stated utilisation, or as its bytes at the memory's bandwidth,
-whichever is longer (Williams, Waterman, Patterson 2009, "Roofline"). What is left out: that a collective slows down the
-computation beside it, the host's own time unless `operation_seconds` says it, and everything that a compiler fuses.
+A collective takes what `zerolab.simulation.nccl` says. An operation takes as long as its arithmetic at the part of the
+card's rate that matrix multiplications reach, or as its bytes at the memory's bandwidth, whichever is longer (Williams,
+Waterman, Patterson 2009, "Roofline"). Computing that runs beside a collective loses a part of the collective's time, as
+both want the same memory and cores. Left out is the host's own time unless `operation_seconds` says it, and everything
+that a compiler fuses. Both parts were fitted to published runs (`zerolab.seconds.FITTED`).
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerolab import catalog
 from zerolab.catalog import Gpu, Link
+from zerolab.seconds import FITTED, matrix_part
+from zerolab.simulation.nccl import PASSES, Group
 
-PASSES = {"all_reduce": 2, "barrier": 2}  # every other collective is one
+MEMORY_PART = 0.25
+"""Part of the memory's bandwidth that torch's operations one by one reach: it brings out MosaicML's 7B and 13B without
+checkpointing on H100 and A100, in the fitting half of `zerolab.published_runs`."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +28,12 @@ class Hardware:
         gpu: each rank's own.
         network: between nodes, one card a GPU.
         gpus_per_node: how many the GPU's own link joins.
-        utilisation: the part of the datasheet's rate that matrix multiplications reach.
-        memory_utilisation: the part of the memory's bandwidth that everything else reaches.
+        utilisation: the part of the datasheet's rate that matrix multiplications reach; None takes what was fitted
+            for the card.
+        memory_utilisation: the part of the memory's bandwidth that everything else reaches, the gaps between small
+            operations included.
         operation_seconds: what an operation takes besides; 0 for a GPU, which is kept busy while the host goes ahead.
+        sharp: whether the network adds up what it carries, as NVIDIA's SHARP does.
         overlap: whether communication runs beside computation; False where the same cores do both.
         on_gpu: whether torch does what it does on GPUs: a norm in one kernel, Adam's update of all tensors at once.
 
@@ -45,56 +43,47 @@ class Hardware:
     gpu: Gpu
     network: Link
     gpus_per_node: int = 8
-    utilisation: float = 0.4
-    memory_utilisation: float = 1.0
+    utilisation: float | None = None
+    memory_utilisation: float = MEMORY_PART
     operation_seconds: float = 0.0
+    sharp: bool = False
     overlap: bool = True
     on_gpu: bool = True
 
     def __post_init__(self) -> None:
         if not self.gpus_per_node >= 1 or self.gpus_per_node % 1:
             raise ValueError(f"there are {self.gpus_per_node} GPUs in a node: it takes a whole number, at least 1")
-        for name, part in (("utilisation", self.utilisation), ("memory utilisation", self.memory_utilisation)):
+        for name, part in (("utilisation", self.matrix_part), ("memory utilisation", self.memory_utilisation)):
             if not 0 < part <= 1:
                 raise ValueError(f"the {name} is {part}: it is a part, above 0 and at most 1")
         if not self.operation_seconds >= 0:
             raise ValueError(f"an operation takes {self.operation_seconds} seconds besides: give 0 or more")
 
+    @property
+    def matrix_part(self) -> float:
+        """The part of the datasheet's rate that matrix multiplications reach."""
+        return matrix_part(self.gpu) if self.utilisation is None else self.utilisation
+
     def describe(self) -> str:
         """The assumptions behind every second, in one sentence."""
         return (
-            f"{self.gpu.name} at {self.utilisation:.0%} of its dense rate, {self.gpus_per_node} a node over "
+            f"{self.gpu.name} at {self.matrix_part:.0%} of its dense rate, {self.gpus_per_node} a node over "
             f"{self.gpu.link} ({catalog.link(self.gpu.link).bytes_per_second / 1e9:g} GB/s each way), "
             f"nodes over {self.network.name} ({self.network.bytes_per_second / 1e9:g} GB/s a GPU)"
         )
 
     def collective_seconds(self, op: str, nbytes: int, members: Sequence[int]) -> float:
         """How long a collective over a whole buffer of `nbytes` takes the ranks `members`."""
-        link, ranks = catalog.link(self.gpu.link), len(members)
         # Where the members lie counts, not only how many: of hybrid sharding's two kinds of groups, one lies in a node
         # and the other has a rank in each.
-        by_node = Counter(rank // self.gpus_per_node for rank in members)
-        within, nodes = max(by_node.values()), len(by_node)
-        if nodes == 1:  # both ways are the same ring then
-            return PASSES.get(op, 1) * ring_seconds(link, nbytes, ranks)
-        slowest = min(link.bytes_per_second, within * self.network.bytes_per_second)
-        # Each of the N - 1 steps of the ring waits for its slowest hop; M - 1 of them are counted between nodes.
-        latency = (ranks - nodes) * link.latency_seconds + (nodes - 1) * self.network.latency_seconds
-        # A pass leaves a node once and enters it once, so all of its cards together carry one ring.
-        ring = latency + (ranks - 1) / ranks * nbytes / slowest
-        by_level = ring_seconds(self.network, nbytes / within, nodes) + ring_seconds(link, nbytes, within)
-        return PASSES.get(op, 1) * min(ring, by_level)
+        nodes = len({rank // self.gpus_per_node for rank in members})
+        return Group(len(members), nodes, catalog.link(self.gpu.link), self.network, self.sharp).seconds(op, nbytes)
 
     def compute_seconds(self, flops: float, nbytes: float, precision: str) -> float:
         """How long an operation takes that does `flops` operations and reads and writes `nbytes`."""
-        arithmetic = flops / (self.gpu.flops[precision] * self.utilisation)
+        arithmetic = flops / (self.gpu.flops[precision] * self.matrix_part)
         memory = nbytes / (self.gpu.memory_bytes_per_second * self.memory_utilisation)
         return max(arithmetic, memory) + self.operation_seconds
-
-
-def ring_seconds(link: Link, nbytes: float, ranks: int) -> float:
-    """One pass of `nbytes` around a ring of `ranks`: (N - 1) a + (N - 1)/N B/b."""
-    return (ranks - 1) * link.latency_seconds + (ranks - 1) / ranks * nbytes / link.bytes_per_second
 
 
 class Clock:
@@ -162,5 +151,7 @@ class Meter:
         self.work.sent_bytes += passes * nbytes * (ranks - 1) / ranks
         seconds = self._hardware.collective_seconds(op, nbytes, members)
         self.clock.communicate(seconds)
-        if not self._hardware.overlap:  # the cores that would compute meanwhile are the ones that send
+        if self._hardware.overlap:
+            self.clock.compute(FITTED.contention * seconds)
+        else:  # the cores that would compute meanwhile are the ones that send
             self.clock.wait(self.clock.communicated)

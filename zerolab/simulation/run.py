@@ -56,7 +56,7 @@ def simulate(
     network: str = "infiniband-ndr",
     bandwidth: float | None = None,
     gpus_per_node: int = 8,
-    utilisation: float = 0.4,
+    utilisation: float | None = None,
     hardware: Hardware | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Simulation:
@@ -75,8 +75,8 @@ def simulate(
         network: a name of `catalog.LINKS`, between nodes.
         bandwidth: bytes a second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
         gpus_per_node: ranks that the GPU's own link joins.
-        utilisation: the part of the GPU's dense rate that matrix multiplications reach; 0.7 brings out published
-            steps of FSDP on A100 (tests/simulation/test_published.py).
+        utilisation: the part of the GPU's dense rate that matrix multiplications reach; None takes what was fitted
+            to published runs (`seconds.FITTED`).
         hardware: all of that in one, in place of the five before it.
         progress: called with a sentence as each stage begins.
 
