@@ -10,8 +10,8 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import zerolab.player
-from zerolab import chart, figures, theory, what_fits
-from zerolab.planner import PARTS
+from zerolab import catalog, chart, figures, theory, what_fits
+from zerolab.moments import PARTS
 
 ROWS = [
     {
@@ -85,13 +85,16 @@ def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():
         held = sum(bars[part][row["stage"]] for part in map(chart.words, PARTS))
         assert held == pytest.approx(row["needs GB"])
         assert bars["communication"][row["stage"]] == row["communication_seconds"]
-    assert [shape.y0 for shape in figure.layout.shapes] == [80]
-    assert tuple(figure.layout.yaxis.range) == (0, 160)
+    usable = 80 - catalog.CONTEXT_BYTES / 1e9
+    assert [shape.y0 for shape in figure.layout.shapes] == pytest.approx([usable])
+    assert tuple(figure.layout.yaxis.range) == pytest.approx((0, 2 * usable))
     assert [note.text.split("<br>")[1] for note in figure.layout.annotations] == ["too much", "fits", "fits", "fits"]
 
 
 def test_a_figures_text_is_its_caption():
-    assert repr(figures.plan(theory.plan("7b", 8))).startswith("figure: 7b on 8 h100, bf16, 80 GB each. Fits: zero1, ")
+    assert repr(figures.plan(theory.plan("7b", 8))).startswith(
+        "figure: 7b on 8 h100, bf16, 84.94 GB each. Fits: zero1, "
+    )
     assert repr(figures.memory_against_ranks(7e9)).endswith(
         "GB at N = 1,024: ddp 112, zero1 56.1, zero2 28.1, zero3 0.109."
     )
@@ -136,24 +139,32 @@ def test_a_stored_figure_is_a_small_picture_of_it(monkeypatch, chromium):
 
 def test_the_panel_shows_what_fits_and_how_to_set_it():
     panel = what_fits("7b", 8)
-    assert panel.answer.value == theory.plan("7b", 8, 80e9).answer
-    assert repr(panel) == f"planner: 7b on 8 h100, bf16, 80 GB each. {panel.answer.value}"
+    assert panel.answer.value == theory.plan("7b", 8).answer
+    assert repr(panel) == f"planner: 7b on 8 h100, bf16, 84.94 GB each. {panel.answer.value}"
     assert panel.fsdp2.value == "FSDP2 has no zero1."
     assert json.loads(panel.deepspeed.value)["zero_optimization"]["stage"] == 1
 
 
 def test_a_moved_slider_moves_bars_line_answer_and_settings():
     panel = what_fits("7b", 8)
-    panel.memory.value = 24
-    assert panel.figure.layout.shapes[0].y0 == 24
+    panel.memory.label = "16 GB card, 15.7 GiB"
+    assert panel.figure.layout.shapes[0].y0 == pytest.approx(15.2 * 2**30 / 1e9)
     assert panel.found.fitting == []
     assert "No: even zero3 needs" in panel.answer.value
     assert "nothing to set" in panel.deepspeed.value
     panel.gpus.value = 64
     assert panel.found.fitting == ["zero3"]
     assert "reshard_after_forward" in panel.fsdp2.value
-    state = sum(trace.y[3] for trace in panel.figure.data[:3])
-    assert state == pytest.approx(panel.found[3]["state GB"])
+    assert sum(trace.y[3] for trace in panel.figure.data[: len(PARTS)]) == pytest.approx(panel.found[3]["needs GB"])
+
+
+def test_checkpointing_in_the_panel_needs_less_and_says_what_to_type():
+    panel = what_fits("llama2-13b", 8)
+    before = panel.found[3]["needs GB"]
+    assert panel.lines.value == "Nothing is checkpointed."
+    panel.checkpointing.value = "block"
+    assert panel.found[3]["needs GB"] < before
+    assert "use_reentrant=False" in panel.lines.value
 
 
 def test_a_faster_network_shortens_the_sending_alone():
@@ -165,14 +176,14 @@ def test_a_faster_network_shortens_the_sending_alone():
     assert sending == pytest.approx([seconds / 2 for seconds in before[1]])
 
 
-def test_a_lower_utilisation_lengthens_the_computing_alone_and_the_panel_says_how_sure_it_is():
+def test_compiled_kernels_shorten_the_computing_alone_and_the_panel_says_what_the_seconds_owe_to_them():
     panel = what_fits("7b", 8)
     before = [panel.figure.data[index].y for index in (-2, -1)]
-    panel.utilisation.value = 20
+    panel.kernels.value = "compiled"
     computing, sending = (panel.figure.data[index].y for index in (-2, -1))
-    assert computing == pytest.approx([2 * seconds for seconds in before[0]])
+    assert all(after < earlier for after, earlier in zip(computing, before[0], strict=True))
     assert sending == before[1]
-    assert panel.sensitivity.value == theory.plan("7b", 8, 80e9, utilisation=0.2).sensitivity
+    assert panel.sensitivity.value == panel.found.sensitivity
 
 
 def test_where_outputs_are_compared_the_panel_is_its_sentence(monkeypatch):

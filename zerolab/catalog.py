@@ -36,6 +36,16 @@ class Architecture:
     kv_heads: int = 0
     filler: int = 0
 
+    def checked_length(self, rows: int, length: int | None) -> int:
+        """Tokens a sequence, None for the whole context. Raises ValueError for a batch that the model cannot take."""
+        tokens = self.context if length is None else length
+        # Positions that are turned, as a Llama's, go on for ever; those that are learned end with their table.
+        most = self.context if self.kind == "gpt" else None
+        if not rows >= 1 or rows % 1 or not tokens >= 1 or tokens % 1 or (most is not None and tokens > most):
+            limit = f" to {most}" if most is not None else ""
+            raise ValueError(f"a batch of {rows} x {tokens} tokens: {self.name} takes 1 row or more of 1{limit} tokens")
+        return int(tokens)
+
     @property
     def num_params(self) -> int:
         """Ψ, every parameter counted once; a test holds it against the built module."""

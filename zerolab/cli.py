@@ -131,6 +131,7 @@ def _add_simulate(commands: Any) -> None:
     parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
     parser.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
     parser.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
+    parser.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
     parser.add_argument("--gpu", default="h100", help="v100, a100, h100, h200 or b200 (default: %(default)s)")
     parser.add_argument("--network", default="infiniband-ndr", help="between nodes (default: %(default)s)")
     parser.add_argument(
@@ -150,7 +151,7 @@ def _simulate(arguments: Arguments) -> None:
     _check_folder(arguments.json)
     from zerolab.simulation.run import simulate
 
-    options = ("precision", "rows", "length", "gpu", "network", "gpus_per_node", "utilisation")
+    options = ("precision", "rows", "length", "checkpointing", "gpu", "network", "gpus_per_node", "utilisation")
     chosen = {name: getattr(arguments, name) for name in options}
     # GB/s on the command line, bytes a second inside: no other place converts.
     chosen["bandwidth"] = None if arguments.bandwidth is None else arguments.bandwidth * 1e9

@@ -13,12 +13,13 @@ from plotly.subplots import make_subplots
 
 from zerolab import theory
 from zerolab.chart import COLOURS, FONT, GRID, NEUTRAL, Chart, finished, html, line, marker, rounded, words
-from zerolab.planner import PARTS, Plan
+from zerolab.moments import PARTS
+from zerolab.planner import Plan
 
 __all__ = ["html", "memory_against_ranks", "plan", "stages", "traffic_against_bandwidth"]
 
 BANDWIDTHS = (0.1e9, 0.3e9, 1e9, 3e9, 10e9, 30e9, 100e9, 300e9)  # bytes a second, from office network to NVLink
-PART_COLOURS = {part: "communication" if part == "unit_buffers" else part for part in PARTS}
+PART_COLOURS = {part: "communication" if part == "buffers" else part for part in PARTS}
 
 
 def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
@@ -140,7 +141,7 @@ def plan(found: Plan) -> Chart:
     The memory's line stands in the middle of a fixed axis; a bar that ends beyond it says its number. GB is 1e9 bytes.
     """
     figure = make_subplots(1, 2, column_widths=[0.62, 0.38], horizontal_spacing=0.1)
-    names, memory = list(found.parts), found.memory / 1e9
+    names, memory = list(found.parts), found.usable / 1e9
     for part, colour in PART_COLOURS.items():
         held = [sizes[part] / 1e9 for sizes in found.parts.values()]
         figure.add_bar(
@@ -161,7 +162,9 @@ def plan(found: Plan) -> Chart:
         place = {"x": row["stage"], "y": 2 * memory, "yanchor": "bottom"}  # in a line above the bars, over no pattern
         figure.add_annotation(text=text, showarrow=False, font={**FONT, "size": 11}, row=1, col=1, **place)
     # The memory in the middle whatever it is, so that the bars are read against one height.
-    figure.update_yaxes(title=f"GB a GPU (dashed: its {memory:g} GB)", range=[0, 2 * memory], row=1, col=1)
+    figure.update_yaxes(
+        title=f"GB a GPU (dashed: its {memory:.4g} GB for tensors)", range=[0, 2 * memory], row=1, col=1
+    )
     figure.update_yaxes(title="seconds a step", row=1, col=2)
     below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}
     figure.update_layout(barmode="stack", legend=below)

@@ -7,11 +7,15 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from zerolab import catalog, chart, figures
-from zerolab.planner import Plan, as_json, plan
+from zerolab.activations import CHECKPOINTING
+from zerolab.catalog import GIB
+from zerolab.planner import Plan, plan
+from zerolab.settings import as_json
 
 GPUS = tuple(2**power for power in range(11))
-# Of the catalog's GPUs, and of the smaller ones that people have.
-GIGABYTES = (8, 16, 24, 32, 40, 48, 80, 96, 141, 180, 192)
+# GiB as torch reports them, by what the card is sold as: the catalog's GPUs, and smaller ones that people have.
+CARDS = {8: 7.8, 16: 15.7, 24: 23.64, 32: 31.74, 40: 39.39, 48: 47.45, 80: 79.11, 96: 95, 141: 139.8, 180: 178.35}
+MEMORY = {f"{sold} GB card, {gibibytes:g} GiB": gibibytes * GIB for sold, gibibytes in CARDS.items()}
 KERNELS = ("eager", "compiled", "tuned")
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
@@ -25,7 +29,7 @@ def labelled(name: str, toggles: Any) -> Any:
 
 
 class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Model, GPUs, memory, bandwidth, precision, batch and kernels by widget; what fits, what is missing, settings.
+    """Model, GPUs, memory, bandwidth, precision, batch, kernels and checkpoints by widget; what fits, and settings.
 
     `found` is the `Plan` that is shown.
     """
@@ -35,13 +39,16 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def __init__(self, model: str = "7b", gpus: int = 8, batch: int = 1) -> None:
         self.model = widgets.Dropdown(options=tuple(catalog.ARCHITECTURES), value=model, description="model")
         self.gpus = widgets.SelectionSlider(options=GPUS, value=gpus, description="GPUs")
-        self.memory = widgets.SelectionSlider(options=GIGABYTES, value=80, description="GB each")
+        self.memory = widgets.SelectionSlider(options=MEMORY.items(), value=79.11 * GIB, description="memory")
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp32"))
+        self.checkpointing = widgets.ToggleButtons(options=CHECKPOINTING)
         self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
         self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
-        self.fsdp2, self.deepspeed = (widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "12")
+        self.fsdp2, self.deepspeed, self.lines = (
+            widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "123"
+        )
         self._find()
         self.figure = go.FigureWidget(figures.plan(self.found))
         self.figure.layout.width = chart.PANEL_WIDTH  # its own choice would squeeze two plots into 700 pixels
@@ -49,11 +56,13 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.kernels)
         for widget in sliders:
             widget.style.description_width, widget.layout.width = "90px", "420px"
-        for widget in (*sliders, self.precision):
+        for widget in (*sliders, self.precision, self.checkpointing):
             widget.observe(self._on_change, "value")
         rows = [widgets.HBox(sliders[start : start + 2]) for start in range(0, len(sliders), 2)]
         rows.append(labelled("precision", self.precision))
-        settings = widgets.Accordion([self.fsdp2, self.deepspeed], titles=("with FSDP2", "with DeepSpeed"))
+        rows.append(labelled("checkpoints", self.checkpointing))
+        titles = ("with FSDP2", "with DeepSpeed", "checkpointing, before either")
+        settings = widgets.Accordion([self.fsdp2, self.deepspeed, self.lines], titles=titles)
         super().__init__([*rows, self.answer, self.sensitivity, self.figure, settings])
 
     def _on_change(self, _: Any) -> None:
@@ -65,10 +74,11 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.found = plan(
             self.model.value,
             self.gpus.value,
-            self.memory.value * 1e9,
+            self.memory.value,
             self.bandwidth.value * 1e9,
             self.precision.value,
             batch=self.batch.value,
+            checkpointing=self.checkpointing.value,
             kernels=self.kernels.value,
         )
 
@@ -85,11 +95,12 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """The answer in words, how sure its seconds are, and the settings of the first stage that fits."""
         self.answer.value, self.sensitivity.value = self.found.answer, self.found.sensitivity
         if not self.found.fitting:
-            self.fsdp2.value = self.deepspeed.value = "Nothing fits, so there is nothing to set."
+            self.fsdp2.value = self.deepspeed.value = self.lines.value = "Nothing fits, so there is nothing to set."
             return
         settings = self.found.settings()
         self.fsdp2.value = settings["fsdp2"] or f"FSDP2 has no {self.found.fitting[0]}."
         self.deepspeed.value = as_json(settings["deepspeed"])
+        self.lines.value = settings["checkpointing"] or "Nothing is checkpointed."
 
     def __repr__(self) -> str:
         """The same text every time."""

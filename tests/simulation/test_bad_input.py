@@ -68,6 +68,7 @@ def of_real_values():
         ({"utilisation": 0.0}, ValueError, "utilisation"),
         ({"gpus_per_node": 0}, ValueError, "GPUs in a node"),
         ({"length": 10**6}, ValueError, "1 to 2048 tokens"),
+        ({"checkpointing": "full"}, ValueError, "unknown checkpointing 'full': choose one of none, selective, block"),
         ({"length": 0}, ValueError, "a batch of 1 x 0 tokens"),
         ({"precision": "fp8"}, ValueError, "unknown precision 'fp8'"),
         ({"stages": None}, TypeError, r"stages is None: pass names, such as \['ddp', 'zero3'\]"),

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zerolab import catalog, compare, published, simulate, theory
 from zerolab.recording.recording import Recording
+from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Hardware
 from zerolab.simulation.fake import world
 
@@ -111,6 +112,27 @@ def test_the_peak_of_a_simulation_is_that_of_real_ranks(kind):
         for category in ("parameters", "gradients", "optimizer_state", "communication"):
             assert measured["peak"][category] == simulated["peak"][category], (measured["stage"], category)
         assert measured["peak"]["activations"] - simulated["peak"]["activations"] in (0, 4)
+
+
+def checkpointed_llama():
+    model = published.build(TINY_LLAMA)
+    checkpoint_blocks(model, "selective")
+    return model
+
+
+def test_a_simulation_forgets_and_computes_again_what_real_ranks_do():
+    real = compare("zero3", world_size=2, steps=3, model=checkpointed_llama, batches=[(TOKENS, TOKENS)] * 3)
+    options = {"batches": [(TOKENS[:2], TOKENS[:2])], "checkpointing": "selective", "hardware": CPU}
+    fake = simulate("zero3", world_size=2, model=partial(published.build, TINY_LLAMA), **options)
+    live = [
+        [event.live["activations"] for event in found.recordings["zero3"].rank(0).events if event.kind == "module"]
+        for found in (real, fake)
+    ]
+    last = len(live[1]) // 2  # of each the last step, which begins with the last loss still there on real ranks
+    assert {measured - simulated for measured, simulated in zip(live[0][-last:], live[1][-last:], strict=True)} <= {
+        0,
+        4,
+    }
 
 
 class Convolutions(nn.Sequential):

@@ -23,6 +23,7 @@ from zerolab.lab import LEARNING_RATE, Comparison, ModelSource, stage_names
 from zerolab.models import Batch
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recording import Recording
+from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import FakeRecorder, timed, world
 from zerolab.simulation.shapes import META
@@ -52,6 +53,7 @@ def simulate(
     precision: str = "fp32",
     rows: int = 1,
     length: int | None = None,
+    checkpointing: str = "none",
     gpu: str = "h100",
     network: str = "infiniband-ndr",
     bandwidth: float | None = None,
@@ -70,7 +72,9 @@ def simulate(
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
         precision: "fp32" or "bf16".
         rows: sequences a rank, for the catalog's models.
-        length: tokens a sequence; None takes all that the model's context holds.
+        length: tokens a sequence; None takes all that the model's context holds. A Llama may be given more.
+        checkpointing: what of each block is computed again in backward: "none", "block" for all of it, or "selective"
+            for all but attention and every second matrix multiplication.
         gpu: a name of `catalog.GPUS`; its memory is no limit here.
         network: a name of `catalog.LINKS`, between nodes.
         bandwidth: bytes a second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
@@ -91,7 +95,7 @@ def simulate(
         between = catalog.link(network)
         between = between if bandwidth is None else replace(between, bytes_per_second=bandwidth)
         hardware = Hardware(catalog.gpu(gpu), between, gpus_per_node, utilisation)
-    prepare = partial(_prepare, model, batches, rows, length)
+    prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings, found = {}, []
     for number, stage in enumerate(chosen, start=1):
         told = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
@@ -133,9 +137,17 @@ Prepare = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
 
 
 def _prepare(
-    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None
+    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, checkpointing: str
 ) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """The module and one rank's batch, all of them shapes; called where whatever is made has no memory."""
+    built, inputs, targets = _build(model, batches, rows, length)
+    checkpoint_blocks(built, checkpointing)
+    return built, inputs, targets
+
+
+def _build(
+    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None
+) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     from zerolab import published
 
     if isinstance(model, str) and model in models.RECIPES:
@@ -145,13 +157,7 @@ def _prepare(
         return models.build(model), inputs, targets
     if isinstance(model, str):
         architecture = catalog.architecture(model)
-        tokens = architecture.context if length is None else length
-        if rows < 1 or not 1 <= tokens <= architecture.context:
-            raise ValueError(
-                f"a batch of {rows} x {tokens} tokens: {architecture.name} takes 1 row or more of 1 to "
-                f"{architecture.context} tokens"
-            )
-        batch = torch.zeros(rows, tokens, dtype=torch.int64)
+        batch = torch.zeros(rows, architecture.checked_length(rows, length), dtype=torch.int64)
         return published.build(architecture), batch, torch.zeros_like(batch)
     if not callable(model) or isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
