@@ -140,4 +140,4 @@ def test_every_figure_has_a_source_and_every_gpu_a_link():
     for entry in [*catalog.ARCHITECTURES.values(), *catalog.GPUS.values(), *catalog.LINKS.values()]:
         assert re.search(r"\w{3}", entry.source), entry.name
     assert all(gpu.link in catalog.LINKS for gpu in catalog.GPUS.values())
-    assert list(catalog.GPUS) == ["v100", "a100-40gb", "a100", "h100", "h200", "b200"]
+    assert list(catalog.GPUS) == ["v100", "a100-40gb", "a100", "a800", "h100", "h100-96gb", "h200", "b200"]

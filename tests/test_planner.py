@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from zerolab import catalog, published, schemes, simulate, theory
+from zerolab.published_runs import published_utilisation
 
 CONTEXT = catalog.CONTEXT_BYTES / 1e9
 
@@ -122,6 +123,43 @@ def test_an_attention_matrix_and_fp32_logits_take_what_they_take():
     stored, kept = 2 * shape.heads * 1024 * tokens, 4 * shape.heads * tokens
     assert matrix - plain == pytest.approx(48 * (stored - kept) / 1e9)
     assert logits - plain == pytest.approx(4 * 2 * shape.vocabulary * tokens / 1e9)
+
+
+def test_stage_3_sends_half_as_much_again():
+    seconds = [row["communication_seconds"] for row in theory.plan("7b", 8, bandwidth=450e9)]
+    assert seconds[3] == pytest.approx(1.5 * seconds[0])
+
+
+def test_over_the_gpus_own_links_it_sends_as_nccl_does():
+    """An all-reduce is less than its two halves where the switch adds up."""
+    ddp, zero1, *_ = (row["communication_seconds"] for row in theory.plan("7b", 8))
+    assert ddp < 0.8 * zero1
+
+
+def test_a_quoted_utilisation_is_that_of_the_whole_step():
+    slow, fast = (theory.plan("llama-7b", 8, utilisation=part)[3] for part in (0.2, 0.4))
+    assert slow["compute_seconds"] == slow["step_seconds"] == pytest.approx(2 * fast["step_seconds"])
+    assert slow["communication_seconds"] == fast["communication_seconds"]
+    # 2048 tokens, 6 operations for each parameter that is multiplied with, and attention: 12 L d s.
+    flops = 2048 * (6 * (6_738_415_616 - 32001 * 4096) + 12 * 32 * 4096 * 2048)
+    assert fast["compute_seconds"] == pytest.approx(flops / (0.4 * 989.5e12), rel=1e-3)
+
+
+def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_the_kernels():
+    plan = theory.plan("7b", 8, 80e9)
+    step, compiled = plan.steps["zero1"], theory.plan("7b", 8, 80e9, kernels="compiled").steps["zero1"]
+    assert plan[1]["step_seconds"] == step.total
+    low, high = published_utilisation(catalog.gpu("h100"))
+    assert f"A step of zero1 takes {step.total:.3g} s" in plan.sensitivity
+    assert f"published runs on this chip reach {low:.0%} to {high:.0%}" in plan.sensitivity
+    assert plan.sensitivity.endswith(f"Compiled it would take {compiled.total:.3g} s.")
+    assert "A step of zero3 takes" in theory.plan("gpt3-175b", 8, 80e9).sensitivity
+
+
+def test_published_utilisations_are_those_of_the_published_runs():
+    """Up to 67 % (fms-fsdp's 7B on A100), and the one that claims more than the card can do is left out."""
+    assert published_utilisation(catalog.gpu("a100"))[1] == pytest.approx(0.67, abs=0.01)
+    assert published_utilisation(catalog.gpu("h100"))[1] == pytest.approx(0.49, abs=0.01)
 
 
 def test_a_yes_names_the_stages_that_fit_and_what_the_others_lack():

@@ -45,7 +45,10 @@ class PublishedRun:
         model: what was trained; its context is as long as the run's rows.
         setting: what on, and how.
         stage: ZeRO's; "zero3" for fully sharded data parallel.
-        scheme: how parameters, gradients and Adam's state are kept: "fsdp2", "deepspeed" or "llm.c".
+        scheme: how parameters, gradients and Adam's state are kept, as `zerolab.schemes` has it; DeepSpeed's is ours.
+        logits: what becomes of the logits at the loss, as `zerolab.activations` has it.
+        caches: how many steps' keys and values, of all blocks, are there besides. ATorch's script leaves transformers'
+            `use_cache` on, and its `outputs` hold those of the step before until the next forward is done.
         seconds: of a step, from what was published; None where no time was.
         memory_bytes: the most that a GPU had allocated (torchtitan: reserved); None where that was not published.
         fits: whether it ran.
@@ -58,6 +61,8 @@ class PublishedRun:
     setting: seconds.Setting
     stage: str
     scheme: str
+    logits: str
+    caches: int
     seconds: float | None
     memory_bytes: float | None
     fits: bool
@@ -117,6 +122,8 @@ def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
         setting,
         row["stage"],
         row["scheme"],
+        row["logits"],
+        int(row["caches"]),
         _seconds(row["published"], row["unit"], model, setting),
         memory,
         row["fits"] == "yes",

@@ -37,11 +37,11 @@ class Constants:
     """
 
     a100: float = 0.85
-    h100: float = 0.78
-    eager: float = 24.0
-    fused: float = 5.7
-    contention: float = 0.32
-    straggling: float = 0.0056
+    h100: float = 0.75
+    eager: float = 22.0
+    fused: float = 6.3
+    contention: float = 0.36
+    straggling: float = 0.0045
 
 
 FITTED = Constants()
@@ -121,11 +121,10 @@ class Setting:
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("checkpointing", self.checkpointing, RECOMPUTED)
         _one_of("precision", self.precision, WORD)
-        if min(self.gpus, self.gpus_per_node, self.batch, self.micro_batches) < 1:
-            raise ValueError(
-                f"{self.gpus} GPUs, {self.gpus_per_node} a node, {self.batch} rows, {self.micro_batches} micro-batches:"
-                " each is 1 or more"
-            )
+        counts = {"world size": self.gpus, "number of GPUs in a node": self.gpus_per_node, "batch": self.batch}
+        for name, count in (counts | {"number of micro-batches": self.micro_batches}).items():
+            if not count >= 1 or count % 1:
+                raise ValueError(f"the {name} is {count!r}: it must be a whole number, 1 or more")
         if self.utilisation is not None and not 0 < self.utilisation <= 1:
             raise ValueError(f"the utilisation is {self.utilisation!r}: it is a part, above 0 and at most 1")
 
@@ -237,7 +236,8 @@ def _communication(
         # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
         late = max(0.0, gather - forward) + max(0.0, gather + reduce - backward)
         sending = shape.depth * (2 * gather + reduce) + 2 * first + last
-        return setting.micro_batches * sending, setting.micro_batches * (shape.depth * late + first + last)
+        exposed = shape.depth * late + first + last + max(0.0, first - forward)
+        return setting.micro_batches * sending, setting.micro_batches * exposed
     if stage == "ddp":  # an all-reduce does both halves
         gather = first = 0.0
     # Only the last micro-batch is reduced; in stage 2 each one is, as nobody has room to add them up.

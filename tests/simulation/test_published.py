@@ -11,6 +11,8 @@ from zero_paper import CELLS, DEGREES, NAMES, off_by
 
 from zerolab import catalog, published, simulate, theory
 from zerolab.cli import main
+from zerolab.published_runs import runs
+from zerolab.simulation.costs import Hardware
 
 # All cells of the paper's smallest model are executed here, and of the two large ones those at a few N, since a larger
 # N only makes shards smaller. `make bench` executes all 54 (tests/bench/simulation.py).
@@ -111,16 +113,28 @@ def test_fsdp_sends_three_and_replication_two_times_all_but_the_own_part(world_s
         assert abs(row["traffic"]["logical_bytes"] - exact) <= passes * row["terms"]["padding"] + passes * 13
 
 
-# Steps of FSDP in bf16 on A100 80GB without activation checkpointing, as published: tokens a second and GPU.
-# torchtitan, docs/performance.md, Llama 2 13B; foundation-model-stack/fms-fsdp, README.md (that one in hybrid sharding,
-# on Ethernet of 200 Gb/s a node, where it waits for more than is modelled here).
-PUBLISHED_STEPS = [("llama2-13b", 64, 2, 2162), ("llama2-7b", 128, 2, 3760), ("llama2-13b", 128, 1, 1700)]
+# Of MosaicML's tables: the smallest with fitted constants and without, by card. What is fused there is not here.
+EXECUTED_STEPS = [("mpt-7b", "h100", 8), ("mpt-13b", "h100", 64), ("mpt-7b", "a100", 8), ("llama2-13b", "a100", 64)]
 
 
 @pytest.mark.slow
-def test_published_steps_of_fsdp_come_out_within_a_quarter_at_one_utilisation():
-    for model, world_size, rows, published_rate in PUBLISHED_STEPS:
-        options = {"precision": "bf16", "rows": rows, "gpu": "a100", "network": "infiniband-hdr", "utilisation": 0.7}
-        (row,) = simulate("zero3", world_size, model, **options).rows
-        rate = rows * 4096 / row["step_seconds"]
-        assert abs(rate / published_rate - 1) < 0.25, (model, world_size, rate, published_rate)
+@pytest.mark.parametrize(("model", "gpu", "gpus"), EXECUTED_STEPS)
+def test_published_steps_of_fsdp_come_out_of_executed_engines_within_a_fifth(model, gpu, gpus):
+    """At utilisations that were fitted to half of the published runs; no single one serves both cards."""
+    run = next(
+        run
+        for run in runs()
+        if (run.model.name, run.setting.gpu.name, run.setting.gpus) == (model, gpu, gpus)
+        and run.setting.checkpointing == "none"
+    )
+    setting, tokens = run.setting, torch.zeros(run.setting.batch, run.model.context, dtype=torch.int64)
+    hardware = Hardware(setting.gpu, setting.network, setting.gpus_per_node)
+    (row,) = simulate(
+        run.stage,
+        gpus,
+        lambda: published.build(run.model),
+        batches=[(tokens, tokens)],
+        precision="bf16",
+        hardware=hardware,
+    ).rows
+    assert row["step_seconds"] * setting.micro_batches == pytest.approx(run.seconds, rel=0.2)

@@ -1,0 +1,84 @@
+"""NCCL's choice among its algorithms: every second by hand from the figures of its tuner."""
+
+import pytest
+
+from zerolab import catalog
+from zerolab.catalog import Link
+from zerolab.simulation.nccl import LINK_RATES, Group
+
+NDR = catalog.link("infiniband-ndr")
+H100, A100 = catalog.link("nvlink4"), catalog.link("nvlink3")
+GATHERS = ("all_gather", "reduce_scatter")
+
+
+def on(ranks, nodes, link=H100, network=NDR, **more):
+    return Group(ranks, nodes, link, network, **more)
+
+
+@pytest.mark.parametrize("nodes", [2, 16, 64])
+@pytest.mark.parametrize("nbytes", [10**6, 10**8, 10**9])
+def test_gathers_and_reduce_scatters_over_nodes_are_rings(nodes, nbytes):
+    """Not level by level, which would be 0.79 of a ring's time for 100 MB on 128 GPUs, and 0.38 for 1 MB on 512."""
+    for op in GATHERS:
+        group = on(8 * nodes, nodes)
+        assert {way.name for way in group.ways(op)} == {"ring LL", "ring LL128", "ring Simple"}
+        assert group.seconds(op, nbytes) > nbytes * (group.ranks - 1) / group.ranks / group.rate
+
+
+def test_a_ring_over_nodes_by_hand():
+    """128 GPUs: 112 steps within nodes, 15 between; NVLink's 370.8 GB/s are less than the cards' 400."""
+    ways = {way.name: way.seconds(1e8) for way in on(128, 16).ways("all_gather")}
+    bytes_alone = 127 / 128 * 1e8
+    assert ways["ring Simple"] == pytest.approx(8.4e-6 + 112 * 3.4e-6 + 15 * 14e-6 + bytes_alone / 370.8e9)
+    assert ways["ring LL128"] == pytest.approx(14e-6 + 112 * 1.9e-6 + 15 * 4e-6 + bytes_alone / 370.8e9 / 0.92)
+    assert ways["ring LL"] == pytest.approx(6.6e-6 + 112 * 1e-6 + 15 * 2.7e-6 + bytes_alone / 20.4e9)
+    assert on(128, 16).best("all_gather", 1e8).name == "ring LL128"
+    assert on(128, 16).best("all_gather", 1e10).name == "ring Simple"
+
+
+def test_pat_gathers_only_with_one_gpu_a_node():
+    alone = on(16, 16)
+    assert "PAT Simple" in {way.name for way in alone.ways("all_gather")}
+    pat = next(way for way in alone.ways("all_gather") if way.name == "PAT Simple")
+    assert pat.seconds(1e6) == pytest.approx(8e-6 + 4 * 14e-6 / 3.5 + 16 * 2.8e-6 + 1e6 / (0.75 * 50e9))
+    assert "PAT Simple" not in {way.name for way in on(32, 16).ways("all_gather")}
+    assert "PAT Simple" not in {way.name for way in alone.ways("all_reduce")}
+
+
+def test_the_switch_adds_up_in_one_node_from_hopper_on_and_over_nodes_only_with_sharp():
+    nvls = "NVLS Simple"
+    assert nvls in {way.name for way in on(8, 1).ways("all_gather")}
+    assert nvls not in {way.name for way in on(8, 1, A100).ways("all_gather")}
+    assert nvls not in {way.name for way in on(64, 8).ways("all_gather")}
+    assert nvls in {way.name for way in on(64, 8, sharp=True).ways("all_gather")}
+    # It wins where it adds up, an all-reduce; a gather's ring is faster.
+    assert on(8, 1).best("all_reduce", 1e8).name == nvls
+    assert on(8, 1).best("all_gather", 1e8).name == "ring Simple"
+
+
+def test_trees_are_for_all_reduces_over_nodes_alone():
+    assert {way.name.split()[0] for way in on(64, 8, A100).ways("all_reduce")} == {"ring", "tree"}
+    assert {way.name.split()[0] for way in on(64, 8).ways("all_reduce")} == {"ring", "tree", "NVLSTree"}
+    assert {way.name.split()[0] for way in on(8, 1, A100).ways("all_reduce")} == {"ring"}
+    assert on(512, 64, A100).best("all_reduce", 1e6).name.startswith("tree")
+
+
+def test_within_a_node_a_ring_has_the_rate_that_nccl_counts_for_the_link_and_not_the_datasheets():
+    for name, rate in LINK_RATES.items():
+        link = catalog.link(name)
+        assert 0.79 < rate / link.bytes_per_second < 0.83
+        assert on(8, 1, link).seconds("all_gather", 1e10) == pytest.approx(7 / 8 * 1e10 / rate, rel=0.01)
+
+
+def test_a_link_of_ones_own_carries_a_plain_ring():
+    own = Link("own", 100.0, 0.5, "a test")
+    assert on(4, 4, network=own).seconds("all_gather", 400.0) == 3 * 0.5 + 3 / 4 * 4.0
+    assert on(4, 4, network=own).seconds("all_reduce", 400.0) == 2 * (3 * 0.5 + 3 / 4 * 4.0)
+    assert on(1, 1, network=own).seconds("all_gather", 400.0) == 0.0
+
+
+def test_over_tcp_a_step_costs_what_the_link_says():
+    ethernet = catalog.link("ethernet-10g")
+    ways = {way.name: way for way in on(4, 2, network=ethernet).ways("all_gather")}
+    assert set(ways) == {"ring Simple"}
+    assert ways["ring Simple"].latency == pytest.approx(8.4e-6 + 2 * 3.4e-6 + 50e-6)
