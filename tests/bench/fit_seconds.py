@@ -1,6 +1,6 @@
 """Fits `zerolab.seconds.Constants` to the fitting half of the published runs, and prints what comes of it.
 
-    python -m tests.bench.fit_seconds
+    python tests/bench/fit_seconds.py
 
 Minimised is the mean of |log(predicted / published)| to the power of 1.5, each held below 0.3 so that a run which is
 beyond the model does not bend it; and, as much again, of the same between runs that differ in the number of GPUs alone,

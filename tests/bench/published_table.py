@@ -1,8 +1,8 @@
 """The table of docs/published-runs.md: what others have published beside what the closed forms say.
 
-    python -m tests.bench.published_table          # writes it into the page
+    python tests/bench/published_table.py          # writes it into the page
 
-tests/test_published_runs.py compares the page with it, to the letter.
+tests/bench/test_published_runs.py compares the page with it, to the letter.
 """
 
 from pathlib import Path

@@ -3,9 +3,10 @@
 from dataclasses import fields, replace
 from statistics import median
 
+import fit_seconds
+import published_table
 import pytest
 
-from tests.bench import fit_seconds, published_table
 from zerolab import catalog
 from zerolab.published_runs import runs
 from zerolab.seconds import FITTED
@@ -81,7 +82,7 @@ def test_the_held_out_half_is_never_looked_at():
 
 
 def test_the_page_shows_the_table_as_it_is():
-    """python -m tests.bench.published_table writes it."""
+    """python tests/bench/published_table.py writes it."""
     page = published_table.PAGE.read_text(encoding="utf-8")
     shown = page.partition(published_table.BEGIN)[2].partition(published_table.END)[0]
     assert shown == published_table.text()
