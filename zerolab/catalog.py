@@ -175,6 +175,9 @@ _NVLINK_SECONDS, _NETWORK_SECONDS = 3.4e-6, 14.0e-6
 # Of NCCL over TCP between two nodes, as others measured it: 38 and 46 us for 8 bytes (NVIDIA/nccl-tests, issue 82,
 # eth0), 54 us for 1 KB (uccl-project/uccl, pull request 638). One figure for all rates, because it is the kernel's.
 _TCP_SECONDS = 50e-6
+_INFINIBAND = (
+    "InfiniBand Trade Association, roadmap: {}; the latency is that of a step in NCCL's model, src/graph/tuning.cc"
+)
 _ETHERNET = "{} of the MAC, headers not subtracted; the latency is that of NCCL over TCP as measured by others"
 
 LINKS = {
@@ -185,9 +188,9 @@ LINKS = {
         Link("nvlink-a800", 200 * GB, _NVLINK_SECONDS, "NVIDIA A800 datasheet: 400 GB/s, both directions"),
         Link("nvlink4", 450 * GB, _NVLINK_SECONDS, "NVIDIA H100 datasheet: 900 GB/s, both directions"),
         Link("nvlink5", 900 * GB, _NVLINK_SECONDS, "NVIDIA HGX B200 datasheet: 1.8 TB/s, both directions"),
-        Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: EDR 4x, 100 Gb/s"),
-        Link("infiniband-hdr", 25 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: HDR 4x, 200 Gb/s"),
-        Link("infiniband-ndr", 50 * GB, _NETWORK_SECONDS, "InfiniBand Trade Association, roadmap: NDR 4x, 400 Gb/s"),
+        Link("infiniband-edr", 12.5 * GB, _NETWORK_SECONDS, _INFINIBAND.format("EDR 4x, 100 Gb/s")),
+        Link("infiniband-hdr", 25 * GB, _NETWORK_SECONDS, _INFINIBAND.format("HDR 4x, 200 Gb/s")),
+        Link("infiniband-ndr", 50 * GB, _NETWORK_SECONDS, _INFINIBAND.format("NDR 4x, 400 Gb/s")),
         Link("ethernet-10g", 1.25 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3ae-2002: 10 Gb/s")),
         Link("ethernet-25g", 3.125 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3by-2016: 25 Gb/s")),
         Link("ethernet-100g", 12.5 * GB, _TCP_SECONDS, _ETHERNET.format("IEEE 802.3ba-2010: 100 Gb/s")),
