@@ -87,6 +87,7 @@ def test_an_operation_takes_its_arithmetic_or_its_bytes_whichever_is_longer():
     assert hardware.compute_seconds(1000.0, 1.0, "fp32") == 2.25
     assert hardware.compute_seconds(1000.0, 1.0, "bf16") == 0.75
     assert hardware.compute_seconds(1.0, 500.0, "fp32") == 2.25
+    assert hardware.compute_seconds(1.0, 500.0, "fp32", at_once=True) == 1.25, "no gaps: the whole bandwidth"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from zerolab.catalog import Gpu, Link
 from zerolab.seconds import FITTED, matrix_part
 from zerolab.simulation.nccl import PASSES, Group
 
-MEMORY_PART = 0.25
+MEMORY_PART = 0.2
 """Part of the memory's bandwidth that torch's operations one by one reach: it brings out MosaicML's 7B and 13B without
 checkpointing on H100 and A100, in the fitting half of `zerolab.published_runs`."""
 
@@ -79,10 +79,14 @@ class Hardware:
         nodes = len({rank // self.gpus_per_node for rank in members})
         return Group(len(members), nodes, catalog.link(self.gpu.link), self.network, self.sharp).seconds(op, nbytes)
 
-    def compute_seconds(self, flops: float, nbytes: float, precision: str) -> float:
-        """How long an operation takes that does `flops` operations and reads and writes `nbytes`."""
+    def compute_seconds(self, flops: float, nbytes: float, precision: str, *, at_once: bool = False) -> float:
+        """How long an operation takes that does `flops` operations and reads and writes `nbytes`.
+
+        `at_once` is one on many tensors, between which there are no gaps: it has the memory's whole bandwidth.
+        """
         arithmetic = flops / (self.gpu.flops[precision] * self.matrix_part)
-        memory = nbytes / (self.gpu.memory_bytes_per_second * self.memory_utilisation)
+        part = 1.0 if at_once else self.memory_utilisation
+        memory = nbytes / (self.gpu.memory_bytes_per_second * part)
         return max(arithmetic, memory) + self.operation_seconds
 
 
@@ -134,15 +138,15 @@ class Meter:
         self.clock, self.work = clock, Work()
         self._hardware, self._precision = hardware, precision
 
-    def compute(self, flops: float, nbytes: float) -> None:
-        """An operation of `flops` arithmetic operations that reads and writes `nbytes`."""
+    def compute(self, flops: float, nbytes: float, *, at_once: bool = False) -> None:
+        """An operation of `flops` arithmetic operations that reads and writes `nbytes`, of many tensors `at_once`."""
         work = self.work
         work.operations += 1
         if flops:  # large multiplications are bound by arithmetic, so their bytes are not counted as moved
             work.flops += flops
         else:
             work.moved_bytes += nbytes
-        self.clock.compute(self._hardware.compute_seconds(flops, nbytes, self._precision))
+        self.clock.compute(self._hardware.compute_seconds(flops, nbytes, self._precision, at_once=at_once))
 
     def communicate(self, op: str, nbytes: int, members: Sequence[int]) -> None:
         """A collective over a whole buffer of `nbytes` is started among the ranks `members`."""

@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     looks_up: bool
     overwrites: bool
     is_fresh: bool  # its results are new tensors, whose shapes follow from the arguments'
+    at_once: bool  # many tensors in one kernel, as an optimizer's update of all of them
     flops: Any  # a formula, or None
     func: Any  # kept, so that no other operation gets its `id`
 
@@ -98,7 +99,7 @@ class Shapes(TorchDispatchMode):
         known = self._known.get(key) if key is not None else None
         if known is not None:
             results, flops, nbytes = known
-            self._tell(flops, nbytes)
+            self._tell(kind, flops, nbytes)
             return _make(results)
         try:
             result = func(*args, **keywords)
@@ -114,12 +115,12 @@ class Shapes(TorchDispatchMode):
         flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
         if key is not None and _has_no_memory(result):
             self._known[key] = Outcome(_recipe_of(result), flops, read + written)
-        self._tell(flops, read + written)
+        self._tell(kind, flops, read + written)
         return result
 
-    def _tell(self, flops: float, nbytes: int) -> None:
+    def _tell(self, kind: Kind, flops: float, nbytes: int) -> None:
         if self.meter is not None:
-            self.meter.compute(flops, nbytes)
+            self.meter.compute(flops, nbytes, at_once=kind.at_once)
 
     def _bytes_read(self, func: Any, values: Iterable[Any]) -> int:
         """Bytes of all tensors among the arguments; refuses one whose memory was released."""
@@ -214,7 +215,8 @@ def _kind_of(func: Any) -> Kind:
     )
     places = any(argument.name == "device" for argument in schema.arguments)
     flops = _flops_of(func, schema.name)
-    return Kind(effect, places, needs, name in _LOOK_UPS, name in _OVERWRITES, is_fresh and not needs, flops, func)
+    at_once, overwrites = name.startswith("_foreach"), name in _OVERWRITES
+    return Kind(effect, places, needs, name in _LOOK_UPS, overwrites, is_fresh and not needs, at_once, flops, func)
 
 
 def _flops_of(func: Any, name: str) -> Any:
