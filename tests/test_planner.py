@@ -206,7 +206,7 @@ def test_what_would_help_helps():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"gpus": 0}, "0 GPUs"),
+        ({"gpus": 0}, "the world size is 0"),
         ({"gpus": 8, "bandwidth": 0}, "bandwidth is 0"),
         ({"gpus": 8, "bandwidth": 50}, "bandwidth is 50: it is in bytes a second, at least a million .50 GB/s is 50e9"),
         ({"gpus": 8, "memory": -1}, "memory is -1"),
