@@ -154,6 +154,8 @@ def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_t
     assert f"published runs on this chip reach {low:.0%} to {high:.0%}" in plan.sensitivity
     assert plan.sensitivity.endswith(f"Compiled it would take {compiled.total:.3g} s.")
     assert "A step of zero3 takes" in theory.plan("gpt3-175b", 8, 80e9).sensitivity
+    shorter, compiled = (theory.plan("llama3-8b", 8, length=4096, kernels=name) for name in ("eager", "compiled"))
+    assert shorter.sensitivity.endswith(f"Compiled it would take {compiled.steps['zero1'].total:.3g} s.")
 
 
 def test_published_utilisations_are_those_of_the_published_runs():

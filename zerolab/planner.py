@@ -88,11 +88,10 @@ class Plan(Table):
         """Two sentences: where the seconds of the first stage that fits go, and what they owe to the kernels."""
         stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
         step, setting = self.steps[stage], self.setting
-        reached = (
-            seconds.quoted_flops(self.job.shape) * setting.batch * self.job.shape.context / step.total / setting.rate
-        )
+        shape = replace(self.job.shape, context=self.job.length)
+        reached = seconds.quoted_flops(shape) * setting.batch * shape.context / step.total / setting.rate
         low, high = published_utilisation(setting.gpu)
-        fused = seconds.step(self.job.shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
+        fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
         waits = step.waiting + step.straggling
         return (
             f"A step of {stage} takes {step.total:.3g} s: it computes for {step.computing:.3g} s, updates for "
