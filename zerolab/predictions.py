@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerolab import progress
+from zerolab import catalog, progress
 from zerolab.names import unknown
 
 if TYPE_CHECKING:
@@ -60,9 +60,8 @@ def _share_of_parameters(recording: "Recording") -> float:
 
 
 def _parameters_on_an_a100(recording: "Recording") -> float:
-    """Billions of parameters whose model state, at the bytes that were measured for one, fills 80 GB."""
-    # 80 GB over bytes a parameter: the 10⁹ of both sides cancel, what is left is billions.
-    return 80 / _bytes_a_parameter(recording)
+    """Billions of parameters whose model state, at the bytes that were measured for one, fills an A100 of 80 GiB."""
+    return catalog.gpu("a100").memory_bytes / 1e9 / _bytes_a_parameter(recording)
 
 
 def _sent_for_each_byte(recording: "Recording") -> float:

@@ -2,9 +2,9 @@
 
 How many parameters can a device train when nothing is sharded? Write a function of
 
-* `gigabytes`: what is printed on the box. A GB is 1,000,000,000 bytes;
-* `reserved_gib`: what must stay free for activations, buffers and the driver, as tools report it. A GiB is
-  `2 ** 30` bytes, 7 % more than a GB;
+* `mebibytes`: what `nvidia-smi` says that the device has, such as 81,559 for an H100 that is sold as 80 GB. A MiB is
+  `2 ** 20` bytes;
+* `reserved_gb`: what must stay free for activations, buffers and the driver. A GB is 1,000,000,000 bytes;
 * `bytes_a_parameter`: of model state, such as 16 for Adam.
 
 It returns the largest whole number of parameters whose model state fits into what is left, and 0 where nothing is left.
@@ -22,45 +22,47 @@ from typing import Any
 from zerolab.exercises import FunctionTargets, Wrong
 
 
-def largest_model(gigabytes: int, reserved_gib: int, bytes_a_parameter: int) -> int:
+def largest_model(mebibytes: int, reserved_gb: int, bytes_a_parameter: int) -> int:
     """What is left, divided by what a parameter takes."""
-    left = gigabytes * 10**9 - reserved_gib * 2**30
+    left = mebibytes * 2**20 - reserved_gb * 10**9
     return max(left, 0) // bytes_a_parameter
 
 
 def draw(dice: random.Random) -> dict[str, Any]:
-    """A device of 8 to 192 GB, now and then with more reserved than there is."""
-    gigabytes = dice.choice([8, 16, 24, 40, 48, 80, 141, 192])
+    """A device as it is sold with 8 to 180 GB, now and then with more reserved than there is."""
+    mebibytes = dice.choice([8_192, 16_384, 24_564, 32_768, 40_960, 49_140, 81_559, 81_920, 143_771, 183_359])
     # Where nothing is left, a subtraction that goes below zero must not become a number of parameters.
-    reserved = dice.randrange(1, 20) if dice.random() < 0.85 else gigabytes + 1
-    return {"gigabytes": gigabytes, "reserved_gib": reserved, "bytes_a_parameter": dice.choice([6, 12, 16, 18, 20])}
+    reserved = dice.randrange(1, 20) if dice.random() < 0.85 else mebibytes // 900
+    return {"mebibytes": mebibytes, "reserved_gb": reserved, "bytes_a_parameter": dice.choice([6, 12, 16, 18, 20])}
 
 
 solution = largest_model
 hole = "count the parameters that fit"
 given = ""
-look_for = "Each row is one device. An A100 of 80 GB with Adam's 16 bytes ends below five billion parameters."
+look_for = (
+    "Each row is one device. The smaller the bytes of a parameter, the larger the model; GiB and GB are 7 % apart."
+)
 # No tolerance: "one parameter more must not fit" is about a single parameter.
 targets = FunctionTargets(draw=draw, tolerance=0.0, tries=16)
 hints = (
-    "Turn both sizes into bytes first: `10**9` for a GB, `2**30` for a GiB.",
+    "Turn both sizes into bytes first: `2**20` for a MiB, `10**9` for a GB.",
     "What is left is the first minus the second. It may be negative; then nothing fits.",
     "`//` divides whole numbers and rounds down.",
 )
 wrong = (
     Wrong(
-        says="takes a GiB for a GB",
-        replace="reserved_gib * 2**30",
-        by="reserved_gib * 10**9",
+        says="takes a GB for a GiB",
+        replace="reserved_gb * 10**9",
+        by="reserved_gb * 2**30",
     ),
     Wrong(
-        says="takes a GB for a GiB",
-        replace="gigabytes * 10**9",
-        by="gigabytes * 2**30",
+        says="takes a MiB for a million bytes",
+        replace="mebibytes * 2**20",
+        by="mebibytes * 10**6",
     ),
     Wrong(
         says="uses what was reserved",
-        replace=" - reserved_gib * 2**30",
+        replace=" - reserved_gb * 10**9",
         by="",
     ),
     Wrong(
