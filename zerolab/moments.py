@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from zerolab.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
 from zerolab.catalog import Architecture
+from zerolab.names import unknown
 from zerolab.schemes import scheme_bytes, stages_of
 
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
@@ -48,7 +49,7 @@ class Job:
     def __post_init__(self) -> None:
         for name, known in (("checkpointing", CHECKPOINTING), ("attention", ATTENTION), ("logits", LOGITS)):
             if getattr(self, name) not in known:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
+                raise ValueError(unknown(name, getattr(self, name), known))
         stages_of(self.scheme)
 
     @property

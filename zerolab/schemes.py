@@ -13,6 +13,8 @@ All three compute in bf16 and update in fp32; they differ in what is kept beside
 
 from __future__ import annotations
 
+from zerolab.names import unknown
+
 SCHEMES: dict[str, dict[str, int]] = {
     "zerolab": {"parameters": 2, "gradients": 2, "optimizer_state": 12},
     "megatron": {"parameters": 2, "gradients": 4, "optimizer_state": 12},
@@ -28,7 +30,7 @@ backward (2), or gathers them again (3)."""
 def stages_of(scheme: str) -> tuple[str, ...]:
     """The stages that a scheme has. Raises ValueError for an unknown one."""
     if scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme {scheme!r}: choose one of {', '.join(SCHEMES)}")
+        raise ValueError(unknown("scheme", scheme, SCHEMES))
     return STAGES[scheme]
 
 

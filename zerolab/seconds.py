@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from math import log2
 
 from zerolab.catalog import Architecture, Gpu, Link, link
+from zerolab.names import unknown
 from zerolab.simulation.nccl import Group
 
 
@@ -271,4 +272,4 @@ def _within(setting: Setting) -> Group:
 
 def _one_of(what: str, value: str, names: Iterable[str]) -> None:
     if value not in names:
-        raise ValueError(f"unknown {what} {value!r}: choose one of {', '.join(names)}")
+        raise ValueError(unknown(what, value, names))

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from zerolab.activations import CHECKPOINTING
+from zerolab.names import unknown
 
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
@@ -63,9 +64,9 @@ def settings(stage: str, precision: str = "bf16", batch: int = 1, checkpointing:
     Raises ValueError for a stage or a checkpointing that is none.
     """
     if stage not in DEEPSPEED:
-        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(DEEPSPEED)}")
+        raise ValueError(unknown("stage", stage, DEEPSPEED))
     if checkpointing not in CHECKPOINTING:
-        raise ValueError(f"unknown checkpointing {checkpointing!r}: choose one of {', '.join(CHECKPOINTING)}")
+        raise ValueError(unknown("checkpointing", checkpointing, CHECKPOINTING))
     # DeepSpeed refuses a configuration without a batch size, and takes fp32 for granted only if bf16 is off.
     deepspeed: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": batch,
