@@ -172,7 +172,7 @@ def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **key
 def rms_norm(original: Any, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """`rms_norm` as GPUs do it, in one kernel that keeps its input and a number a row.
 
-    torch chooses by the device here, too: for meta and on the CPU it writes the norm out, and keeps twice as much.
+    torch chooses by the device here, too: for meta and on the CPU it writes the norm out, and keeps more.
     """
     if x.device != META or weight is None or len(shape) != 1:
         return original(x, shape, weight, eps)
