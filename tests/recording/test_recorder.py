@@ -1,6 +1,8 @@
 """What a recording of the engines says, and that it leaves no trace in the process."""
 
+import gc
 import sys
+import threading
 from collections import OrderedDict
 
 import pytest
@@ -8,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from zerolab import models, theory
-from zerolab.engines import ENGINES, collectives
+from zerolab.engines import ENGINES, Zero1, collectives
 from zerolab.engines.engine import Engine
 from zerolab.engines.partition import partition
-from zerolab.recording.recorder import Recorder
+from zerolab.recording.recorder import Recorder, _all_of, _with_subclasses
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 
@@ -250,7 +252,6 @@ def test_an_engine_from_before_the_recording_is_found(cluster):
 
 def test_an_engine_that_is_dropped_is_freed_as_it_would_be_without_a_recorder(cluster):
     def make_and_drop():
-        import gc
         import weakref
 
         engine = ENGINES["zero1"](models.build("mlp-odd"), torch.optim.AdamW, lr=1e-3)
@@ -282,3 +283,48 @@ def test_the_formula_and_the_terms_beside_a_run_are_those_of_its_precision_and_o
         for rank in recording.ranks:
             assert sum(rank.meta["state"].values()) == sum(recording.meta["formula"].values()) + sum(terms.values())
             assert recording.explain(rank.rank)[-1]["difference"] == 0
+
+
+def test_other_threads_go_on_while_the_recorder_looks_for_what_exists():
+    """It looks at every object, and a tuple that is being made of an iterator cannot grow while somebody else holds it.
+
+    Many objects, and threads that take turns quickly: so the two meet for certain.
+    """
+    stop, made, failed = threading.Event(), [0], []
+    kept = [[] for _ in range(200_000)]
+
+    def make_tuples():
+        while not stop.is_set():
+            try:
+                made[0] += len(tuple(number for number in range(1000)))
+            except SystemError as error:
+                failed.append(error)
+
+    thread = threading.Thread(target=make_tuples)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        for _ in range(3):
+            with Recorder():
+                pass
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert made[0]
+    assert not failed
+    assert len(kept) == 200_000
+
+
+def test_engines_of_derived_classes_that_exist_already_are_found():
+    class Mine(Zero1):
+        pass
+
+    class MyOwn(Mine):
+        pass
+
+    assert {Mine, MyOwn} < _with_subclasses([Engine])
+    made = [kind.__new__(kind) for kind in (MyOwn, Mine)]
+    gc.collect()
+    assert _all_of([MyOwn]) == made[:1]

@@ -4,8 +4,9 @@ Off means nothing is patched, hooked or watched; everything is put in place on e
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain, compress
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Self
@@ -166,13 +167,11 @@ class Recorder:
         """Shows the ledger every tensor and engine that Python knows: memory from before the recording."""
         gc.collect()  # an engine and its hooks refer to each other, so one that nobody uses may still lie about
         engines, nbytes = [], 0
-        for thing in gc.get_objects():
-            kind = type(thing)
-            if issubclass(kind, torch.Tensor):
-                if kind in (torch.Tensor, torch.nn.Parameter) and thing.layout is torch.strided:
-                    nbytes += self._ledger.existed(thing)
-            elif issubclass(kind, engine_classes) and hasattr(thing, "optimizer"):
-                engines.append(thing)
+        for thing in _all_of({torch.Tensor, torch.nn.Parameter, *_with_subclasses(engine_classes)}):
+            if not isinstance(thing, torch.Tensor):
+                engines += [thing] if hasattr(thing, "optimizer") else []
+            elif thing.layout is torch.strided:
+                nbytes += self._ledger.existed(thing)
         if nbytes:
             text = f"{nbytes} bytes existed before; what is used of them counts"
             self._log.add("note", "before recording", text=text, source=None)
@@ -188,6 +187,30 @@ class Recorder:
         if size == 0 < before:
             self._ownership.sync(unit)
         return result
+
+
+def _all_of(kinds: Iterable[type]) -> list[Any]:
+    """Every object whose type is one of these, not a subclass, and that has lived through a collection of garbage."""
+    wanted = {id(kind) for kind in kinds}  # ids, for a class may have a metaclass that cannot be hashed
+
+    def oldest() -> Iterable[Any]:
+        return chain.from_iterable(map(gc.get_objects, [2]))  # the list is made when its first element is asked for
+
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        # All is done within the call of `list`, in C, so that no other thread runs while its objects are held here: a
+        # tuple that it is making of an iterator could not grow, and Python would raise SystemError there. The two
+        # lists are the same: nothing new is that old.
+        return list(compress(oldest(), map(wanted.__contains__, map(id, map(type, oldest())))))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _with_subclasses(kinds: Iterable[type]) -> set[type]:
+    """Classes and all that were derived from them."""
+    return {one for kind in kinds for one in (kind, *_with_subclasses(kind.__subclasses__()))}
 
 
 def _place() -> tuple[int, int]:

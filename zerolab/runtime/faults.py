@@ -19,6 +19,7 @@ from zerolab.runtime.board import (
     Position,
 )
 from zerolab.runtime.drawing import WaitsFor
+from zerolab.runtime.handover import OWN_END
 from zerolab.runtime.stack import is_a_lesson, is_runtime, label, place
 
 STAGES = {
@@ -202,8 +203,9 @@ def rank_error(
         message = cause.value["message"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
+        reason, crash = _own_reason(crash)
         facts |= {"traceback": _readable(crash)} | _ending(cause.value)
-        what = _death(facts, standing.stage)
+        what = reason or _death(facts, standing.stage)
     parts = [f"rank {cause.rank} (pid {pid}) {what}", f"That was {standing.moment}"]
     parts += ["\n".join(mismatches)] if mismatches else []
     if facts["traceback"]:
@@ -278,6 +280,12 @@ def line_of_crash(crash: str) -> str:
         if found is not None and is_a_lesson(found[1]):
             return place(found[1], int(found[2]))
     return ""
+
+
+def _own_reason(crash: str) -> tuple[str, str]:
+    """Why a rank ended itself, in its words, empty if it did not; and the rest of what it left behind."""
+    said = [line for line in crash.splitlines() if line.startswith(OWN_END)]
+    return "; ".join(said), "\n".join(line for line in crash.splitlines() if line not in said)
 
 
 def _ending(code: int | None) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from typing import NamedTuple
 WHERE, RECORDED = b"?", b"r"
 """What the side thread of a rank is asked: where its main thread stands, and what it has recorded so far."""
 
+OWN_END = "ended itself: "
+"""How the line begins in which a rank says, where it would leave a stack, why it ends itself."""
+
 
 class Fds(NamedTuple):
     """What a rank inherits, all of it without a name in any folder."""

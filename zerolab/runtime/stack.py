@@ -53,12 +53,6 @@ def describe_error(trace: TracebackType | None) -> tuple[str, str]:
     return describe(passed[::-1])
 
 
-def fingerprint(innermost: FrameType | None) -> int:
-    """A number that changes when a stack does, to the instruction."""
-    # To the instruction: a loop of one line, over and over, is a movement.
-    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame in _frames(innermost)))
-
-
 def format_error(error: BaseException) -> str:
     """The traceback of an error as Python prints it, with labels for files and without the runtime's own frames."""
     report = traceback.TracebackException.from_exception(error)

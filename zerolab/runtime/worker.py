@@ -4,6 +4,7 @@ A rank lives exactly as long as the kernel holds the other end of its lifeline. 
 the stop button does not reach it, and everything it writes, native code included, goes to one pipe.
 """
 
+import contextlib
 import faulthandler
 import functools
 import gc
@@ -14,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -24,7 +26,9 @@ import torch.distributed as dist
 from zerolab import models
 from zerolab.runtime import counter, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
-from zerolab.runtime.handover import RECORDED, Fds, Setup
+from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
+from zerolab.runtime.launch import nameless_file
+from zerolab.runtime.lookout import Lookout
 
 _exit = os._exit  # as it was before `_leave_a_stack_behind`
 _recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
@@ -40,10 +44,10 @@ class Watched(NamedTuple):
 def main(inherited: Fds) -> None:
     """Be a rank until the kernel lets go. Never returns."""
     commands, lifeline, rank = Connection(inherited.commands), Connection(inherited.lifeline), os.getpid()
-    _isolate(inherited)
-    watched = threading.main_thread().ident
-    threading.Thread(target=_answer_questions, args=(lifeline, watched), name="zerolab-lifeline", daemon=True).start()
     try:
+        _isolate(inherited)
+        side = (lifeline, Lookout(threading.get_ident(), nameless_file(0)), inherited.crash)
+        threading.Thread(target=_answer_questions, args=side, name="zerolab-lifeline", daemon=True).start()
         setup: Setup = pickle.loads(commands.recv_bytes())
         commands.send_bytes(_attempt(lambda: _join(setup, inherited), rank))
         while True:
@@ -52,8 +56,17 @@ def main(inherited: Fds) -> None:
             counter.reset()
             surroundings.tidy(inherited.output)
             commands.send_bytes(_attempt(functools.partial(_perform, message), rank))
-    except (EOFError, OSError):
-        _exit(0)
+    except BaseException as error:  # noqa: BLE001  # most often the kernel has let go; whatever it is, it is said
+        _say_why(inherited.crash, error)
+        _exit(1)
+
+
+def _say_why(crash: int, error: BaseException) -> None:
+    """Leave one line that says why this rank ends itself; without it, it would seem to be killed by nobody."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    words = f"{OWN_END}{type(error).__name__}: {_text(error)} ({stack.label(where.filename)}, line {where.lineno})"
+    with contextlib.suppress(OSError):  # the kernel has closed its end: nobody is left to read
+        os.write(crash, f"{_cut(words, LONGEST_MESSAGE)}\n".encode(errors="backslashreplace"))
 
 
 def _isolate(inherited: Fds) -> None:
@@ -79,40 +92,35 @@ def _leave_a_stack_behind(crash: int) -> None:
         module.__dict__["_exit"] = leave
 
 
-def _answer_questions(lifeline: Connection, watched: int) -> None:
+def _answer_questions(lifeline: Connection, lookout: Lookout, crash: int) -> None:
     """Side thread: say where the main thread stands when asked; die when there is nobody left to ask."""
     try:
         while True:
             question = lifeline.recv_bytes()
-            lifeline.send_bytes(pickle.dumps(_recorded() if question == RECORDED else _standing(watched)))
-    except (EOFError, OSError):
-        pass  # the kernel has let go, or has died
+            lifeline.send_bytes(_recorded() if question == RECORDED else pickle.dumps(_standing(lookout)))
+    except BaseException as error:  # noqa: BLE001  # most often the kernel has let go; whatever it is, it is said
+        _say_why(crash, error)
     finally:
         os.killpg(os.getpgrp(), signal.SIGKILL)  # itself, and what the learner's function has started
 
 
-def _standing(watched: int | None) -> tuple[int, int, str, str]:
+def _standing(lookout: Lookout) -> tuple[int, int, str, str]:
     """When a thread was looked at, the fingerprint of its stack, and its phase and line."""
-    number, lines = _look_at(watched)
-    when = time.monotonic_ns()
-    try:
-        return when, number, *stack.describe(lines)  # which may read files, while the thread goes on
-    except Exception:  # noqa: BLE001  # no rank may end because it was asked where it stands
-        return when, number, "", ""
+    # A thread that cannot be seen counts as one that moves: else a rank at work would be taken for a hang.
+    when = number = time.monotonic_ns()
+    phase = where = ""
+    with contextlib.suppress(Exception):  # no rank may end because it was asked where it stands
+        number, lines = lookout.look()
+        phase, where = stack.describe(lines)  # which may read files, while the thread goes on
+    return when, number, phase, where
 
 
-def _recorded() -> Any:
-    """What the call that is under way, or was the last, has recorded so far; None if nobody recorded it."""
+def _recorded() -> bytes:
+    """What the call that is under way, or was the last, has recorded so far, pickled; None if nobody recorded it."""
     try:
-        return _recorder[-1].so_far() if _recorder else None
+        return pickle.dumps(_recorder[-1].so_far() if _recorder else None)
     except Exception:  # noqa: BLE001  # the other thread goes on meanwhile, and no rank may end because it was asked
-        return None
-
-
-def _look_at(watched: int | None) -> tuple[int, list[stack.Line]]:
-    """A thread's stack as plain values. A frame that is kept would keep all that its function has in variables."""
-    frame = sys._current_frames().get(watched) if watched is not None else None
-    return stack.fingerprint(frame), stack.lines(frame)
+        return pickle.dumps(None)
 
 
 def _join(setup: Setup, inherited: Fds) -> None:
