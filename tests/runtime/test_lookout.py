@@ -5,14 +5,14 @@ import os
 import sys
 import threading
 import time
+import weakref
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, RankError
-from zerolab.runtime import call, worker
-from zerolab.runtime.launch import nameless_file
-from zerolab.runtime.lookout import Lookout
+from zerolab.runtime import call, lookout, worker
 
 
 def go_deep_while_the_collector_lets_others_run(seconds):
@@ -53,6 +53,19 @@ def hold_every_object(seconds, depth=40):
     return os.getpid()
 
 
+def let_native_threads_come_and_go(seconds):
+    """Those of gloo, each of which asks for the interpreter now and then, and is one more thread while it has it."""
+    model, end = torch.nn.Linear(3, 2), time.monotonic() + seconds
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: (dist.all_reduce(gradient), gradient)[1])
+    stop = torch.zeros(1)
+    while not stop:
+        model(torch.ones(1, 3)).sum().backward()
+        stop += time.monotonic() > end
+        dist.broadcast(stop, src=0)
+    return os.getpid()
+
+
 def spoil(which, guilty):
     """Has the rank's own pipe to the notebook fail where the rank reads it next."""
     if dist.get_rank() == guilty:
@@ -68,12 +81,14 @@ def spoil_and_wait(which, guilty):
     time.sleep(60)
 
 
+@pytest.mark.slow
 def test_no_rank_ends_because_it_was_asked_where_it_stands(monkeypatch):
     monkeypatch.setattr(call, "TICK", 0.001)  # asked all the time, and not five times a second
     with Cluster(2, device="cpu") as cluster:
         before = cluster.run(os.getpid)
-        assert cluster.run(go_deep_while_the_collector_lets_others_run, 3.0) == before
-        assert cluster.run(hold_every_object, 1.5) == before
+        assert cluster.run(go_deep_while_the_collector_lets_others_run, 1.5) == before
+        assert cluster.run(hold_every_object, 1.0) == before
+        assert cluster.run(let_native_threads_come_and_go, 2.0) == before
 
 
 def test_a_rank_that_ends_itself_says_why(three):
@@ -95,82 +110,84 @@ def three():
         yield cluster
 
 
-@pytest.fixture
-def file():
-    with nameless_file(0) as file:
-        yield file
+def stand_still(first, second):
+    first.acquire(), second.acquire()
 
 
-class Sleeper:
-    """A thread that stands where it is told to, in code of any name, with frames above it."""
-
-    def __init__(self, filename, name="wait", depth=3):
-        self.go, self._there = threading.Event(), threading.Event()
-        source = f"def {name}(there, go):\n    there()\n    go()\n    there()\n    go()\n"
-        scope = {}
-        exec(compile(source, filename, "exec"), scope)  # noqa: S102  # as a cell does
-        self.thread = threading.Thread(target=self._climb, args=(depth, scope[name]))
-        self.thread.start()
-        assert self._there.wait(10)
-
-    def _climb(self, depth, wait):
-        if depth:
-            self._climb(depth - 1, wait)
-        else:
-            wait(self._there.set, self._wait)
-
-    def _wait(self):
-        self.go.wait()
-
-    def move(self):
-        self._there.clear()
-        first, self.go = self.go, threading.Event()
-        first.set()
-        assert self._there.wait(10)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        while self.thread.is_alive():
-            self.go.set()
-            time.sleep(0.001)
+def climb_and_stand_still(depth, *turns):
+    if depth:
+        climb_and_stand_still(depth - 1, *turns)
+    else:
+        stand_still(*turns)
 
 
-def settled(lookout, line):
-    """What is seen once the thread waits at that line."""
-    deadline = time.monotonic() + 10
+def seen_at_rest(thread):
+    """What is seen of a thread that will stand still in a moment, once it does."""
+    deadline, last = time.monotonic() + 10, None
     while time.monotonic() < deadline:
-        number, lines = lookout.look()
-        if any(at == line and name == "wait_ü" for _, at, name in lines):
-            return number, lines
-    return pytest.fail(f"never at line {line}")
+        seen = lookout.look(thread.ident)
+        if seen == last and seen[1][0][2] == "stand_still":
+            return seen
+        last = seen
+        time.sleep(0.05)
+    return pytest.fail(f"still moving, {last}")
 
 
-def test_a_stack_is_seen_from_outside_with_every_name_as_it_is_and_a_number_that_changes_with_the_line(file):
-    with Sleeper("/Übungen/\N{SNOWMAN} \U0001f980.py", "wait_ü") as sleeper:
-        lookout = Lookout(sleeper.thread.ident, file)
-        number, lines = settled(lookout, 3)
-        assert ("/Übungen/\N{SNOWMAN} \U0001f980.py", 3, "wait_ü") in lines
-        assert [name for _, _, name in lines][-3:] == ["run", "_bootstrap_inner", "_bootstrap"]  # the outermost last
-        assert settled(lookout, 3)[0] == number
-        sleeper.move()
-        assert settled(lookout, 5)[0] != number
-    with pytest.raises(LookupError, match="no stack of thread 0x"):
-        lookout.look()  # the thread has ended
+def test_a_stack_is_seen_whole_with_a_number_that_changes_with_the_instruction():
+    turns = [threading.Lock(), threading.Lock()]
+    for turn in turns:
+        turn.acquire()
+    thread = threading.Thread(target=climb_and_stand_still, args=(300, *turns))
+    thread.start()
+    number, lines = seen_at_rest(thread)
+    assert lines[0] == (__file__, stand_still.__code__.co_firstlineno + 1, "stand_still")
+    assert [name for _, _, name in lines[1:302]] == ["climb_and_stand_still"] * 301
+    assert [name for _, _, name in lines[302:]] == ["run", "_bootstrap_inner", "_bootstrap"]
+    turns[0].release()
+    deadline = time.monotonic() + 10
+    while (after := seen_at_rest(thread))[0] == number and time.monotonic() < deadline:
+        pass
+    assert after[0] != number
+    assert after[1] == lines  # another instruction of the same line
+    turns[1].release()
+    thread.join()
+    with pytest.raises(LookupError, match="no thread"):
+        lookout.look(thread.ident)
 
 
-def test_of_a_deep_stack_the_innermost_frames_are_seen(file):
-    with Sleeper("deep.py", "wait_ü", depth=500) as sleeper:
-        lines = settled(Lookout(sleeper.thread.ident, file), 3)[1]
-        assert len(lines) == 100
-        assert lines[-1][2] == "_climb"
+def test_looking_leaves_the_collector_as_it_was_and_keeps_nothing_that_a_frame_holds():
+    held = []
+
+    def hold(turn):
+        tensor = torch.ones(1)
+        held.append(weakref.ref(tensor))
+        with turn:
+            pass
+
+    turn = threading.Lock()
+    with turn:
+        thread = threading.Thread(target=hold, args=(turn,))
+        thread.start()
+        while not held:
+            time.sleep(0.001)
+        seen = lookout.look(thread.ident)
+        assert gc.isenabled()
+        gc.disable()
+        try:
+            assert lookout.look(thread.ident)[1][-1] == seen[1][-1]
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
+    thread.join()
+    assert held[0]() is None
 
 
-def test_a_thread_that_cannot_be_seen_counts_as_one_that_moves(file):
-    lookout = Lookout(threading.get_ident(), file)
-    assert worker._standing(lookout)[3].startswith("test_lookout.py, line ")
-    file.close()  # as somebody's os.closerange does
-    first, second = worker._standing(lookout), worker._standing(lookout)
+def test_a_thread_that_cannot_be_seen_counts_as_one_that_moves(monkeypatch):
+    def fail(thread):
+        raise SystemError("bad argument to internal function")
+
+    assert worker._standing(threading.get_ident())[3].startswith("test_lookout.py, line ")
+    monkeypatch.setattr(lookout, "look", fail)
+    first, second = (worker._standing(threading.get_ident()) for _ in range(2))
     assert first[1] != second[1]
     assert first[2:] == second[2:] == ("", "")

@@ -1,56 +1,49 @@
-"""Where a thread of this process stands, seen from another one that never touches its frames.
+"""Where another thread of this process stands, looked at in one go while that thread cannot move.
 
-A frame object of a running thread is not safe in another thread's hands: on CPython 3.11 to ask one for its `f_back`
-may run the garbage collector, which lets the watched thread go on and return from that very frame. faulthandler walks
-the frames in C, under the interpreter's lock, and makes no object: nothing moves while it looks.
+A frame of a running thread is not safe in another thread's hands for longer than Python's lock is held: on CPython 3.11
+`f_back` makes an object, that may run the garbage collector, and what is collected may let the watched thread go on and
+return from that very frame. faulthandler, which makes no objects, walks the states of all threads, also of one that
+native code is adding at that moment, and crashes. So the walk is one call into C, of one thread, without the collector.
 """
 
-import faulthandler
-import os
-import re
-from typing import IO
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate, chain, repeat, takewhile
+from operator import attrgetter, call, is_not, methodcaller
+from types import FrameType
+from typing import Any
 
-from zerolab.runtime.stack import Line
+from zerolab.runtime.stack import DEEPEST, Line
 
-_FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
+_SEEN = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name", "f_lasti")
+_back: Callable[[FrameType | None, FrameType | None], FrameType | None] = vars(FrameType)["f_back"].__get__
 
 
-class Lookout:
-    """Looks at one thread, as often as it is asked.
+def look(thread: int) -> tuple[int, list[Line]]:
+    """A number that changes when a thread moves, to the instruction, and its stack: the innermost frame first.
 
-    It sees the innermost 100 frames, and only the 100 newest threads of a process that has more.
-
-    Args:
-        thread: what `threading.get_ident` says in that thread.
-        file: where faulthandler writes; no pipe, for one that is full would hold the interpreter's lock for ever.
+    Raises LookupError if there is no such thread.
     """
-
-    def __init__(self, thread: int, file: IO[bytes]) -> None:
-        self._file = file
-        self._heading = f"hread 0x{thread:016x} "  # of `Thread` or `Current thread`
-
-    def look(self) -> tuple[int, list[Line]]:
-        """A number that changes when the thread comes to another line, and its stack, the innermost frame first.
-
-        Raises LookupError if the thread cannot be seen, and OSError if somebody has closed the file.
-        """
-        text = self._dump()
-        _, found, rest = text.partition(self._heading)
-        stack = rest.partition("\n\n")[0]  # an empty line is between threads
-        # A line that Python has no number for, "???", is left out: the one that called it is true as well.
-        lines = [(_plain(file), int(line), _plain(name)) for file, line, name in _FRAME.findall(stack)]
-        if not found or not lines:
-            raise LookupError(f"faulthandler shows no stack of thread {self._heading.split()[1]}")
-        return hash(stack), lines
-
-    def _dump(self) -> str:
-        file = self._file.fileno()
-        os.lseek(file, 0, os.SEEK_SET)
-        faulthandler.dump_traceback(file, all_threads=True)
-        return os.pread(file, os.lseek(file, 0, os.SEEK_CUR), 0).decode("ascii", errors="replace")
+    walk = _walk(thread)
+    if sys.version_info < (3, 12) and gc.isenabled():
+        try:
+            _, frames = map(call, (gc.disable, walk))  # in one instruction, so that nobody can enable it in between
+        finally:
+            gc.enable()
+    else:  # since 3.12 the collector does not run within C
+        frames = walk()
+    if not frames:
+        raise LookupError(f"no thread {thread} of this process runs Python")
+    # Python has no line for what it does by itself, such as ending a loop: one look in a thousand.
+    return hash(tuple(frames)), [(file, line or first, name) for file, line, first, name, _ in frames]
 
 
-def _plain(name: str) -> str:
-    """A name as it was before faulthandler wrote it in ASCII."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), name) if "\\" in name else name
+def _walk(thread: int) -> Callable[[], list[tuple[Any, ...]]]:
+    """What gives the frames of a thread as plain values when it is called; no frame is kept, nor what is in it."""
+    innermost = map(methodcaller("get", thread), map(call, [sys._current_frames]))
+    # Each element is `f_back` of the one before; the `None`s are only there to be counted.
+    first: Iterator[FrameType | None] = chain(innermost, repeat(None, DEEPEST - 1))
+    frames = accumulate(first, _back)
+    return partial(list, map(_SEEN, takewhile(partial(is_not, None), frames)))

@@ -24,11 +24,9 @@ import torch
 import torch.distributed as dist
 
 from zerolab import models
-from zerolab.runtime import counter, report, stack, surroundings, travel
+from zerolab.runtime import counter, lookout, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
-from zerolab.runtime.launch import nameless_file
-from zerolab.runtime.lookout import Lookout
 
 _exit = os._exit  # as it was before `_leave_a_stack_behind`
 _recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
@@ -46,7 +44,7 @@ def main(inherited: Fds) -> None:
     commands, lifeline, rank = Connection(inherited.commands), Connection(inherited.lifeline), os.getpid()
     try:
         _isolate(inherited)
-        side = (lifeline, Lookout(threading.get_ident(), nameless_file(0)), inherited.crash)
+        side = (lifeline, threading.get_ident(), inherited.crash)
         threading.Thread(target=_answer_questions, args=side, name="zerolab-lifeline", daemon=True).start()
         setup: Setup = pickle.loads(commands.recv_bytes())
         commands.send_bytes(_attempt(lambda: _join(setup, inherited), rank))
@@ -70,6 +68,7 @@ def _say_why(crash: int, error: BaseException) -> None:
 
 
 def _isolate(inherited: Fds) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # where no fork server has done it: the kernel may block some
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stopped run costs its ranks; an idle rank has nothing to stop
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     surroundings.furnish(inherited.output)
@@ -92,25 +91,25 @@ def _leave_a_stack_behind(crash: int) -> None:
         module.__dict__["_exit"] = leave
 
 
-def _answer_questions(lifeline: Connection, lookout: Lookout, crash: int) -> None:
+def _answer_questions(lifeline: Connection, watched: int, crash: int) -> None:
     """Side thread: say where the main thread stands when asked; die when there is nobody left to ask."""
     try:
         while True:
             question = lifeline.recv_bytes()
-            lifeline.send_bytes(_recorded() if question == RECORDED else pickle.dumps(_standing(lookout)))
+            lifeline.send_bytes(_recorded() if question == RECORDED else pickle.dumps(_standing(watched)))
     except BaseException as error:  # noqa: BLE001  # most often the kernel has let go; whatever it is, it is said
         _say_why(crash, error)
     finally:
         os.killpg(os.getpgrp(), signal.SIGKILL)  # itself, and what the learner's function has started
 
 
-def _standing(lookout: Lookout) -> tuple[int, int, str, str]:
+def _standing(watched: int) -> tuple[int, int, str, str]:
     """When a thread was looked at, the fingerprint of its stack, and its phase and line."""
     # A thread that cannot be seen counts as one that moves: else a rank at work would be taken for a hang.
     when = number = time.monotonic_ns()
     phase = where = ""
     with contextlib.suppress(Exception):  # no rank may end because it was asked where it stands
-        number, lines = lookout.look()
+        number, lines = lookout.look(watched)
         phase, where = stack.describe(lines)  # which may read files, while the thread goes on
     return when, number, phase, where
 
