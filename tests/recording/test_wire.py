@@ -1,3 +1,4 @@
+import os
 import socket
 import sys
 
@@ -18,6 +19,20 @@ def test_bytes_of_this_process_are_counted_once_and_the_sockets_stay_open():
         assert far.recv(2000) == b"x" * 1000
         far.sendall(b"y" * 500)
         assert bytes_sent() - before == 1500
+
+
+def test_nobodys_sockets_are_changed_where_new_ones_have_a_timeout():
+    """A socket object that is put around a descriptor makes it non-blocking then, for all who use it."""
+    left, right = socket.socketpair()
+    server = socket.create_server(("127.0.0.1", 0))
+    with left, right, server:
+        before = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(5)
+        try:
+            bytes_sent()
+        finally:
+            socket.setdefaulttimeout(before)
+        assert all(os.get_blocking(one.fileno()) for one in (left, right, server))
 
 
 def test_other_files_and_sockets_do_not_count(tmp_path):

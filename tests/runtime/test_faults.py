@@ -240,7 +240,14 @@ def test_what_the_ranks_disagree_on_is_said_and_drawn(three, disagreement):
         assert re.search(r"^rank \d, .* -> ranks? \d", repr(caught.value.drawing), re.MULTILINE)
 
 
+def stop_a_process():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+
+
 HANGS = {
+    "stopped": (stop_a_process, [r"1  +-  +stopped, no collective yet", r"2  +-  +waiting in barrier"]),
     "skipped": (skip_a_collective, [r"0  +-  +waiting in all_reduce #1 ", r"1  +-  +finished, after all_reduce #0 "]),
     "another": (call_another_collective, [r"0  +-  +waiting in barrier #0 ", r"1  .* barrier #1 |1  .* broadcast #0"]),
     "asleep": (
@@ -263,6 +270,7 @@ def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_
         three.run(function)
     error = caught.value
     assert str(error).startswith(f"rank {error.rank} has waited in {error.collective} for")
+    assert ("moves: rank 1 is stopped, by a signal such as SIGSTOP." in str(error)) == (hang == "stopped")
     row = rf"^  {error.rank}  .*waiting in {error.collective}  .*{re.escape(error.where)}$"
     assert re.search(row, str(error), re.MULTILINE)
     assert 1.5 <= time.monotonic() - started < 1.5 + limit

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from zerolab.runtime import abort, faults, stack
 from zerolab.runtime.board import FAILED, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
-from zerolab.runtime.faults import Outcome, Standing
-from zerolab.runtime.hang import HangWatch
+from zerolab.runtime.faults import STOPPED, Outcome, Standing
+from zerolab.runtime.hang import HangWatch, is_stopped
 from zerolab.runtime.mismatch import mismatches, waits_for
-from zerolab.runtime.output import Output
+from zerolab.runtime.output import Output, show
 
 if TYPE_CHECKING:
     from zerolab.runtime.ranks import Member, Ranks
@@ -59,7 +59,7 @@ class Call:
         # The standings are asked for once more: where the ranks were is what one wants to know after a Stop.
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):  # whatever was half read does not matter any more
-                print(f"stopped. The ranks at that moment:\n{faults.table(self.standings())}")
+                show(f"stopped. The ranks at that moment:\n{faults.table(self.standings())}\n")
             raise faults.stopped() from None
         finally:
             self._output.finish()
@@ -89,7 +89,8 @@ class Call:
             return Standing(rank, faults.ABSENT, position)
         outcome = self._outcomes.get(rank)
         if outcome is None:
-            return Standing(rank, "running", position, *self._last_place(member))
+            state = STOPPED if is_stopped(member.pid) else "running"
+            return Standing(rank, state, position, *self._last_place(member))
         if outcome.kind == "done":
             return Standing(rank, self._at_rest, position)
         if outcome.kind == "raised":

@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from zerolab.runtime import devices, idle
+from zerolab.runtime import devices, idle, output
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
+from zerolab.runtime.interrupts import held_back
 from zerolab.runtime.launch import launcher
 from zerolab.waiting import waiting
 
@@ -55,7 +56,7 @@ class Cluster:
             launcher()  # it imports torch in the background while this process does the same
         choice = devices.choose(world_size, device)
         for note in choice.notes:
-            print(note)
+            output.show(f"{note}\n")
         self.world_size, self.device, self._gpus = choice.world_size, choice.device, choice.gpus
         self.timeout = float(timeout)
         # Not reentrant: a callback that calls `run` while one is under way is refused, instead of waiting for itself.
@@ -142,6 +143,7 @@ class Cluster:
             raise RuntimeError("this cluster is running something in another thread; wait for it or make a second one")
         try:
             ranks = self._usable_ranks()
+            self._lost = True  # until this call has come to its end: nothing that ends it may leave them in use
             # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their
             # lines.
             message = pickle.dumps((task, self._sent_cells.news(), call))
@@ -156,6 +158,8 @@ class Cluster:
             if self._closed and isinstance(error, Exception):  # the pipes were closed under this thread's hands
                 raise RuntimeError(f"{self!r} was closed by another thread while it was running something") from None
             raise
+        else:
+            self._lost = False
         # After the run too, or one that took longer than the limit would be followed by fresh ranks.
         finally:
             self._idle.touch()
@@ -165,6 +169,8 @@ class Cluster:
 
     def _usable_ranks(self) -> "Ranks":
         """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""
+        if self._lost:
+            self._let_go()  # Stop came before they were
         if self._ranks is not None:
             self._ranks.show_late_output()  # before this run prints, or the two could not be told apart
         if self._ranks is not None and not self._ranks.are_all_alive():
@@ -175,7 +181,7 @@ class Cluster:
             self._let_go()
         ranks = self._ranks or self._start()
         if self._lost:
-            print("fresh ranks: what the ranks held in memory was lost when the last run failed")
+            output.show("fresh ranks: what the ranks held in memory was lost when the last run failed\n")
             self._lost = False
         return ranks
 
@@ -201,16 +207,17 @@ class Cluster:
         finally:
             self._busy.release()
         minutes = f"{self._idle.seconds / 60:g} minutes"
-        print(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones", flush=True)
+        output.show(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones\n")
 
     def _is_ours(self) -> bool:
         """Whether this process made it, and not the one that it was forked from."""
         return os.getpid() == self._owner
 
     def _let_go(self) -> None:
-        if self._ranks is not None:
-            self._finalizer()
-            self._ranks = None
+        with held_back():
+            ranks, self._ranks = self._ranks, None
+            if ranks is not None:
+                self._finalizer()
 
 
 def _merged(parts: "list[RankRecording]") -> "Recording | None":

@@ -35,6 +35,7 @@ _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 ABSENT = "not taking part"
 """The state of a rank that a call is not for."""
 CRASH_FRAMES = 40  # that are shown of the stack of a rank that died
+STOPPED = "stopped"  # of a rank: halted by a signal, and not ended
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
 
@@ -126,7 +127,7 @@ class Standing:
     """Where one rank stands: its phase, its last collective, the line of source. Empty words where nobody knows."""
 
     rank: int
-    state: str  # running, waiting, finished, failed, not taking part
+    state: str  # running, stopped, finished, idle, not taking part, or how it failed
     position: Position
     phase: str = ""
     where: str = ""
@@ -226,11 +227,13 @@ def collective_hang(
     """The error for ranks that wait for each other."""
     standing = standings[waiting]
     label = standing.position.label
+    halted = [f"rank {each.rank} is stopped" for each in standings if each.state == STOPPED]
+    why = f"{', '.join(halted)}, by a signal such as SIGSTOP" if halted else "they wait for each other"
     parts = [
-        f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: they wait for each other.",
+        f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: {why}.",
         *(["\n".join(mismatches)] if mismatches else []),
         _indented(table(standings)),
-        f"Every rank must call the same collectives in the same order. {LOST_STATE}",
+        LOST_STATE if halted else f"Every rank must call the same collectives in the same order. {LOST_STATE}",
     ]
     phase = standing.phase or STAGES[standing.stage][0]
     error = CollectiveHang(

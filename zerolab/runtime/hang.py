@@ -58,6 +58,14 @@ class HangWatch:
                 self._last[rank], self._moved[rank] = seen, now
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was halted by a signal such as SIGSTOP; False where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
+
+
 def _main_thread_cpu(pid: int) -> int | None:
     """CPU time of a process's main thread, in whatever its kernel counts; None where there is no /proc."""
     task = Path(f"/proc/{pid}/task/{pid}")

@@ -33,6 +33,8 @@ class ForkLauncher:
         self._ended: dict[int, Ending] = {}
         # Packets and not a stream: a message is read whole or not at all, whoever is interrupted.
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._control, inherited):
+            end.setblocking(True)  # whatever socket.setdefaulttimeout was told in this notebook
         # What the server says while it imports goes here: it is shown only if it does not come up.
         self._log = nameless_file(0)
         bound = threading.current_thread() is threading.main_thread()

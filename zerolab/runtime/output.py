@@ -1,5 +1,6 @@
 """What the ranks print, shown by the kernel while they run: whole lines, in order, each with its rank in front."""
 
+import contextlib
 import os
 import sys
 import time
@@ -15,6 +16,9 @@ HOLD = 0.1  # seconds that a line waits for the other ranks to say the same
 HELD = 200  # lines of a rank that wait so
 REDRAW = 0.1  # seconds between two states of a progress bar
 BESIDE = "  "  # between bars that a terminal would show below each other; a cell has one line for them
+
+
+_told: set[str] = set()  # why this process could not show something
 
 
 class _Line(NamedTuple):
@@ -99,9 +103,9 @@ class Output:
             same = len(self._held) == len(self._ranks) > 1 and len({tuple(held) for held in self._held.values()}) == 1
             groups = [self._ranks] if same else [[rank] for rank in sorted(self._held)]
             for ranks in groups:
-                sys.stdout.write("".join(f"{self._label(ranks)} {line}\n" for line in self._held[ranks[0]]))
+                show("".join(f"{self._label(ranks)} {line}\n" for line in self._held[ranks[0]]), flush=False)
             self._held = {}
-        sys.stdout.flush()
+        show("")
 
     def _take(self, rank: int, lines: list[bytes]) -> None:
         texts = [_on_screen(line) for line in lines]
@@ -146,7 +150,8 @@ class Output:
         if self._held is not None:
             self._held.setdefault(ranks[0], []).extend(texts)
         else:
-            sys.stdout.write(self._without_bar() + "".join(f"{self._label(ranks)} {text}\n" for text in texts))
+            lines = "".join(f"{self._label(ranks)} {text}\n" for text in texts)
+            show(self._without_bar() + lines, flush=False)
 
     def _draw_bar(self) -> None:
         """Draw the progress bars of the lowest rank that has one; they stay below all lines, and in one line."""
@@ -158,8 +163,7 @@ class Output:
         text = f"{self._label([rank])} {BESIDE.join(map(_on_screen, bars))}" if bars else ""
         if text == self._bar or (self._bar and text and time.monotonic() - self._drawn < REDRAW):
             return
-        sys.stdout.write(self._without_bar() + text)
-        sys.stdout.flush()
+        show(self._without_bar() + text)
         self._bar, self._drawn = text, time.monotonic()
 
     def _label(self, ranks: list[int]) -> str:
@@ -169,6 +173,24 @@ class Output:
         """What takes the bar off the screen: its line is written over with spaces."""
         blank, self._bar = " " * len(self._bar), ""
         return f"\r{blank}\r" if blank else ""
+
+
+def show(text: str, *, flush: bool = True) -> None:
+    """Write to the notebook. Where it has no stdout, or one that fails, that costs the text and not the ranks.
+
+    Why it failed is said on stderr, once for each reason.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.write(text)
+            if flush:
+                sys.stdout.flush()
+    except Exception as error:  # noqa: BLE001  # a full disk, a closed file, or anything that a cell has put there
+        reason = f"{type(error).__name__}: {error}"
+        if reason not in _told and sys.stderr is not None:
+            _told.add(reason)
+            with contextlib.suppress(Exception):
+                print(f"what the ranks print cannot be shown: {reason}", file=sys.stderr)
 
 
 def _names(ranks: list[int]) -> str:

@@ -5,12 +5,11 @@ import os
 import pickle
 import select
 import selectors
-import socket
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 from zerolab.recording.events import RankRecording
@@ -19,6 +18,7 @@ from zerolab.runtime.board import Board
 from zerolab.runtime.call import Call
 from zerolab.runtime.faults import RankError
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
+from zerolab.runtime.interrupts import held_back
 from zerolab.runtime.launch import START_LIMIT, Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
@@ -133,41 +133,45 @@ class Ranks:
 
         In a process that was forked from the one that started them it only closes: the ranks are its parent's.
         """
-        # Emptied first: a garbage collector may call this while it is under way.
-        members, self.members = self.members, []
         is_ours = os.getpid() == self._owner
-        self._selector.close()
-        if is_ours:
-            self._launcher.kill([member.pid for member in members])
-        for member in members:
-            member.commands.close()
-            member.lifeline.close()
-            os.close(member.output)
-            os.close(member.crash)
-        for file in self._files:
-            file.close()
+        with held_back():  # a second Stop would leave the rest of it open for ever
+            # Emptied first: a garbage collector may call this while it is under way.
+            members, self.members = self.members, []
+            self._selector.close()
+            if is_ours:
+                self._launcher.kill([member.pid for member in members])
+            for member in members:
+                member.commands.close()
+                member.lifeline.close()
+                os.close(member.output)
+                os.close(member.crash)
+            for file in self._files:
+                file.close()
         deadline = time.monotonic() + (GOODBYE if is_ours else 0)
         while time.monotonic() < deadline and any(self._launcher.ending(member.pid) is None for member in members):
             time.sleep(0.005)
 
     def _start(self, rank: int) -> Member:
-        (commands, commands_end), (lifeline, lifeline_end) = socket.socketpair(), socket.socketpair()
+        (commands, commands_end), (lifeline, lifeline_end) = Pipe(), Pipe()  # they wait, whatever timeout sockets have
         (output, output_end), (crash, crash_end) = os.pipe(), os.pipe()
         board, store = (file.fileno() for file in self._files)
-        ours = commands.detach(), lifeline.detach(), output, crash
-        inherited = Fds(commands_end.detach(), lifeline_end.detach(), output_end, crash_end, board, store)
+        inherited = Fds(commands_end.fileno(), lifeline_end.fileno(), output_end, crash_end, board, store)
         try:
             pid = self._launcher.start(inherited)
         except BaseException:
             # Stopped by a person, perhaps after the rank was forked: with its lifeline closed it ends by itself.
-            for fd in ours:
-                os.close(fd)
+            commands.close()
+            lifeline.close()
+            os.close(output)
+            os.close(crash)
             raise
         finally:
-            for fd in inherited[:4]:
-                os.close(fd)
+            commands_end.close()
+            lifeline_end.close()
+            os.close(output_end)
+            os.close(crash_end)
         os.set_blocking(crash, False)
-        return Member(rank, pid, Connection(ours[0]), Connection(ours[1]), output, crash)
+        return Member(rank, pid, commands, lifeline, output, crash)
 
     def _register(self) -> None:
         news = self._launcher.fileno()

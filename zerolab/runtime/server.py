@@ -40,6 +40,7 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 
 def main(control_fd: int, parent: int, bound: bool) -> None:
     """Serve until the kernel `parent` goes. `bound`: the thread that started us lives as long as the kernel does."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the kernel blocks is inherited, and would be here: SIGCHLD
     if bound:
         die_with_parent(parent)
     control = socket.socket(fileno=control_fd)

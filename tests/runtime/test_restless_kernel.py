@@ -1,0 +1,105 @@
+"""What a notebook does to its own process, sockets, signals and streams, costs no rank."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+from zerolab import Cluster, RankError
+from zerolab.runtime import output
+from zerolab.runtime.launch import ForkLauncher
+
+TIMEOUT_AND_SIGNALS = """
+import os, signal, socket
+from zerolab import Cluster, RankError
+socket.setdefaulttimeout(5)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+with Cluster(2, device="cpu", timeout=5) as cluster:
+    print(cluster.run(lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))))
+    try:
+        cluster.run(os._exit, 3)
+    except RankError as error:
+        print("exit code", error.exitcode)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(2, device="cpu") as cluster:
+        yield cluster
+
+
+def fail():
+    raise ValueError("the batch is empty")
+
+
+@pytest.mark.slow
+def test_sockets_with_a_timeout_and_signals_that_are_blocked_stay_the_notebooks_own_affair():
+    # In a process of its own, for the fork server inherits what there is as it starts.
+    command = [sys.executable, "-c", TIMEOUT_AND_SIGNALS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout.splitlines() == ["[[], []]", "exit code 3"], ended.stderr
+
+
+def test_a_second_stop_while_ranks_are_ended_leaves_nothing_open_and_the_next_run_works(cluster, monkeypatch):
+    assert cluster.run(dist.get_rank) == [0, 1]
+    members = cluster._ranks.members
+    before = psutil.Process().num_fds()
+
+    def kill(launcher, pids, *, really=ForkLauncher.kill):
+        signal.raise_signal(signal.SIGINT)
+        really(launcher, pids)
+
+    with monkeypatch.context() as pressed:
+        pressed.setattr(ForkLauncher, "kill", kill)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(fail)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert all(member.commands.closed for member in members)
+    assert cluster.run(dist.get_rank) == [0, 1]
+    gc.collect()  # the board goes with the errors that still know it
+    assert psutil.Process().num_fds() == before
+
+
+def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monkeypatch):
+    before = cluster.run(os.getpid)
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as pressed:
+        pressed.setattr(Cluster, "_let_go", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(fail)
+    assert not set(before) & set(cluster.run(os.getpid))
+
+
+def speak():
+    print(f"rank {dist.get_rank()} speaks")
+    return os.getpid()
+
+
+@pytest.mark.parametrize("stdout", ["none", "full", "closed"])
+def test_a_stdout_that_fails_costs_what_was_printed_and_no_rank(cluster, monkeypatch, capsys, stdout):
+    before = cluster.run(os.getpid)
+    monkeypatch.setattr(output, "_told", set())
+    stream = None if stdout == "none" else Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
+    if stdout == "closed":
+        stream.close()
+    with monkeypatch.context() as instead:
+        instead.setattr(sys, "stdout", stream)
+        assert cluster.run(speak) == before
+        assert cluster.run(speak) == before
+        with pytest.raises(RankError, match="the batch is empty"):
+            cluster.run(fail)
+        fresh = cluster.run(speak)  # "fresh ranks: ..." is not shown either
+    assert cluster.run(speak) == fresh
+    shown, said = capsys.readouterr()
+    assert shown.count("speaks") == 2
+    assert said.count("what the ranks print cannot be shown: ") == (0 if stdout == "none" else 1)
