@@ -62,9 +62,10 @@ def main(inherited: Fds) -> None:
 def _say_why(crash: int, error: BaseException) -> None:
     """Leave one line that says why this rank ends itself; without it, it would seem to be killed by nobody."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    words = f"{OWN_END}{type(error).__name__}: {_text(error)} ({stack.label(where.filename)}, line {where.lineno})"
+    text = report.text_of(error)[: report.LONGEST_MESSAGE]
+    words = f"{OWN_END}{report.name_of(error)}: {text} ({stack.label(where.filename)}, line {where.lineno})\n"
     with contextlib.suppress(OSError):  # the kernel has closed its end: nobody is left to read
-        os.write(crash, f"{_cut(words, LONGEST_MESSAGE)}\n".encode(errors="backslashreplace"))
+        os.write(crash, words.encode(errors="backslashreplace"))
 
 
 def _isolate(inherited: Fds) -> None:
