@@ -8,6 +8,7 @@ import pytest
 PRESSURE = "100 1"
 
 
+@pytest.mark.slow
 def test_a_trial_is_right_only_if_it_ends_well_says_nothing_and_leaves_nothing():
     assert fresh.trial("import gc; assert gc.get_threshold()[0] == 100 and gc.callbacks", PRESSURE)[1] == ""
     assert fresh.trial("raise SystemExit(3)", PRESSURE)[1] == "exit code 3"
