@@ -64,8 +64,6 @@ def train_alone(optimizer_cls, steps, frozen=(), **keywords):
     for step in range(steps):
         tokens, targets = batch(step)
         loss_fn(model(tokens), targets).backward()
-        for parameter in trainable:  # no gradient counts as zero, as in DDP
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         optimizer.step()
         optimizer.zero_grad()
     return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -482,7 +482,8 @@ def train_alone(name, optimizer_cls, steps, parts, **keywords):
         for number, parameter in enumerate(trainable):
             mine = [[p for p in replica.parameters() if p.requires_grad][number] for replica in replicas]
             gradients = [p.grad.to_dense() for p in mine if p.grad is not None]
-            parameter.grad = sum(gradients, torch.zeros_like(parameter))  # none counts as zero, as in DDP
+            # One replica's gradient is enough; without any the parameter is left alone, as torch DDP does.
+            parameter.grad = sum(gradients, torch.zeros_like(parameter)) if gradients else None
         optimizer.step()
         for replica in replicas:
             replica.zero_grad()

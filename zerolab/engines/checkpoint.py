@@ -6,24 +6,60 @@ safetensors, which load without executing anything; a save that is killed leaves
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
+from zerolab.engines import native_state
 from zerolab.engines.checks import check_state, check_tensors
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat
 
-if TYPE_CHECKING:
-    from zerolab.engines.engine import Engine
-
 FORMAT = "zerolab-checkpoint-1"
-# By name: a step counter has the shape of a parameter that is a single number.
-COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
+
+
+class Saved:
+    """The methods of an engine that save and load."""
+
+    model: nn.Module
+    flats: list[Flat]
+    trainable: list[Flat]
+    optimizer: torch.optim.Optimizer
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
+        return state_dict(self)
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
+
+        Raises:
+            TypeError: something in it is no tensor.
+            ValueError: a key is missing or unknown, or a tensor has another shape.
+        """
+        load_state_dict(self, state)
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it."""
+        return optimizer_state_dict(self)
+
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `optimizer_state_dict` gave, on this or any other number of ranks."""
+        load_optimizer_state_dict(self, state)
+
+    def save(self, path: str | Path) -> None:
+        """Writes model and optimizer to one file, atomically. Collective: all ranks call it."""
+        save(self, path)
+
+    def load(self, path: str | Path) -> None:
+        """Takes model and optimizer from a file that `save` wrote, on this or any other number of ranks."""
+        load(self, path)
 
 
 def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
@@ -37,7 +73,7 @@ def gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     return everything
 
 
-def state_dict(engine: "Engine") -> dict[str, torch.Tensor]:
+def state_dict(engine: "Saved") -> dict[str, torch.Tensor]:
     """The whole model on every rank: the module's own keys -> tensors (copies). Collective."""
     entries = engine.model.state_dict(keep_vars=True)
     check_tensors(entries)
@@ -49,7 +85,7 @@ def state_dict(engine: "Engine") -> dict[str, torch.Tensor]:
     return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
 
 
-def load_state_dict(engine: "Engine", state: dict[str, torch.Tensor]) -> None:
+def load_state_dict(engine: "Saved", state: dict[str, torch.Tensor]) -> None:
     """Takes the whole model from `state`; every rank passes the same.
 
     Raises:
@@ -70,22 +106,15 @@ def load_state_dict(engine: "Engine", state: dict[str, torch.Tensor]) -> None:
                 buffer.copy_(values[id(buffer)])
 
 
-def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
+def optimizer_state_dict(engine: "Saved") -> dict[str, Any]:
     """The optimizer's state, whole on every rank. Collective.
 
     Returns:
         `{"state": {parameter name: {key: tensor}}, "param_groups": [{keywords, "params": [names]}]}`; a tensor has the
-        parameter's shape, or is a single number such as Adam's step.
+        parameter's shape, or is a single number such as Adam's step. A parameter without state has no keys.
     """
-    state: dict[str, dict[str, Any]] = {}
-    for flat in engine.trainable:
-        for slot in flat.layout.slots:
-            # Before the first step too, so that a state always names every trained parameter.
-            state[slot.name] = {}
-        for key, value in engine.optimizer.state.get(flat.owned, {}).items():
-            views = _views(flat, value)
-            for slot, view in zip(flat.layout.slots, views, strict=True):
-                state[slot.name][key] = view.clone() if isinstance(view, torch.Tensor) else view
+    shapes = {slot.name: slot.shape for flat in engine.trainable for slot in flat.layout.slots}
+    state = native_state.gather(_owned(engine), engine.optimizer.state, shapes)
     groups = [
         {**group, "params": names}
         for group, names in zip(engine.optimizer.param_groups, group_names(engine), strict=True)
@@ -93,7 +122,7 @@ def optimizer_state_dict(engine: "Engine") -> dict[str, Any]:
     return {"state": state, "param_groups": groups}
 
 
-def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
+def load_optimizer_state_dict(engine: "Saved", state: dict[str, Any]) -> None:
     """Takes over an optimizer's state that `optimizer_state_dict` gave, from any number of ranks.
 
     Raises:
@@ -103,13 +132,25 @@ def load_optimizer_state_dict(engine: "Engine", state: dict[str, Any]) -> None:
     check_own_optimizer_state(engine, state)
     load_groups(engine.optimizer, state)
     for flat in engine.trainable:
-        saved_states = [state["state"][slot.name] for slot in flat.layout.slots]
-        engine.optimizer.state[flat.owned] = {
-            key: _cut(flat, key, [saved[key] for saved in saved_states]) for key in saved_states[0]
-        }
+        # One tensor for all has one count of steps: parameters that were left alone now and then have others.
+        if not native_state.is_one([(state["state"][slot.name], slot.shape) for slot in flat.usage.owned]):
+            flat.split(engine.optimizer)
+    native_state.scatter(_owned(engine), engine.optimizer.state, state["state"])
 
 
-def check_own_optimizer_state(engine: "Engine", state: dict[str, Any]) -> None:
+def _owned(engine: "Saved") -> Iterator[native_state.Owned]:
+    """What this rank's optimizer updates, and which elements of which parameters lie in it."""
+    for flat in engine.trainable:
+        for updated, (first, last) in flat.updated():
+            pieces = [
+                native_state.Piece(slot.name, max(slot.start, first) - first, max(first - slot.start, 0), numel)
+                for slot in flat.layout.slots
+                if (numel := min(slot.stop, last) - max(slot.start, first)) > 0
+            ]
+            yield native_state.Owned(updated, pieces)
+
+
+def check_own_optimizer_state(engine: "Saved", state: dict[str, Any]) -> None:
     """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
     shapes = {slot.name: slot.shape for flat in engine.trainable for slot in flat.layout.slots}
     check_optimizer_state(state, shapes, group_names(engine), engine.optimizer)
@@ -123,8 +164,8 @@ def check_optimizer_state(
         raise ValueError("the state has no 'state' and 'param_groups': pass what engine.optimizer_state_dict() gave")
     if different := sorted(shapes.keys() ^ state["state"].keys()):
         raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
-    kinds = {tuple(sorted(entries)) for entries in state["state"].values()}
-    # One flat has one entry of each kind, so its parameters must bring the same kinds.
+    # A parameter that never had a gradient has no entries, and all others have the same kinds.
+    kinds = {tuple(sorted(entries)) for entries in state["state"].values() if entries}
     if len(kinds) > 1:
         raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
     for name, entries in state["state"].items():
@@ -151,18 +192,21 @@ def load_groups(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None
         group |= {key: value for key, value in saved.items() if key != "params"}
 
 
-def group_names(engine: "Engine") -> list[list[str]]:
+def group_names(engine: "Saved") -> list[list[str]]:
     """The names of the parameters in each of the optimizer's groups."""
-    names = {id(flat.owned): [slot.name for slot in flat.layout.slots] for flat in engine.trainable}
-    return [[name for owned in group["params"] for name in names[id(owned)]] for group in engine.optimizer.param_groups]
+    groups: dict[int | None, list[str]] = {}
+    for flat in engine.trainable:
+        groups.setdefault(flat.layout.group, []).extend(slot.name for slot in flat.layout.slots)
+    # As the optimizer has them: what no group claims comes last.
+    return [groups[number] for number in sorted(groups, key=lambda number: (number is None, number))]
 
 
-def save(engine: "Engine", path: str | Path) -> None:
+def save(engine: "Saved", path: str | Path) -> None:
     """Writes model and optimizer to `path`, atomically, from rank 0; returns when the file is there. Collective."""
     write(path, engine.state_dict(), engine.optimizer_state_dict())
 
 
-def load(engine: "Engine", path: str | Path) -> None:
+def load(engine: "Saved", path: str | Path) -> None:
     """Takes model and optimizer from `path`, which every rank reads.
 
     Raises:
@@ -224,24 +268,6 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             state[name][key] = value
     model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
     return model, {"state": state, "param_groups": json.loads(about["groups"])}
-
-
-def _views(flat: Flat, value: Any) -> list[Any]:
-    """One optimizer entry of a flat, parameter by parameter; a number is the same for all of them."""
-    if isinstance(value, torch.Tensor) and value.shape == flat.owned.shape:
-        return flat.views(gather_from_owners(flat, value))
-    return [value] * len(flat.layout.slots)
-
-
-def _cut(flat: Flat, key: str, values: list[Any]) -> Any:
-    """The reverse of `_views`: this rank's piece of one optimizer entry."""
-    first = values[0]
-    if not isinstance(first, torch.Tensor):
-        return first
-    if key in COUNTERS or any(v.shape != slot.shape for v, slot in zip(values, flat.layout.slots, strict=True)):
-        return first.clone()
-    whole = flat.lay_out(values, dtype=first.dtype)
-    return (flat.part(whole) if flat.is_sharded else whole).to(flat.owned.device).clone()
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], about: dict[str, str]) -> None:

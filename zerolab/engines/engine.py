@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines import checkpoint
 from zerolab.engines.checks import (
@@ -31,19 +31,21 @@ from zerolab.engines.checks import (
 )
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
-from zerolab.engines.graph import parameters_behind
+from zerolab.engines.graph import call_last, parameters_behind
 from zerolab.engines.partition import FlatLayout, ParamGroups, Slot, partition
 from zerolab.engines.precision import cast_floating, compute_dtype
+from zerolab.engines.taken import OwnUpdate
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
-class Engine:
+class Engine(checkpoint.Saved):
     """Trains `model` on all ranks of the default process group; subclasses say what is sharded.
 
-    All ranks start from rank 0's parameters. Buffers stay local, as in FSDP. A parameter that gets no gradient in a
-    step counts as gradient zero, as in DDP. Gradients are means over ranks: later batches may be uneven, and then a
-    rank with few rows weighs as much as one with many; the first batch is compared, and must be even.
+    All ranks start from rank 0's parameters. Buffers stay local, as in FSDP. A parameter that gets no gradient on any
+    rank in a step is left alone, optimizer state and all; where some ranks have one, the others' counts as zero.
+    Gradients are means over ranks: later batches may be uneven, and then a rank with few rows weighs as much as one
+    with many; the first batch is compared, and must be even.
 
     Args:
         model: the module, the same on every rank. It is used as it is and stays at `engine.model`.
@@ -52,7 +54,7 @@ class Engine:
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter, the rest take `optimizer_keywords`.
         precision: "fp32", or "bf16" for bf16 parameters, gradients and activations over fp32 masters; buffers stay.
-        reduce_dtype: what gradients are added up in; None for the precision's own.
+        reduce_dtype: what gradients are added up in, over micro-batches and over ranks; None for the precision's own.
         overlap: start a flat's reduction while autograd goes on; off, autograd waits for it.
         offload: the optimizer updates a copy in main memory, and its state and step stay there.
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
@@ -94,10 +96,12 @@ class Engine:
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
         if not self.trainable:
             raise ValueError(f"all {len(parameters)} parameters of {type(model).__name__} are frozen: nothing to train")
-        self.optimizer: torch.optim.Optimizer = optimizer_cls(self._groups(param_groups), **optimizer_keywords)
+        self.optimizer = optimizer_cls(self._groups(param_groups), **optimizer_keywords)
         self._in_flight: tuple[Flat, torch.Tensor, Exchange] | None = None
         self._to_reduce: list[Flat] = []
         self._accumulating = self._reduced = False
+        self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
+        self._own_update = OwnUpdate(self)
         # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
         model.register_forward_pre_hook(self._prepare_inputs, with_kwargs=True)
         self._rows_compared = False
@@ -148,15 +152,19 @@ class Engine:
         """
         if self._reduced:
             raise RuntimeError("a second backward() before step(): wrap all but the last one in engine.accumulate()")
+        for flat in self.trainable:
+            flat.take_back()
         # Known before autograd begins, or no flat could tell which of its gradients is the last.
         self._await_gradients(parameters_behind(loss))
         try:
             loss.backward()
             for flat in self.trainable:  # a function of the graph may give None instead of a gradient
                 flat.awaited.clear()
-            while self._to_reduce:  # what no gradient came for: it is zero
+            while self._to_reduce:  # what no gradient came for, because another rank may have one
                 self._start_reduction(self._to_reduce.pop(0))
             self._finish_reduction()
+            for flat in self.trainable:
+                flat.leave_taken()
         except BaseException:  # Ctrl-C too
             self._drop_gradients()
             raise
@@ -173,8 +181,9 @@ class Engine:
         if not self._reduced:
             raise RuntimeError("step() without gradients: call backward() first, and the last one outside accumulate()")
         for flat in self.trainable:
-            flat.begin_update()
-        self.optimizer.step()
+            flat.begin_update(self.optimizer)
+        with self._own_update:
+            self.optimizer.step()
         for flat in self.trainable:
             flat.finish_update()
         self._reduced = False  # before anything is sent: a failed exchange leaves no gradients to use again
@@ -191,6 +200,16 @@ class Engine:
             yield
         finally:
             self._accumulating = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients since the last step, those of micro-batches too; `engine.optimizer.zero_grad()` does so.
+
+        Every rank calls it: what other ranks brought lies in this one's shards.
+        """
+        if self.reduces_every_backward and any(flat.mean is not None for flat in self.trainable):
+            check_same_on_all_ranks(["zero_grad"], "what to do with the gradients")
+        self._drop_gradients()
+        self._reduced = False
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before.
@@ -215,9 +234,11 @@ class Engine:
     def _watch(self) -> None:
         """Hears of each gradient as soon as autograd has finished it."""
         engine = weakref.proxy(self)  # no garbage collector sees these hooks: they must not keep the engine
+        self._hooks: list[tuple[nn.Parameter, RemovableHandle]] = []
         for number, flat in enumerate(self.trainable):
             for slot, parameter in flat.members():
-                parameter.register_post_accumulate_grad_hook(partial(Engine._on_gradient, engine, number, slot))
+                hook = partial(Engine._on_gradient, engine, number, slot)
+                self._hooks.append((parameter, parameter.register_post_accumulate_grad_hook(hook)))
 
     def _await_gradients(self, parameters: set[int]) -> None:
         """Every rank will reduce in this order, whichever gradients it gets and when."""
@@ -226,8 +247,10 @@ class Engine:
             if flat.layout.frozen and flat.awaited:
                 name = flat.awaited.pop().name
                 raise RuntimeError(f"{name!r} was frozen when the engine was made: make a new engine to train it")
+        for parameter, handle in self._hooks:  # the model's own hooks may still change the gradient
+            call_last(parameter, handle)
         # Backward brings the last units first; a unit that is early waits for its turn, or ranks would disagree.
-        self._to_reduce = self.trainable[::-1] if self._reduces_now() else []
+        self._to_reduce = [flat for flat in self.trainable[::-1] if self._reduces_now() or flat.widens_gradients]
 
     def _on_gradient(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
         flat = self.trainable[number]
@@ -266,6 +289,8 @@ class Engine:
     def _start_reduction(self, flat: Flat) -> None:
         self._finish_reduction()  # one exchange in flight: its buffers are all that overlap costs
         gradient = flat.lay_out_gradients()
+        if not self._reduces_now():  # autograd would add up the micro-batches in its own dtype
+            return
         self._in_flight = flat, gradient, self.reduce(flat, gradient)
         if not self.overlap:
             self._finish_reduction()
@@ -275,6 +300,7 @@ class Engine:
             flat, gradient, exchange = self._in_flight
             self._in_flight = None
             exchange.wait()
+            flat.usage.learn(gradient)
             self.keep(flat, gradient)
 
     # Placing, saving and showing what is held.
@@ -304,35 +330,6 @@ class Engine:
             groups[-1 if flat.layout.group is None else flat.layout.group]["params"].append(flat.owned)
         return [group for group in groups if group["params"]]
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        return checkpoint.state_dict(self)
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
-
-        Raises:
-            TypeError: something in it is no tensor.
-            ValueError: a key is missing or unknown, or a tensor has another shape.
-        """
-        checkpoint.load_state_dict(self, state)
-
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it."""
-        return checkpoint.optimizer_state_dict(self)
-
-    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `optimizer_state_dict` gave, on this or any other number of ranks."""
-        checkpoint.load_optimizer_state_dict(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Writes model and optimizer to one file, atomically. Collective: all ranks call it."""
-        checkpoint.save(self, path)
-
-    def load(self, path: str | Path) -> None:
-        """Takes model and optimizer from a file that `save` wrote, on this or any other number of ranks."""
-        checkpoint.load(self, path)
-
     def __reduce__(self) -> Any:
         """Refuses to be copied or sent, and with it the model, whose hooks lead here."""
         raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
@@ -340,7 +337,7 @@ class Engine:
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state right now; several holdings may lie in one storage."""
         for flat in self.flats:
-            yield from flat.holdings(self.optimizer.state.get(flat.owned, {}))
+            yield from flat.holdings(self.optimizer.state)
 
     def _prepare_inputs(self, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, Any] | None:
         """Compares the first batch: the ranks must bring as many rows each, or their mean is not the batch's."""

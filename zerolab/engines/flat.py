@@ -3,19 +3,23 @@
     whole      [padded]  the unit's parameters end to end; the module's own parameters are views of it
     shard      [owned]   the part that this rank owns; in most stages a view of `whole`
     owned      [owned]   what the optimizer updates: the shard itself, or a master copy (fp32 under bf16, or offloaded)
+    parts                the same, one view for each parameter, once one of them was left alone; until then none
     gradient   [padded]  the parameters' gradients end to end, once all of them exist; else None
     mean       [owned]   the mean gradient over all ranks of what this rank owns; None before it is known
 
 "owned" is a shard of `layout.shard_numel` elements, or in DDP the whole flat.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from zerolab.engines.partition import FlatLayout, Slot
+from zerolab.engines.taken import INSTEAD, Taken, leave_taken
+from zerolab.engines.usage import Usage, split
 
 
 class Holding(NamedTuple):
@@ -43,6 +47,8 @@ class Flat:
         self.layout, self.parameters, self.rank = layout, parameters, rank
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
+        self.parts: dict[Slot, nn.Parameter] = {}
+        self._taken: list[tuple[Slot, nn.Parameter, Taken]] = []
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
         self._shown: list[torch.Tensor] = []
@@ -52,6 +58,21 @@ class Flat:
     def is_sharded(self) -> bool:
         """Whether this rank owns less than the whole flat."""
         return self.shard.numel() < self.layout.padded
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The elements `[start, stop)` of the flat that this rank owns."""
+        return self.layout.span(self.rank) if self.is_sharded else (0, self.layout.padded)
+
+    @cached_property
+    def usage(self) -> Usage:
+        """Which of the parameters got a gradient in this step."""
+        return Usage(self.layout, self.span)
+
+    @property
+    def widens_gradients(self) -> bool:
+        """Whether gradients are added up in another dtype than the one in which autograd gives them."""
+        return self.gradient_dtype != self.whole.dtype
 
     @property
     def has_master(self) -> bool:
@@ -117,58 +138,118 @@ class Flat:
         self.owned.copy_(mine)
 
     def lay_out_gradients(self) -> torch.Tensor:
-        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; zero where there is none."""
-        # Not zeroed as a whole: every element but the padding is written below, and memory is what a step waits for.
-        self.gradient = gradient = torch.empty(self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device)
-        gradient[self.layout.numel :].zero_()
+        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; -0.0 where there is none.
+
+        Those of an earlier micro-batch that lie there are added to.
+        """
+        gradient, adds = self.gradient, self.gradient is not None
+        if gradient is None:
+            # Not zeroed as a whole: every element but the padding is written below, and a step waits for memory.
+            self.gradient = gradient = torch.empty(
+                self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device
+            )
+            gradient[self.layout.numel :].zero_()
+            self.usage.brought.clear()
         places, gradients = [], []
-        for place, parameter in zip(self.views(gradient), self.parameters, strict=True):
-            if parameter.grad is None:
-                place.zero_()
-            else:
+        for place, (slot, parameter) in zip(self.views(gradient), self.members(), strict=True):
+            if parameter.grad is not None:
                 places.append(place)
                 gradients.append(parameter.grad.to_dense())
                 parameter.grad = None
+                self.usage.brought.add(slot)
         if places:  # one operation for all: a block has a dozen parameters, and most of them are small
-            torch._foreach_copy_(places, gradients)
+            (torch._foreach_add_ if adds else torch._foreach_copy_)(places, gradients)
+        gradients.clear()
+        self.usage.mark(gradient)
         return gradient
+
+    def leave_taken(self) -> None:
+        """Lets each `.grad` that has been moved answer for the engine, until the next backward or the step."""
+        self._taken = leave_taken(member for member in self.members() if member[0] in self.usage.brought)
+
+    def take_back(self) -> None:
+        """Empties each `.grad` again.
+
+        Raises:
+            RuntimeError: somebody has cleared or replaced one, which would have changed nothing.
+        """
+        taken, self._taken = self._taken, []
+        touched = next((slot.name for slot, parameter, left in taken if parameter.grad is not left), None)
+        for _, parameter, _ in taken:
+            parameter.grad = None
+        if touched is not None:
+            raise RuntimeError(f"the .grad of {touched!r} was cleared or replaced after backward(), {INSTEAD}")
 
     def drop_gradients(self) -> None:
         """Forgets everything that a backward has brought so far."""
         self.gradient = self.mean = None
+        self._taken.clear()
+        self.usage.forget()
         self.awaited.clear()
         for parameter in self.parameters:
             parameter.grad = None
 
-    def begin_update(self) -> None:
-        """Gives the optimizer the mean gradient; to a master copy, in the master's precision and place."""
-        if self.mean is not None:
-            # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
-            self.owned.grad = self.mean.to(self.owned)
+    def begin_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gives the optimizer the mean gradient of all that got one; to a master copy, in its precision and place."""
+        self.take_back()
+        whole = self.usage.is_whole
+        if self.mean is None or not (whole or self.usage.used):
+            return
+        if not whole:
+            self.split(optimizer)
+        # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
+        gradient = self.mean.to(self.owned)
+        if not self.parts:
+            self.owned.grad = gradient
+        for slot, part in self.parts.items():
+            if slot in self.usage.used:
+                part.grad = gradient[slice(*self.usage.owned[slot])]
+
+    def split(self, optimizer: torch.optim.Optimizer) -> None:
+        """From now on the optimizer updates each parameter by itself, and may leave it alone."""
+        if not self.parts:
+            self.parts = split(self.owned, self.usage.owned, optimizer)
 
     def finish_update(self) -> None:
         """Clears the gradients, and brings an updated master copy back into the shard."""
         self.owned.grad = self.mean = self.gradient = None
+        for part in self.parts.values():
+            part.grad = None
+        self.usage.forget()
         if self.has_master:
             self.shard.copy_(self.owned.detach())
 
-    def holdings(self, optimizer_state: dict[str, object]) -> Iterator[Holding]:
+    def updated(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
+        """What the optimizer updates, and where it lies in the flat."""
+        if not self.parts:
+            return [(self.owned, self.span)]
+        first, places = self.span[0], self.usage.owned
+        return [(part, (first + places[slot][0], first + places[slot][1])) for slot, part in self.parts.items()]
+
+    def holdings(self, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Iterator[Holding]:
         """What this rank holds of this flat right now; several holdings may lie in one storage."""
         name, everything = self.layout.name, (0, self.layout.padded)
-        span = self.layout.span(self.rank) if self.is_sharded else everything
         if self.whole.untyped_storage().size():
             yield Holding("parameters", name, everything, self.whole)
-        yield Holding("parameters", name, span, self.shard)
+        yield Holding("parameters", name, self.span, self.shard)
         if self.gradient is not None:
             yield Holding("gradients", name, everything, self.gradient)
         for slot, parameter in self.members():
-            if parameter.grad is not None:
+            if parameter.grad is not None and not isinstance(parameter.grad, Taken):
                 yield Holding("gradients", name, (slot.start, slot.stop), parameter.grad)
-        for gradient in (self.mean, self.owned.grad):
-            if gradient is not None:
-                yield Holding("gradients", name, span, gradient)
+        if self.mean is not None:
+            yield Holding("gradients", name, self.span, self.mean)
         if self.has_master:
-            yield Holding("optimizer_state", name, span, self.owned)
-        for value in optimizer_state.values():
+            yield Holding("optimizer_state", name, self.span, self.owned)
+        for updated, span in self.updated():
+            yield from self._held_for_update(updated, span, optimizer_state.get(updated, {}))
+
+    def _held_for_update(
+        self, updated: nn.Parameter, span: tuple[int, int], state: Mapping[str, Any]
+    ) -> Iterator[Holding]:
+        if updated.grad is not None:
+            yield Holding("gradients", self.layout.name, span, updated.grad)
+        for value in state.values():
             if isinstance(value, torch.Tensor):  # a step counter covers no elements
-                yield Holding("optimizer_state", name, span if value.shape == self.owned.shape else (0, 0), value)
+                counted = value.shape == updated.shape
+                yield Holding("optimizer_state", self.layout.name, span if counted else (0, 0), value)

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 
 def parameters_behind(loss: torch.Tensor) -> set[int]:
@@ -36,6 +37,14 @@ def parameters_behind(loss: torch.Tensor) -> set[int]:
             raise RuntimeError("reentrant activation checkpointing: call checkpoint(..., use_reentrant=False) instead")
         waiting.extend(following for following, _ in node.next_functions)
     return found
+
+
+def call_last(parameter: torch.Tensor, handle: RemovableHandle) -> None:
+    """Moves a hook on a parameter's finished gradient behind all others that have been registered since."""
+    # They are called in this order, and registering ours anew for each backward would cost more than a look.
+    hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001
+    if next(reversed(hooks)) != handle.id:
+        hooks[handle.id] = hooks.pop(handle.id)
 
 
 def is_running() -> bool:

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from zerolab.engines.checkpoint import COUNTERS
 from zerolab.engines.checks import communication_device, gather_texts
+
+# By name: a step counter has the shape of a parameter that is a single number.
+COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
 
 
 class Piece(NamedTuple):
@@ -70,7 +72,6 @@ def gather(
                 continue
             seen.add(place)
             _take(state[line.name], line, piece, rank, shapes[line.name])
-    _fill(state, shapes)
     return state
 
 
@@ -80,8 +81,16 @@ def scatter(
     """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it."""
     for key, pieces in owned:
         # A rank whose piece of a flat is all padding keeps entries, too; all parameters have the same kinds of them.
-        example = state[pieces[0].name] if pieces else next(iter(state.values()))
+        mine = [state[piece.name] for piece in pieces] or state.values()
+        # What never had a gradient has no entries; in a tensor together with others it gets zeros.
+        example = next(filter(None, mine), {})
         optimizer_state[key] = {entry: _cut(key, pieces, entry, value, state) for entry, value in example.items()}
+
+
+def is_one(states: list[tuple[dict[str, Any], torch.Size]]) -> bool:
+    """Whether parameters of these states and shapes can have one state together: the same kinds, the same numbers."""
+    numbers = [{key: _number(key, value, shape) for key, value in entries.items()} for entries, shape in states]
+    return all(each == numbers[0] for each in numbers)
 
 
 @torch.no_grad()
@@ -122,18 +131,11 @@ def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank
     whole.view(-1)[line.start : line.start + line.numel] = sent
 
 
-def _fill(state: dict[str, dict[str, Any]], shapes: dict[str, torch.Size]) -> None:
-    """Gives zeros to a parameter that never had a gradient, for which other systems keep nothing."""
-    example = next((name for name, entries in state.items() if entries), None)
-    for name, entries in state.items():
-        # Ours count a missing gradient as zero and keep zeros; a state with holes would not load there.
-        if example is not None and not entries:
-            for key, value in state[example].items():
-                if isinstance(value, torch.Tensor):
-                    by_element = value.shape == shapes[example] and key not in COUNTERS
-                    entries[key] = value.new_zeros(shapes[name]) if by_element else value.clone()
-                else:
-                    entries[key] = value
+def _number(key: str, value: Any, shape: torch.Size) -> Any:
+    """What an entry counts for a whole parameter of this shape; None for one that has a number for each element."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.item() if key in COUNTERS or (value.dim() == 0 and len(shape)) else None
 
 
 def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, state: dict[str, dict[str, Any]]) -> Any:
@@ -141,13 +143,15 @@ def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, sta
     if not isinstance(example, torch.Tensor):
         return example
     # A copy for each: torch counts a step in place.
-    if key in COUNTERS or (example.dim() == 0 and updated.dim() > 0):
+    is_piece_of_more = any(start or numel > 1 for _, _, start, numel in pieces)
+    if key in COUNTERS or (example.dim() == 0 and updated.dim() > 0 and is_piece_of_more):
         return example.clone()
     # Padding must be zero, as the system itself starts it.
     share = torch.zeros_like(updated, dtype=example.dtype, memory_format=torch.contiguous_format)
     elements = local(share).view(-1)
     for name, place, start, numel in pieces:
-        elements[place : place + numel] = state[name][key].reshape(-1)[start : start + numel]
+        if key in state[name]:
+            elements[place : place + numel] = state[name][key].reshape(-1)[start : start + numel]
     return share
 
 

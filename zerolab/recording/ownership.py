@@ -164,7 +164,7 @@ class Ownership:
             yield from self._held()
             return
         for engine, flat in flats:
-            for holding in flat.holdings(engine.optimizer.state.get(flat.owned, {})):
+            for holding in flat.holdings(engine.optimizer.state):
                 yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
 
     def _held(self) -> Iterator[Held]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 
-from zerolab.engines import checks, collectives
+from zerolab.engines import checks, collectives, usage
 from zerolab.recording import ledger, log, recorder
 from zerolab.recording.patches import intercept, replace
 from zerolab.recording.recorder import Recorder
@@ -50,6 +50,7 @@ def world(world_size: int, *, on_gpu: bool = True) -> Iterator[Shapes]:
         stack.callback(dist.destroy_process_group)
         stack.enter_context(intercept(checks, "check_same_on_all_ranks", _alike))
         stack.enter_context(intercept(checks, "check_has_values", _without_values))
+        stack.enter_context(intercept(usage, "nobody_brought", _nor_did_they))
         for kernel in (*FUSED, *(ON_GPUS if on_gpu else ())):
             stack.enter_context(replace(*kernel))
         stack.enter_context(shapes)  # below the recorder, which comes later and so sees each operation first
@@ -95,6 +96,11 @@ def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
 
 def _alike(original: Callable[..., None], values: Sequence[object], what: str) -> None:
     """Ranks that are derived from one cannot differ."""
+
+
+def _nor_did_they(_original: Callable[..., bool], _number: torch.Tensor) -> bool:
+    """What this rank has no gradient for, no other has."""
+    return True
 
 
 def _without_values(original: Callable[..., None], name: str, parameter: torch.Tensor) -> None:

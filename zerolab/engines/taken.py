@@ -1,0 +1,99 @@
+"""Gradients that the engine holds: what would use them behind its back is refused, where it would do nothing.
+
+After a backward the gradients lie in flats, as means over ranks and often only in part, and no `parameter.grad` has
+them. torch passes by a parameter without a gradient without a word, so that clipping, edits of gradients and an
+optimizer of one's own would do nothing. `Taken` stands in `.grad` until the step and answers whatever is done with it.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import nn
+from torch._guards import CompileContext
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from zerolab.engines.partition import Slot
+
+if TYPE_CHECKING:
+    from zerolab.engines.engine import Engine
+
+INSTEAD = (
+    "clip by engine.clip_grad_norm_, update by engine.step(), drop gradients by engine.zero_grad(); what a backward "
+    "is to change in a gradient goes into a hook of the parameter"
+)
+
+
+class Taken(torch.Tensor):
+    """In place of a gradient that the engine has taken: no memory, and an error for whoever uses it."""
+
+    sentence: str
+
+    def __new__(cls, name: str, parameter: torch.Tensor) -> Self:
+        """Takes the place of the gradient of `parameter`, whose name is for the error."""
+        # As large as the parameter, or torch would not let it stand there; without any storage.
+        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  (DTensor, too)
+        made: Self = make(cls, parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        made.sentence = f"the gradient of {name!r} is in the engine, and .grad is not used: {INSTEAD}"
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuses what Python does with it."""
+        # A compiler looks at the gradients of what it compiles, and uses none.
+        if CompileContext.try_get() is not None:
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        raise RuntimeError(_sentence(args))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Refuses what autograd does with it: a backward that is not the engine's adds to `.grad`."""
+        raise RuntimeError(_sentence(args))
+
+
+def _sentence(arguments: Iterable[Any]) -> str:
+    for argument in arguments:
+        if isinstance(argument, Taken):
+            return argument.sentence
+        if isinstance(argument, (tuple, list)) and (found := _sentence(argument)):
+            return found
+    return ""
+
+
+def leave_taken(members: Iterable[tuple[Slot, nn.Parameter]]) -> list[tuple[Slot, nn.Parameter, Taken]]:
+    """Puts something into each `.grad` that answers for the engine; returns it, to be looked for later."""
+    left = []
+    for slot, parameter in members:
+        parameter.grad = taken = Taken(slot.name, parameter)
+        left.append((slot, parameter, taken))
+    return left
+
+
+class OwnUpdate:
+    """`with` it the engine's optimizer may update; without, one that would move nothing is refused.
+
+    That is the engine's optimizer by hand, which has no gradients, and any other one of the engine's parameters.
+    """
+
+    def __init__(self, engine: "Engine") -> None:
+        self._optimizer = weakref.ref(engine.optimizer)
+        self._names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
+        self._is_under_way = False
+        # For all optimizers of the process, so it must not outlive the parameters whose ids it knows.
+        weakref.finalize(engine, register_optimizer_step_pre_hook(self._before_update).remove)
+
+    def __enter__(self) -> None:
+        self._is_under_way = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_under_way = False
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._is_under_way:
+            return
+        if optimizer is self._optimizer():
+            raise RuntimeError("engine.optimizer.step() has no gradients: call engine.step(), which gives it them")
+        found = (self._names.get(id(parameter)) for group in optimizer.param_groups for parameter in group["params"])
+        if name := next(filter(None, found), None):
+            raise RuntimeError(f"{name!r} is trained by an engine, another optimizer has no gradient of it: {INSTEAD}")

@@ -1,0 +1,97 @@
+"""Which parameters got a gradient, here and on any rank: what got none anywhere is left alone, as torch leaves it.
+
+In one process a parameter without a gradient keeps its weights, its optimizer state and its count of steps. On ranks
+that use different parameters its owner must know whether anybody brought a gradient for it. No message says so:
+a rank that has none lays out -0.0 in its place. By IEEE 754 x + -0.0 is x for every x, 0.0 included, so a sum is -0.0
+only if no rank brought anything, as long as nobody brings a -0.0: the first number that each owner has of a gradient
+is made 0.0 if it was that. This costs two operations a flat, nothing on the wire, and no memory; owners read one
+number of each parameter for which they have no gradient themselves, for which a GPU has to be waited for.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+from zerolab.engines.partition import FlatLayout, Slot
+
+
+class Usage:
+    """Which parameters of one flat got a gradient in this step.
+
+    Args:
+        layout: the flat's plan.
+        span: the elements `[start, stop)` of it that this rank owns.
+    """
+
+    def __init__(self, layout: FlatLayout, span: tuple[int, int]) -> None:
+        self._layout, self._first = layout, span[0]
+        pieces = {slot: (max(slot.start, span[0]), min(slot.stop, span[1])) for slot in layout.slots}
+        self._owned = {slot: piece for slot, piece in pieces.items() if piece[0] < piece[1]}
+        self.brought: set[Slot] = set()  # by this rank, to the gradient that is laid out now
+        self.used: set[Slot] = set()  # by any rank in this step, among those that this rank owns
+
+    @property
+    def owned(self) -> dict[Slot, tuple[int, int]]:
+        """The parameters of which this rank owns something: the elements `[start, stop)` of what it owns."""
+        return {slot: (start - self._first, stop - self._first) for slot, (start, stop) in self._owned.items()}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that this rank owns is to be updated, padding included."""
+        return self.used >= self._owned.keys()
+
+    def mark(self, gradient: torch.Tensor) -> None:
+        """Makes this rank's gradient, shape [padded], tell what is in it: -0.0 where nothing was brought."""
+        starts = [gradient[slot.start : slot.stop][:1] for slot in self.brought]
+        # The first number of each shard, too, where a parameter goes on that began in the shard before.
+        torch._foreach_add_([gradient[:: max(self._layout.shard_numel, 1)], *starts], 0.0)
+        for slot in self._layout.slots:
+            if slot not in self.brought:
+                gradient[slot.start : slot.stop].fill_(-0.0)
+
+    def learn(self, gradient: torch.Tensor) -> None:
+        """Reads the ranks' sum, shape [padded], before it is divided: the mean of a tiny number may be -0.0, too."""
+        for slot, (start, _) in self._owned.items():
+            if slot in self.brought or (slot not in self.used and not nobody_brought(gradient[start])):
+                self.used.add(slot)
+
+    def forget(self) -> None:
+        """The step is over."""
+        self.brought.clear()
+        self.used.clear()
+
+
+def nobody_brought(number: torch.Tensor) -> bool:
+    """Whether a sum over ranks is the -0.0 of those that had nothing to add; of a complex one the real part tells."""
+    value = float(number.real if number.is_complex() else number)
+    return value == 0 and math.copysign(1, value) < 0
+
+
+def split(
+    owned: nn.Parameter, pieces: dict[Slot, tuple[int, int]], optimizer: torch.optim.Optimizer
+) -> dict[Slot, nn.Parameter]:
+    """Gives the optimizer one tensor for each parameter in place of one for all, each with its own count of steps.
+
+    They are views, and so are their states: it costs no memory but a counter each.
+
+    Args:
+        owned: what the optimizer has updated as one until now.
+        pieces: the elements `[start, stop)` of it that belong to each parameter; padding is updated no more.
+        optimizer: whose groups and state are changed.
+    """
+    parts = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in pieces.items()}
+    state = optimizer.state.pop(owned, {})
+    for slot, part in parts.items():
+        if state:
+            optimizer.state[part] = {key: _cut(value, owned.shape, pieces[slot]) for key, value in state.items()}
+    for group in optimizer.param_groups:
+        members = [[member] if member is not owned else list(parts.values()) for member in group["params"]]
+        group["params"][:] = [member for each in members for member in each]
+    return parts
+
+
+def _cut(value: object, shape: torch.Size, piece: tuple[int, int]) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value[slice(*piece)] if value.shape == shape else value.clone()
