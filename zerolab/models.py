@@ -82,11 +82,16 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits for every position; `tokens` is [rows, length] of int64, at most `context` long."""
-        x: torch.Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the first block gets, [rows, length, width]."""
+        x: torch.Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return x
 
 
 def mlp_odd() -> nn.Module:

@@ -69,9 +69,11 @@ class Piece:
     copied: int  # the mean once more, where it has another type than what is updated
     state: int  # of the optimizer: moments and counter, and a master copy
     number: int  # `gradient / N` makes two tensors of N
+    is_widened: bool  # gradients are added up in another type than autograd's, so the engine does it
     awaited: set[str] = field(default_factory=set)
     incoming: int = 0  # gradients as autograd left them
     has_mean: bool = False
+    is_laid_out: bool = False
 
 
 def piece_of(layout: FlatLayout, plan: Plan) -> Piece:
@@ -95,4 +97,5 @@ def piece_of(layout: FlatLayout, plan: Plan) -> Piece:
         copied=updated if gradient_width != master_width else 0,
         state=0 if layout.frozen else 2 * updated + COUNTER + updated * has_master,
         number=INT64 + gradient_width,
+        is_widened=gradient_width != width,
     )

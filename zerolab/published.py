@@ -18,8 +18,12 @@ class Filled(GPT):
 
     def __init__(self, *shape: int, filler: int) -> None:
         super().__init__(*shape)
-        # Never used in forward: its gradient counts as zero, as in DDP, and so all of its bytes are there.
         self.filler = nn.Parameter(torch.zeros(filler))
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """As every GPT's; the filler takes part, for without a gradient it would have no optimizer state."""
+        embedded: torch.Tensor = super().embed(tokens) + 0 * self.filler.sum()
+        return embedded
 
 
 class GroupedAttention(nn.Module):

@@ -139,7 +139,9 @@ class Walk:
 
     def forward_and_backward(self, *, adds: bool, is_last: bool) -> None:
         """One micro-batch; `adds`: there are gradients already, and autograd adds to those that were not reduced."""
-        self.adds = adds and not self.plan.adds_up_in_shards
+        self.reduces = is_last or self.plan.adds_up_in_shards
+        widened = any(piece.is_widened for piece in self.trainable)
+        self.adds = adds and not self.plan.adds_up_in_shards and not widened
         self.now["activations"] = 0
         self.enter("forward")
         # Each micro-batch is a pass of its own: what is expected next is told from the pass before, not from the step.
@@ -149,7 +151,7 @@ class Walk:
         for mark in self.series:
             if mark.kind == "grad":
                 self.piece_of[mark.name].awaited.add(mark.name)
-        self.to_reduce = self.trainable[::-1] if is_last or self.plan.adds_up_in_shards else []
+        self.to_reduce = self.trainable[::-1] if self.reduces or widened else []
         for mark in self.series:
             # First the highest since the mark before, beside what is held until now; only then does the engine act.
             self.compute(mark.highest, mark.highest_arriving)
@@ -253,10 +255,12 @@ class Walk:
         """Lays a flat's gradients end to end, and starts to reduce them."""
         self.finish()
         # For a moment the gradients exist twice: as autograd left them, and laid end to end. Often this is the peak.
-        self.now["gradients"] += piece.gradient
+        self.now["gradients"] += piece.gradient * (not piece.is_laid_out)
         self.look()
         self.now["incoming_gradients"] -= piece.incoming - lingers
-        piece.incoming = 0
+        piece.incoming, piece.is_laid_out = 0, True
+        if not self.reduces:  # a micro-batch that was only added, in `reduce_dtype`
+            return
         if self.plan.stage == "zero3":
             self.release_if_done(piece.layout.unit)
         with self.within("reduce"):
@@ -283,7 +287,7 @@ class Walk:
             self.now["gradients"] += piece.mean
             self.look(numbers=piece.number)
         self.now["gradients"] -= piece.gradient
-        piece.has_mean = True
+        piece.has_mean, piece.is_laid_out = True, False
 
     # The update.
 
@@ -304,7 +308,7 @@ class Walk:
         # `zero_grad` at the end of the step, so the next one begins with state alone.
         self.now["gradients"] = self.now["incoming_gradients"] = 0
         for piece in self.trainable:
-            piece.incoming, piece.has_mean = 0, False
+            piece.incoming, piece.has_mean, piece.is_laid_out = 0, False, False
         if self.plan.stage in ("zero1", "zero2"):
             self.enter("gather")
 
