@@ -275,9 +275,12 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
             foreign.terms(stage, layouts, precision, state=meta["state"], showed=training.shown)
             for meta, training in zip(metas, trainings, strict=True)
         ]
-    else:  # every rank has equal shards, so equal terms
+    else:  # every rank has equal shards, so equal terms, unless a parameter is not used
         offload = bool(recording.meta["offload"])
-        terms = [theory.terms(stage, layouts, world_size, precision, offload=offload)] * world_size
+        terms = [
+            theory.terms(stage, layouts, world_size, precision, offload=offload, updated=meta.get("updated", {}))
+            for meta in metas
+        ]
     return {
         "stage": stage,
         "world_size": world_size,

@@ -93,6 +93,7 @@ def peaks(
     release_after_forward: bool = True,
     prefetch: int = 1,
     micro_batches: int = 1,
+    rank: int = 0,
 ) -> dict[str, dict[str, int]]:
     """The terms of `peak` for the highest moment of each phase that the stage has, and of the whole step.
 
@@ -109,6 +110,7 @@ def peaks(
         release_after_forward: whether zero3 releases a unit after its forward.
         prefetch: how many units zero3 gathers ahead.
         micro_batches: batches a step, all but the last inside `engine.accumulate()`, each through `training_step`.
+        rank: whose peak it is; ranks differ only where a parameter gets no gradient, which its owners do not update.
 
     Returns:
         By phase: "whole step", "forward", "backward", "reduce" and "gather" (while a collective is started or waited
@@ -131,6 +133,7 @@ def peaks(
         prefetch=prefetch,
         micro_batches=micro_batches,
         batch_bytes=batch_bytes,
+        rank=rank,
     )
     _check(plan, precision, layouts, marks)
     walk = Walk(plan, layouts, marks)

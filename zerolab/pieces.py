@@ -48,6 +48,7 @@ class Plan:
     prefetch: int = 1
     micro_batches: int = 1
     batch_bytes: int = 0
+    rank: int = 0
 
     @property
     def adds_up_in_shards(self) -> bool:
@@ -67,7 +68,8 @@ class Piece:
     received: int  # by a reduction, from the other ranks
     updated: int  # what the optimizer updates
     copied: int  # the mean once more, where it has another type than what is updated
-    state: int  # of the optimizer: moments and counter, and a master copy
+    parts: list[int]  # of that the tensors which the optimizer updates: one, or one for each parameter in use
+    state: int  # of the optimizer: moments and counters, and a master copy
     number: int  # `gradient / N` makes two tensors of N
     is_widened: bool  # gradients are added up in another type than autograd's, so the engine does it
     awaited: set[str] = field(default_factory=set)
@@ -76,14 +78,15 @@ class Piece:
     is_laid_out: bool = False
 
 
-def piece_of(layout: FlatLayout, plan: Plan) -> Piece:
-    """The bytes of one flat under a plan."""
+def piece_of(layout: FlatLayout, plan: Plan, used: set[str]) -> Piece:
+    """The bytes of one flat under a plan, with the names of the parameters that get gradients."""
     exact = layout.dtype.itemsize
     is_half = plan.bf16 and layout.dtype.is_floating_point
     width, master_width = (2, max(exact, 4)) if is_half else (exact, exact)
     gradient_width = plan.reduce_width or width
     owned = layout.padded if plan.stage == "ddp" else layout.shard_numel
     updated = master_width * owned
+    parts = [master_width * numel for numel in parts_of(layout, plan, used)]
     has_master = is_half or plan.offload
     return Piece(
         layout,
@@ -94,8 +97,20 @@ def piece_of(layout: FlatLayout, plan: Plan) -> Piece:
         received=gradient_width * (layout.padded - layout.shard_numel),
         updated=updated,
         # Where the types differ a cast makes the copy. Widths tell, but for bf16 beside fp16, which no plan has.
-        copied=updated if gradient_width != master_width else 0,
-        state=0 if layout.frozen else 2 * updated + COUNTER + updated * has_master,
+        copied=updated if parts and gradient_width != master_width else 0,
+        parts=parts,
+        state=0 if layout.frozen else 2 * sum(parts) + COUNTER * len(parts) + updated * has_master,
         number=INT64 + gradient_width,
         is_widened=gradient_width != width,
     )
+
+
+def parts_of(layout: FlatLayout, plan: Plan, used: set[str]) -> list[int]:
+    """Elements of each tensor that the optimizer updates: all that the rank owns, or what gets gradients of it."""
+    first, last = (0, layout.padded) if plan.stage == "ddp" else layout.span(plan.rank)
+    owned = {slot.name: min(slot.stop, last) - max(slot.start, first) for slot in layout.slots}
+    owned = {name: numel for name, numel in owned.items() if numel > 0}
+    if used >= owned.keys():
+        return [last - first]
+    owned[[*owned][-1]] += last - first - sum(owned.values())  # the padding, if any
+    return [numel for name, numel in owned.items() if name in used]

@@ -12,8 +12,9 @@ All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zerolab.names import unknown
@@ -86,15 +87,25 @@ def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str
 
 
 def terms(
-    stage: str, flats: Iterable[FlatLayout], world_size: int, precision: str = "fp32", *, offload: bool = False
+    stage: str,
+    flats: Iterable[FlatLayout],
+    world_size: int,
+    precision: str = "fp32",
+    *,
+    offload: bool = False,
+    updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank.
+    """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank that uses the same.
 
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
 
     * `padding`: each flat is filled up to a multiple of N, and the formula is rounded down (FSDP section 3.2: at most
       N - 1 elements a flat).
-    * `step_counters`: Adam's step, 4 bytes for each flat that is updated (Adam, algorithm 1).
+    * `step_counters`: Adam's step, 4 bytes for each tensor that is updated (Adam, algorithm 1): a flat, or, once a
+      parameter of it got no gradient, each of its parameters.
+    * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in bf16 no
+      fp32 copy of a gradient where that is a whole flat. `updated` has the elements of each tensor that was updated,
+      by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `meta`).
     * `fp32_gradient_shard`: in bf16 the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the
@@ -113,17 +124,18 @@ def terms(
     needed = _formula_of_trainable(stage, layouts, world_size, precision)
     held = _bytes_in_flats(stage, layouts, precision)
     # What the optimizer's tensors are as long as: ddp updates everything on every rank.
-    updated = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
+    owned = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
     other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, offload)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
-        "step_counters": STEP_COUNTER_BYTES * len(trainable),
-        "fp32_gradient_shard": FP32_BYTES * updated if precision == "bf16" else 0,
+        "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
+        "fp32_gradient_shard": FP32_BYTES * owned if precision == "bf16" else 0,
         # Both sums are closed forms and rounded down; what the rounding takes is part of `padding`.
         "frozen": sum(needed.values()) - sum(formula.values()),
         # Left out where it cannot be, so that a table of a run without offload has no row of it.
-        **({"offloaded_copy": FP32_BYTES * updated} if offload and precision == "fp32" else {}),
+        **({"offloaded_copy": FP32_BYTES * owned} if offload and precision == "fp32" else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
+        **({"unused": _bytes_of_unused(stage, trainable, precision, updated)} if updated else {}),
     }
 
 
@@ -165,6 +177,17 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
             extra += gradients * (flat.shard_numel if "gradients" in SHARDED[stage] else flat.padded)
             extra += updated * (flat.padded if stage == "ddp" else flat.shard_numel)
     return extra
+
+
+def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, updated: Mapping[str, Sequence[int]]) -> int:
+    """Bytes that are not there, because an optimizer makes its state with a first gradient; negative."""
+    missing = 0
+    for flat in flats:
+        sizes, owned = updated.get(flat.name), flat.padded if stage == "ddp" else flat.shard_numel
+        if sizes is not None:
+            width = max(flat.dtype.itemsize, FP32_BYTES) if precision == "bf16" else flat.dtype.itemsize
+            missing += 2 * width * (owned - sum(sizes)) + (width * owned if precision == "bf16" and not sizes else 0)
+    return -missing
 
 
 def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:

@@ -25,7 +25,8 @@ class Walk:
         from zerolab.engines.order import Order  # whose package needs torch; who has flats has it already
 
         self.plan, self.series = plan, series
-        pieces = [piece_of(flat, plan) for flat in flats]
+        used = {mark.name for mark in series if mark.kind == "grad"}
+        pieces = [piece_of(flat, plan, used) for flat in flats]
         self.trainable = [piece for piece in pieces if not piece.layout.frozen]
         # Marks speak of parameters and of units, so both lead to their flats.
         self.piece_of = {slot.name: piece for piece in pieces for slot in piece.layout.slots}
@@ -301,10 +302,11 @@ class Walk:
         for group in self.groups():
             before = 0
             for piece in group:
-                # `(v.sqrt() / c).add_(eps)`: two temporaries, and the flat before still has its result in a variable.
-                temporaries = before + 2 * piece.updated
-                self.look(update_temporaries=temporaries, numbers=FLOAT64 + piece.updated // self.owned(piece))
-                before = piece.updated
+                for part in piece.parts:
+                    # `(v.sqrt() / c).add_(eps)`: two temporaries, and the part before still has one in a variable.
+                    numbers = FLOAT64 + piece.updated // self.owned(piece)
+                    self.look(update_temporaries=before + 2 * part, numbers=numbers)
+                    before = part
         # `zero_grad` at the end of the step, so the next one begins with state alone.
         self.now["gradients"] = self.now["incoming_gradients"] = 0
         for piece in self.trainable:

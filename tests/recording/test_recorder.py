@@ -328,3 +328,31 @@ def test_engines_of_derived_classes_that_exist_already_are_found():
     made = [kind.__new__(kind) for kind in (MyOwn, Mine)]
     gc.collect()
     assert _all_of([MyOwn]) == made[:1]
+
+
+class Resting(torch.nn.Sequential):
+    """The odd MLP with a parameter that rests in its second unit, and a fourth unit that rests as a whole."""
+
+    def __init__(self):
+        super().__init__(*models.build("mlp-odd"), torch.nn.Linear(3, 7))
+        self[2].resting = torch.nn.Parameter(torch.ones(29))
+
+    def forward(self, x):
+        for module in list(self)[:-1]:
+            x = module(x)
+        return x
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_never_used_has_a_term_of_its_own_and_the_sum_is_exact_on_every_rank(cluster, precision):
+    def train(stage):
+        engine = ENGINES[stage](Resting(), torch.optim.AdamW, lr=1e-3, precision=precision)
+        for batch in models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), 2):
+            engine.training_step(*batch, models.loss)
+
+    for stage in STAGES:
+        recording = cluster.record(train, stage)
+        for rank in recording.ranks:
+            rows = recording.explain(rank.rank)
+            assert rows[-1]["difference"] == 0, (stage, rank.rank)
+            assert [row["bytes"] < 0 for row in rows if row["term"] == "unused"] == [True]

@@ -226,6 +226,12 @@ class Flat:
         first, places = self.span[0], self.usage.owned
         return [(part, (first + places[slot][0], first + places[slot][1])) for slot, part in self.parts.items()]
 
+    def updated_so_far(self) -> list[int]:
+        """How many elements each tensor has that the optimizer has updated: it keeps state for no other."""
+        if self.parts:
+            return [part.numel() for slot, part in self.parts.items() if slot in self.usage.ever]
+        return [self.owned.numel()] if self.usage.ever >= self.usage.owned.keys() else []
+
     def holdings(self, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Iterator[Holding]:
         """What this rank holds of this flat right now; several holdings may lie in one storage."""
         name, everything = self.layout.name, (0, self.layout.padded)

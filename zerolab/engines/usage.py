@@ -28,8 +28,11 @@ class Usage:
         self._layout, self._first = layout, span[0]
         pieces = {slot: (max(slot.start, span[0]), min(slot.stop, span[1])) for slot in layout.slots}
         self._owned = {slot: piece for slot, piece in pieces.items() if piece[0] < piece[1]}
+        for slot in [*self._owned][-1:]:  # padding goes with what lies before it
+            self._owned[slot] = self._owned[slot][0], span[1]
         self.brought: set[Slot] = set()  # by this rank, to the gradient that is laid out now
         self.used: set[Slot] = set()  # by any rank in this step, among those that this rank owns
+        self.ever: set[Slot] = set()  # the same, since the beginning
 
     @property
     def owned(self) -> dict[Slot, tuple[int, int]]:
@@ -55,6 +58,7 @@ class Usage:
         for slot, (start, _) in self._owned.items():
             if slot in self.brought or (slot not in self.used and not nobody_brought(gradient[start])):
                 self.used.add(slot)
+        self.ever |= self.used
 
     def forget(self) -> None:
         """The step is over."""
@@ -77,7 +81,7 @@ def split(
 
     Args:
         owned: what the optimizer has updated as one until now.
-        pieces: the elements `[start, stop)` of it that belong to each parameter; padding is updated no more.
+        pieces: the elements `[start, stop)` of it that belong to each parameter.
         optimizer: whose groups and state are changed.
     """
     parts = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in pieces.items()}

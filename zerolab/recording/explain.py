@@ -21,6 +21,7 @@ TERMS = {
     "frozen": "no gradients, no optimizer state",
     "offloaded_copy": "fp32 copy that the optimizer updates",
     "other_dtypes": "parameters that are not fp32",
+    "unused": "no optimizer state: never a gradient",
 }
 PEAK_TERMS = {  # term of the peak -> the ledger's category, and in words
     "parameters": ("parameters", "held all the time"),
@@ -98,19 +99,20 @@ def explain(
             f"no closed form for stage {stage!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
             "zerolab.compare name what the system holds beyond its form"
         )
-    rows = _state_rows(recording, str(stage), precision, state)
+    rows = _state_rows(recording, str(stage), precision, chosen.meta)
     if peak is not None:
         rows += _peak_rows(peak, _measured_peak(recording, chosen, phase))
     return Table(rows, f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
 
 
-def _state_rows(recording: "Recording", stage: str, precision: str, state: Mapping[str, int]) -> list[dict[str, Any]]:
+def _state_rows(recording: "Recording", stage: str, precision: str, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     from zerolab import theory
 
-    world_size = recording.world_size
+    world_size, state = recording.world_size, meta["state"]
     flats: list[Any] = [
         # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
         SimpleNamespace(
+            name=u.name,
             numel=u.numel,
             padded=u.padded,
             shard_numel=u.padded // world_size,
@@ -120,7 +122,8 @@ def _state_rows(recording: "Recording", stage: str, precision: str, state: Mappi
         for u in recording.units
     ]
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
-    terms = theory.terms(stage, flats, world_size, precision, offload=bool(recording.meta.get("offload")))
+    offload, updated = bool(recording.meta.get("offload")), meta.get("updated", {})
+    terms = theory.terms(stage, flats, world_size, precision, offload=offload, updated=updated)
     words = SHARE if precision == "fp32" else SHARE_BF16
     rows: list[dict[str, Any]] = []
     for category, nbytes in formula.items():

@@ -31,6 +31,8 @@ def describe(log: Log, ownership: Ownership, world_size: int) -> dict[str, objec
         "logical_bytes": [_logical_bytes(log, step.number) for step in log.steps],
         "losses": log.losses,
     }
+    if ownership.updated:  # only of parameters that never had a gradient is there anything to say
+        meta["updated"] = {name: list(sizes) for name, sizes in ownership.updated.items()}
     trained = sum(unit.numel for unit in units if not unit.frozen)
     return meta | {"formula": _formula(meta, trained, world_size)}
 

@@ -42,6 +42,8 @@ class Ownership:
         self.precision: str | None = None  # as the engine says it; its layouts have the dtypes of the module as it was
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that made the last update
+        # Where an optimizer has not updated all of a flat: elements of each tensor that it has updated.
+        self.updated: dict[str, list[int]] = {}
         self.device = "cpu"
         self.follows_others = False  # something gathers and reduces in code of another system
         self._lends = False  # that, or torch's DDP, which only reduces: parameters stay where they are
@@ -92,6 +94,14 @@ class Ownership:
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Looks again if the update has made new state, as a first one does: else nothing has changed hands."""
+        flats = [flat for engine in self._living() if engine.optimizer is optimizer for flat in engine.flats]
+        for flat in flats:
+            if hasattr(flat, "updated_so_far") and not flat.layout.frozen:
+                sizes = flat.updated_so_far()
+                if sizes == [flat.owned.numel()]:
+                    self.updated.pop(flat.layout.name, None)
+                else:
+                    self.updated[flat.layout.name] = sizes
         if self._states.get(optimizer) != len(optimizer.state):
             self._states[optimizer] = len(optimizer.state)
             self.sync()

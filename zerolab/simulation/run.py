@@ -252,7 +252,7 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dic
     costs: Any = recording.meta["costs"]
     stage, world_size = str(recording.meta["stage"]), recording.world_size
     num_params = sum(layout.numel for layout in layouts)
-    terms = theory.terms(stage, layouts, world_size, precision)
+    terms = theory.terms(stage, layouts, world_size, precision, updated=meta.get("updated", {}))
     # Shards are padded to the same length, so every rank holds and sends the same number of bytes.
     shared = {"state": meta["state"], "peak": meta["peak"], "terms": terms}
     return {
