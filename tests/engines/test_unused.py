@@ -107,10 +107,7 @@ def differences(ours, theirs, bound=2e-6):
         if entries.keys() != state[name].keys():
             found[f"keys of {name}"] = sorted(state[name])
         for key in entries.keys() & state[name].keys():
-            one, other = (
-                torch.as_tensor(state[name][key]).float(),
-                torch.as_tensor(entries[key] or 0.0) if entries[key] is None else torch.as_tensor(entries[key]).float(),
-            )
+            one, other = (torch.as_tensor(of[key]).float() for of in (state[name], entries))
             if not torch.allclose(one, other, rtol=1e-4, atol=bound):
                 found[f"{key} of {name}"] = float((one - other).abs().max())
     return found
@@ -130,9 +127,10 @@ def compare_all(cases):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_what_no_rank_has_a_gradient_for_is_left_alone_as_torch_ddp_leaves_it(clusters, world_size):
     adamw = OPTIMIZERS[torch.optim.AdamW]
-    cases = [(optimizer_cls, keywords, {}) for optimizer_cls, keywords in OPTIMIZERS.items()]
-    cases += [(torch.optim.AdamW, adamw, {"micro_batches": 2}), (torch.optim.AdamW, adamw, {"max_norm": 0.1})]
-    cases += [(torch.optim.AdamW, adamw, {"offload": True}), (torch.optim.AdamW, adamw, {"overlap": False})]
+    cases = [(torch.optim.AdamW, adamw, {}), (torch.optim.AdamW, adamw, {"micro_batches": 2, "max_norm": 0.1})]
+    if world_size == 2:
+        cases += [(optimizer_cls, keywords, {}) for optimizer_cls, keywords in OPTIMIZERS.items()]
+        cases += [(torch.optim.AdamW, adamw, {"offload": True}), (torch.optim.AdamW, adamw, {"overlap": False})]
     assert clusters(world_size).run(compare_all, cases) == [{}] * world_size
 
 

@@ -166,6 +166,14 @@ class Native:
             # To None, as our engines leave them: a gradient that is kept as zeros would show in every picture.
             self.optimizer.zero_grad()
 
+    def zero_grad(self) -> None:
+        """Drops the gradients since the last step, those of micro-batches too, where the system can.
+
+        Raises:
+            RuntimeError: it adds gradients up in buffers of its own, and has no call that drops them.
+        """
+        raise RuntimeError(f"{self.stage} has no call that drops gradients: call step(), or leave the batch out before")
+
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """Within it gradients add up and nothing is updated: for all micro-batches of a step but the last.

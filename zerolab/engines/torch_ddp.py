@@ -47,6 +47,10 @@ class TorchDDP(Native):
         local_buffers: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         return wrapper(model, init_sync=False, **local_buffers, **self._options)
 
+    def zero_grad(self) -> None:
+        """Drops the gradients since the last step, those of micro-batches too."""
+        self.module.zero_grad()
+
     def _no_sync(self) -> AbstractContextManager[Any]:
         return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
 

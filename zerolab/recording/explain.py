@@ -122,8 +122,16 @@ def _state_rows(recording: "Recording", stage: str, precision: str, meta: Mappin
         for u in recording.units
     ]
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
-    offload, updated = bool(recording.meta.get("offload")), meta.get("updated", {})
-    terms = theory.terms(stage, flats, world_size, precision, offload=offload, updated=updated)
+    offload, updated = bool(recording.meta.get("offload")), meta.get("updated")
+    terms = theory.terms(
+        # From a file anything may come.
+        stage,
+        flats,
+        world_size,
+        precision,
+        offload=offload,
+        updated=updated if isinstance(updated, dict) else {},
+    )
     words = SHARE if precision == "fp32" else SHARE_BF16
     rows: list[dict[str, Any]] = []
     for category, nbytes in formula.items():
