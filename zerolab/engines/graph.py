@@ -22,21 +22,37 @@ def parameters_behind(loss: torch.Tensor) -> set[int]:
         raise ValueError(f"the loss has shape {tuple(loss.shape)}: reduce it to one number, such as loss.mean()")
     if not loss.requires_grad:
         raise RuntimeError("the loss needs no gradient: compute it outside no_grad, from what engine.model returns")
-    # A list and not a recursion: the graph of a deep model is deeper than Python's stack.
-    found, seen, waiting = set(), set(), [torch.autograd.graph.get_gradient_edge(loss).node]
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    found = set()
+    for node in _nodes_behind(loss):
         # By name: torch does not export the classes of its nodes.
         kind = type(node).__name__
         if kind == "AccumulateGrad":
             found.add(id(node.variable))
         elif kind == "CheckpointFunctionBackward":  # runs backward within backward, where nothing can be awaited
             raise RuntimeError("reentrant activation checkpointing: call checkpoint(..., use_reentrant=False) instead")
-        waiting.extend(following for following, _ in node.next_functions)
     return found
+
+
+def numbers_behind(loss: torch.Tensor) -> set[int]:
+    """The numbers (see `number_of`) of all operations that `loss.backward()` runs backwards."""
+    return {node._sequence_nr() for node in _nodes_behind(loss)}  # noqa: SLF001  (it has no other name)
+
+
+def number_of(tensor: torch.Tensor) -> int:
+    """The number of the operation that made a tensor, which no other of this process has; -1 for a leaf."""
+    return -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()  # noqa: SLF001
+
+
+def _nodes_behind(loss: torch.Tensor) -> Iterator[Any]:
+    # A list and not a recursion: the graph of a deep model is deeper than Python's stack.
+    seen, waiting = set(), [torch.autograd.graph.get_gradient_edge(loss).node]
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        waiting.extend(following for following, _ in node.next_functions)
 
 
 def call_last(parameter: torch.Tensor, handle: RemovableHandle) -> None:

@@ -17,13 +17,20 @@ from torch import nn
 from zerolab.engines.checks import check_prefetch, check_same_on_all_ranks, check_switches, has_forward
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import is_running, tensors_needing_gradient
+from zerolab.engines.graph import is_running, number_of, numbers_behind, tensors_needing_gradient
 from zerolab.engines.order import Order
 from zerolab.engines.partition import ROOT
 
 
 class Owed:
-    """A gradient that a unit has yet to give to one of its inputs; autograd's graph keeps it, and it goes with it."""
+    """A gradient that a unit has yet to give to one of its inputs; autograd's graph keeps it, and it goes with it.
+
+    Args:
+        number: of the operation that made the input (`graph.number_of`).
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 class UnitByUnit(Engine):
@@ -45,6 +52,7 @@ class UnitByUnit(Engine):
         # Earlier, the exchange of the unit before would still hold its buffers: three units' worth at once.
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
+        self._has_other_graphs = False
         super().__init__(*arguments, **keywords)
 
     def start_gather(self, flat: Flat) -> None:
@@ -67,9 +75,22 @@ class UnitByUnit(Engine):
         """Runs autograd, then releases what is still whole, because no gradient told that its unit was done."""
         self._backward_order.begin()
         try:
+            self._keep_owed_behind(loss)
             super().backward(loss)
         finally:  # a unit whose inputs need no gradient, a frozen first block say, is never told that it is done
             self.release_everything()
+
+    def _keep_owed_behind(self, loss: torch.Tensor) -> None:
+        """Forgets what units owe in graphs of other forwards, whose backward never came or failed.
+
+        When those graphs go may depend on the garbage collector, which runs on each rank at another time, and the
+        ranks would then start their exchanges in different orders.
+        """
+        if self._has_other_graphs and isinstance(loss, torch.Tensor) and loss.requires_grad:
+            reached = {-1} | numbers_behind(loss)
+            for unit, owed in self._owed.items():
+                self._owed[unit] = WeakSet(each for each in owed if each.number in reached)
+        self._has_other_graphs = False
 
     def release_everything(self) -> None:
         """Leaves nothing whole."""
@@ -123,6 +144,7 @@ class UnitByUnit(Engine):
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
         # Checkpointing calls the model's blocks again in backward; that is no new forward.
         if not is_running():
+            self._has_other_graphs |= any(self._owed.values())
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
 
@@ -182,7 +204,7 @@ class UnitByUnit(Engine):
         if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
             value = value.view_as(value)  # its gradient is complete when this unit, not all, has given its part
         for tensor in tensors_needing_gradient(value):
-            owed = Owed()
+            owed = Owed(number_of(tensor))
             self._owed[unit].add(owed)
             tensor.register_hook(partial(self._after_backward, unit, owed))
         return value
