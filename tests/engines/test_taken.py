@@ -159,3 +159,23 @@ def test_many_micro_batches_add_up_in_reduce_dtype(clusters, stage):
     for start, many, one in clusters(2).run(accumulate):
         for name in start:
             torch.testing.assert_close(many[name] - start[name], 128 * (one[name] - start[name]), rtol=1e-4, atol=1e-4)
+
+
+def test_it_does_not_matter_when_a_rank_frees_the_graph_of_a_forward_that_came_to_nothing(clusters):
+    def collecting(engine, rank):
+        import gc
+
+        gc.disable()
+        for number in range(3):
+            cycle = [loss_of(engine.model(my_rows(number)))]  # its graph goes only when garbage is collected
+            cycle.append(cycle)
+            sentence_of(cycle[0].backward)
+            del cycle
+            if rank == 1:
+                gc.collect()
+            step(engine, number)
+        gc.enable()
+        return engine.state_dict()
+
+    one, other = (ends["zero3"] for ends in clusters(2).run(on_every_stage, collecting, stages=["zero3"]))
+    assert distance(one, other) == 0
