@@ -96,7 +96,7 @@ class _Series:
         # The unit's inputs under names of its own, as zero3 has them: what comes back through them is its gradient.
         own = tuple(value.view_as(value) if _needs_gradient(value) else value for value in inputs)
         named = {key: value.view_as(value) if _needs_gradient(value) else value for key, value in keywords.items()}
-        awaiting = list(tensors_needing_gradient((own, named)))
+        awaiting = tensors_needing_gradient((own, named))
         self.mark("use", unit, awaiting=len(awaiting))
         for tensor in awaiting:
             tensor.register_hook(lambda _: self.mark("gave", unit))

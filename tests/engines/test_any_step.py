@@ -360,3 +360,16 @@ def test_zero3_holds_one_block_at_a_time_also_frozen_ones(clusters, name):
 
     keywords = {"stages": ["zero3"], "model": lambda: make(name), "prefetch": 0}
     assert clusters(2).run(on_every_stage, watching, **keywords) == [{"zero3": 1}] * 2
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_trains_as_the_same_model_does(clusters):
+    def compiled(engine, rank):
+        model = torch.compile(engine.model, backend="aot_eager")  # as any backend, but needs no compiler of C++
+        for number in range(3):
+            engine.backward(loss_of(model(my_rows(number))))
+            engine.step()
+        return engine.state_dict()
+
+    assert_as_three_plain_steps(clusters(2).run(on_every_stage, compiled))

@@ -401,8 +401,64 @@ class Quantized(Stack):
         return self.head(x)
 
 
+class Parcel:
+    """What a block passes on: an object that is no container."""
+
+    def __init__(self, hidden):
+        self.hidden = hidden
+
+
+class SlimParcel:
+    """The same, without a dict of attributes."""
+
+    __slots__ = ("hidden",)
+
+    def __init__(self, hidden):
+        self.hidden = hidden
+
+
+class Parcelling(nn.Module):
+    """Takes and gives parcels; uses parameters of its own, first a frozen one, then two that are trained."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.fixed = kind, nn.Parameter(torch.randn(WIDTH, WIDTH) / 3, requires_grad=False)
+        self.weight, self.bias = nn.Parameter(torch.randn(WIDTH, WIDTH) / 3), nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, parcel):
+        return self.kind(torch.tanh(parcel.hidden @ self.fixed) @ self.weight + self.bias)
+
+
+class Parcels(nn.Module):
+    """Blocks that pass objects on."""
+
+    def __init__(self):
+        super().__init__()
+        self.entry = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(Parcelling(kind) for kind in (Parcel, SlimParcel, Parcel))
+
+    def forward(self, x):
+        parcel = Parcel(self.entry(x))
+        for block in self.blocks:
+            parcel = block(parcel)
+        return parcel.hidden
+
+
+class Nothing(nn.Module):
+    """A unit whose only parameter has no elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, WIDTH))
+
+    def forward(self, x):
+        return x + self.weight.sum()
+
+
 MODELS = {
     "plain": Stack,
+    "units that pass objects on": Parcels,
+    "units of parameters without elements": lambda: Stack(3, Nothing),
     "tied weights within a unit and across units": tied_within_and_across,
     "whole frozen blocks": lambda: frozen(Stack(4), "blocks.1", "blocks.3"),
     "a frozen first block and entry": lambda: frozen(Stack(), "entry", "blocks.0"),

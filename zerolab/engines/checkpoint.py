@@ -79,6 +79,7 @@ def state_dict(engine: "Saved") -> dict[str, torch.Tensor]:
     check_tensors(entries)
     copies: dict[int, torch.Tensor] = {}
     for flat in engine.flats:
+        flat.take_over()
         # From the masters: bf16 weights would lose what the optimizer knows.
         views = flat.views(gather_from_owners(flat, flat.owned.detach()))
         copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
+from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
 
 # By name where the reason can be told; the others are found by trying (`_is_element_wise`).
@@ -104,10 +105,17 @@ def check_parameters(model: nn.Module) -> None:
 
     Raises:
         TypeError: `model` is no module.
-        ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory.
+        ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory; or
+            a module writes into its own parameters.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {model!r}: pass a torch.nn.Module")
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise ValueError(
+                f"{name!r} is an {type(module).__name__} with max_norm={module.max_norm}, by which each rank would "
+                "rescale the rows of its own batch alone: leave it out, and rescale all rows between steps"
+            )
     names: dict[Any, str] = {}
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
@@ -122,6 +130,29 @@ def check_parameters(model: nn.Module) -> None:
         memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
         if parameter.numel() and names.setdefault(memory, name) != name:
             raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
+
+
+def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) -> None:
+    """Refuses a model that is not the one that the engine was made for.
+
+    Args:
+        model: the module as it is now.
+        flats: the engine's flats; what has been written into their parameters is taken over.
+        reached: the ids of the tensors that the next backward brings gradients for.
+
+    Raises:
+        RuntimeError: a parameter that gets a gradient came later, or one of the engine's own has other memory.
+    """
+    others = reached.difference(id(parameter) for flat in flats for parameter in flat.parameters)
+    # Mostly none, and else perhaps inputs or another model's parameters: only then the model is searched.
+    for name, parameter in model.named_parameters() if others else ():
+        if id(parameter) in others:
+            raise RuntimeError(
+                f"{name!r} was not there when the engine was made, and nothing would train it: change a model before "
+                "making the engine, or make a new one"
+            )
+    for flat in flats:
+        flat.take_over()
 
 
 def check_has_values(name: str, parameter: torch.Tensor) -> None:

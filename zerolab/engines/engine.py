@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines import checkpoint
+from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checks import (
     check_dtype,
     check_optimizer,
@@ -27,11 +28,14 @@ from zerolab.engines.checks import (
     check_same_layouts,
     check_same_on_all_ranks,
     check_switches,
+    check_unchanged,
     rows,
 )
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
 from zerolab.engines.graph import call_last, parameters_behind
+from zerolab.engines.hooks import Hook
+from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.partition import FlatLayout, ParamGroups, Slot, partition
 from zerolab.engines.precision import cast_floating, compute_dtype
 from zerolab.engines.taken import OwnUpdate
@@ -42,10 +46,11 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 class Engine(checkpoint.Saved):
     """Trains `model` on all ranks of the default process group; subclasses say what is sharded.
 
-    All ranks start from rank 0's parameters. Buffers stay local, as in FSDP. A parameter that gets no gradient on any
-    rank in a step is left alone, optimizer state and all; where some ranks have one, the others' counts as zero.
-    Gradients are means over ranks: later batches may be uneven, and then a rank with few rows weighs as much as one
-    with many; the first batch is compared, and must be even.
+    All ranks start from rank 0's parameters and buffers; from then on buffers stay local, as in FSDP. A parameter that
+    gets no gradient on any rank in a step is left alone, optimizer state and all; where some ranks have one, the others'
+    counts as zero. Gradients are means over ranks: later batches may be uneven, and then a rank with few rows weighs as
+    much as one with many; the first one is compared, and must be even. Between steps weights may be written, the same
+    on every rank, which is not compared: masters take them over.
 
     Args:
         model: the module, the same on every rank. It is used as it is and stays at `engine.model`.
@@ -91,6 +96,7 @@ class Engine(checkpoint.Saved):
         check_dtype(model, self._dtype)
         layouts = partition(model, self.world_size, units, param_groups)
         check_same_layouts(layouts)
+        start_from_rank_0(model)
         parameters = dict(model.named_parameters())
         self.flats = [self._place(layout, [parameters[slot.name] for slot in layout.slots]) for layout in layouts]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
@@ -103,7 +109,7 @@ class Engine(checkpoint.Saved):
         self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
         self._own_update = OwnUpdate(self)
         # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
-        model.register_forward_pre_hook(self._prepare_inputs, with_kwargs=True)
+        model.register_forward_pre_hook(Hook.of(self, Engine._prepare_inputs), with_kwargs=True)
         self._rows_compared = False
         self._watch()
 
@@ -155,7 +161,9 @@ class Engine(checkpoint.Saved):
         for flat in self.trainable:
             flat.take_back()
         # Known before autograd begins, or no flat could tell which of its gradients is the last.
-        self._await_gradients(parameters_behind(loss))
+        reached = parameters_behind(loss)
+        check_unchanged(self.model, self.flats, reached)
+        self._await_gradients(reached)
         try:
             loss.backward()
             for flat in self.trainable:  # a function of the graph may give None instead of a gradient
@@ -221,12 +229,7 @@ class Engine(checkpoint.Saved):
         if not self._reduced:
             raise RuntimeError("no gradients to clip: call backward() first, and the last one outside accumulate()")
         means = [flat.mean for flat in self.trainable if flat.mean is not None]
-        wide = torch.promote_types(means[0].dtype, torch.float32)
-        # A bf16 sum of squares would lose all but 8 bits, so squares are added up in fp32 or better.
-        square = torch.stack([torch.linalg.vector_norm(mean, dtype=wide) ** 2 for mean in means]).sum()
-        if any(flat.is_sharded for flat in self.trainable):
-            dist.all_reduce(square)
-        norm = square.sqrt()
+        norm = norm_over_ranks(means, is_sharded=any(flat.is_sharded for flat in self.trainable))
         for mean in means:
             mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
@@ -307,7 +310,9 @@ class Engine(checkpoint.Saved):
 
     def _place(self, layout: FlatLayout, parameters: list[nn.Parameter]) -> Flat:
         flat = Flat(layout, parameters, self.rank)
-        flat.gradient_dtype = self.reduce_dtype or self._dtype or layout.dtype
+        wanted = self.reduce_dtype or self._dtype or layout.dtype
+        # In a real type a complex gradient would lose its imaginary part: there it says how precise both parts are.
+        flat.gradient_dtype = torch.promote_types(layout.dtype, wanted) if layout.dtype.is_complex else wanted
         dist.broadcast(flat.whole, src=0)
         exact = flat.whole
         flat.whole = exact.to(self._dtype) if self._dtype and layout.dtype.is_floating_point else exact
@@ -315,12 +320,7 @@ class Engine(checkpoint.Saved):
         for parameter in parameters:
             parameter.grad = None  # a gradient from before would count in the first step
         flat.shard = self.own(flat)
-        if layout.frozen or not (self._dtype or self.offload):
-            flat.owned = nn.Parameter(flat.shard, requires_grad=not layout.frozen)
-        else:  # the optimizer updates a master copy, of no less than fp32
-            mine = flat.shard if flat.whole is exact else flat.part(exact) if flat.is_sharded else exact
-            place, dtype = "cpu" if self.offload else mine.device, torch.promote_types(mine.dtype, torch.float32)
-            flat.owned = nn.Parameter(mine.to(place, dtype if self._dtype else mine.dtype, copy=True))
+        flat.make_owned(exact, self._dtype, offload=self.offload)
         return flat
 
     def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:

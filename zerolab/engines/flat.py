@@ -20,6 +20,7 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, Slot
 from zerolab.engines.taken import INSTEAD, Taken, leave_taken
 from zerolab.engines.usage import Usage, split
+from zerolab.engines.watched import Released, Watched
 
 
 class Holding(NamedTuple):
@@ -52,6 +53,8 @@ class Flat:
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
         self._shown: list[torch.Tensor] = []
+        self._kinds = [type(parameter) for parameter in parameters]
+        self._writes = self._count_writes()
         self.gradient_dtype = layout.dtype
 
     @property
@@ -106,6 +109,26 @@ class Flat:
         *pieces, _ = whole.split([*sizes, self.layout.padded - self.layout.numel])
         return [piece.view(slot.shape) for piece, slot in zip(pieces, self.layout.slots, strict=True)]
 
+    def make_owned(self, exact: torch.Tensor, dtype: torch.dtype | None, *, offload: bool) -> None:
+        """Decides what the optimizer updates: the shard itself, or a master copy of it, of no less than fp32.
+
+        Args:
+            exact: the flat's values before they were rounded to `dtype`; shape [padded].
+            dtype: what parameters are computed in, None for their own.
+            offload: whether the copy lies in main memory.
+        """
+        if self.layout.frozen or not (dtype or offload):
+            self.owned = nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
+        else:
+            mine = self.shard if self.whole is exact else self.part(exact) if self.is_sharded else exact
+            place, precise = "cpu" if offload else mine.device, torch.promote_types(mine.dtype, torch.float32)
+            self.owned = nn.Parameter(mine.to(place, precise if dtype else mine.dtype, copy=True))
+        # Where the parameters are views of what the optimizer updates, whatever is written there needs no watching.
+        if self.owned.untyped_storage()._cdata != self.whole.untyped_storage()._cdata:  # noqa: SLF001  (as above)
+            self._kinds = [Watched if kind is nn.Parameter else kind for kind in self._kinds]
+            if self.whole.untyped_storage().size():
+                self.show()
+
     def part(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a tensor as large as the flat: a view of shape [shard_numel]."""
         start, stop = self.layout.span(self.rank)
@@ -115,18 +138,56 @@ class Flat:
         """Makes the module's parameters views of `whole`."""
         # Made once: a gather refills the very storage that they lie in, and each would cost two operations every time.
         self._shown = self._shown or self.views(self.whole)
-        for parameter, view in zip(self.parameters, self._shown, strict=True):
+        for parameter, view, kind in zip(self.parameters, self._shown, self._kinds, strict=True):
+            parameter.__class__ = kind
             # A new Parameter would be another object to the optimizer, to hooks and to whoever ties it.
             parameter.data = view
 
     def hide(self) -> None:
-        """Makes the module's parameters empty, because `whole` is about to go."""
-        # A placeholder of no elements: whoever reads it gets an error, where released memory would end the process.
+        """Makes the module's parameters say that they are released, because `whole` is about to go."""
+        if isinstance(self.parameters[0], Released):  # gathered ahead, and not shown
+            return
+        self.take_over()
+        # A placeholder of no elements: whoever gets past `Released` finds nothing, where released memory would end
+        # the process.
         with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
             # One for all: a released parameter costs no bytes, whatever its shape was.
             nothing = self.whole.new_empty(0)
-        for parameter in self.parameters:
+        for (slot, parameter), view in zip(self.members(), self._shown, strict=True):
             parameter.data = nothing
+            parameter.place = slot.name, view, nothing  # type: ignore[attr-defined]
+            parameter.__class__ = Released
+
+    def take_over(self) -> None:
+        """Takes over what somebody has written into the module's parameters: a master copy would undo it.
+
+        Raises:
+            RuntimeError: a parameter is no view of `whole` any more, and so would not be trained.
+        """
+        if isinstance(self.parameters[0], Released):
+            return
+        for (slot, parameter), view in zip(self.members(), self._shown, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
+                raise RuntimeError(
+                    f"{slot.name!r} has been given other memory, in {parameter.dtype} on {parameter.device}, and would "
+                    "not be trained: convert and move a model before making the engine, and write values into the "
+                    "parameter (copy_) instead of replacing its data"
+                )
+        writes = self._count_writes()
+        if writes == self._writes:
+            return
+        self._writes = writes
+        with torch.no_grad():
+            self.shard.copy_(self.part(self.whole) if self.is_sharded else self.whole)  # itself, but under zero3
+            if self.has_master:
+                # Where it rounds to what the parameter is nobody wrote, and the master knows more digits.
+                written = self.owned.to(self.shard) != self.shard
+                self.owned.copy_(torch.where(written.to(self.owned.device), self.shard.to(self.owned), self.owned))
+
+    def _count_writes(self) -> int:
+        """How often somebody has written into the module's parameters; the engine itself writes into `whole`."""
+        uses = sum(parameter.data_uses for parameter in self.parameters if isinstance(parameter, Watched))
+        return uses + sum(parameter._version for parameter in self.parameters)  # noqa: SLF001  (it has no other name)
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
@@ -192,6 +253,7 @@ class Flat:
     def begin_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives the optimizer the mean gradient of all that got one; to a master copy, in its precision and place."""
         self.take_back()
+        self.take_over()
         whole = self.usage.is_whole
         if self.mean is None or not (whole or self.usage.used):
             return

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 
@@ -68,15 +69,35 @@ def is_running() -> bool:
     return torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch.utils.checkpoint asks the same)
 
 
-def tensors_needing_gradient(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a nest of tuples, lists, dicts and dataclasses through which a gradient will come back."""
+def tensors_needing_gradient(values: Any) -> list[torch.Tensor]:
+    """The tensors in a nest of tuples, lists, dicts and dataclasses through which a gradient will come back.
+
+    Where there is none, those in the attributes of other objects: a model may wrap what its blocks pass on. Only then,
+    because objects that travel beside the tensors (caches, configurations) hold much that belongs to others.
+    """
+    return list(_needing_gradient(values, into_objects=0)) or list(_needing_gradient(values, into_objects=3))
+
+
+def _needing_gradient(values: Any, into_objects: int) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         if values.requires_grad:
             yield values
-    elif isinstance(values, Mapping):
-        yield from tensors_needing_gradient(tuple(values.values()))
+        return
+    if isinstance(values, Mapping):
+        parts = list(values.values())
     elif isinstance(values, (tuple, list)):
-        for value in values:
-            yield from tensors_needing_gradient(value)
+        parts = list(values)
     elif is_dataclass(values):
-        yield from tensors_needing_gradient([getattr(values, field.name) for field in fields(values)])
+        parts = [getattr(values, field.name) for field in fields(values)]
+    else:
+        parts = _attributes(values) if into_objects else []
+        into_objects -= 1  # objects may hold one another
+    for part in parts:
+        yield from _needing_gradient(part, into_objects)
+
+
+def _attributes(thing: Any) -> list[Any]:
+    if isinstance(thing, (nn.Module, type)):
+        return []
+    slots = [getattr(thing, name, None) for name in getattr(type(thing), "__slots__", ())]
+    return [*getattr(thing, "__dict__", {}).values(), *slots]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines import checkpoint, native_state
+from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checks import check_fits, check_optimizer, check_options, check_same_layouts, check_state
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
@@ -45,7 +46,7 @@ class Place(NamedTuple):
 class Native:
     """Trains `model` on all ranks of the default process group with another system; subclasses say which.
 
-    All ranks start from rank 0's parameters, buffers stay local, gradients are means over ranks: as in `Engine`.
+    All ranks start from rank 0's parameters and buffers, buffers stay local, gradients are means: as in `Engine`.
     `engine.model` is what to call in a loop of one's own; some systems put a wrapper around `engine.module`.
 
     Args:
@@ -105,6 +106,7 @@ class Native:
         self._accumulating = False
         for parameter in model.parameters():  # not every system does it, and all must start alike to be compared
             dist.broadcast(parameter.detach(), src=0)
+        start_from_rank_0(model)
         # Set before the wrapping: a system may return another module, and checkpoints speak of this one.
         self.module = model
         self.model: Any = self._wrap(model)

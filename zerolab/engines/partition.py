@@ -3,7 +3,7 @@
 Nothing here touches a process group or moves a byte; the same functions serve the engines, the theory and the tests.
 A *unit* is what travels together (one block of the model; what is in no block is the root unit). A *flat* is a unit's
 parameters laid end to end and padded with zeros to a multiple of N, so that every rank's shard has the same size:
-the collectives need that, and it costs at most N - 1 elements a flat.
+the collectives need that, and it costs at most N - 1 elements a flat (N for one that has no elements itself).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ class FlatLayout:
     @property
     def shard_numel(self) -> int:
         """Elements of one shard: the Nth part, rounded up."""
-        return -(-self.numel // self.world_size)
+        return max(1, -(-self.numel // self.world_size))  # of nothing at all it would be: is it here, or released?
 
     @property
     def padded(self) -> int:

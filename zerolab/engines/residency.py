@@ -18,6 +18,7 @@ from zerolab.engines.checks import check_prefetch, check_same_on_all_ranks, chec
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import is_running, number_of, numbers_behind, tensors_needing_gradient
+from zerolab.engines.hooks import Hook
 from zerolab.engines.order import Order
 from zerolab.engines.partition import ROOT
 
@@ -123,10 +124,14 @@ class UnitByUnit(Engine):
         self._between_parts: set[str] = set()  # whole, because the next part of it may come
         for module, units in self._users().items():
             for unit in units:  # our hook first: hooks of the model may read its parameters
-                module.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
-                module.register_forward_hook(partial(self._after_forward, unit))
-        self.model.register_forward_pre_hook(self._begin_forward, prepend=True)
-        self.model.register_forward_hook(self._end_forward)
+                before, after = (
+                    Hook.of(self, UnitByUnit._before_forward, unit),
+                    Hook.of(self, UnitByUnit._after_forward, unit),
+                )
+                module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+                module.register_forward_hook(after)
+        self.model.register_forward_pre_hook(Hook.of(self, UnitByUnit._begin_forward), prepend=True)
+        self.model.register_forward_hook(Hook.of(self, UnitByUnit._end_forward))
 
     def _module_of(self, unit: str) -> nn.Module:
         return self.model.get_submodule("" if unit == ROOT else unit)
@@ -181,8 +186,10 @@ class UnitByUnit(Engine):
             check_same_on_all_ranks([unit], "the units that a forward uses next")
         # Its own gather is awaited first: what is fetched ahead must not delay what is needed now.
         self._start_gathering(self._use(unit, self._forward_order))
-        own_inputs = tuple(self._owe(unit, value) for value in inputs)
-        return own_inputs, {name: self._owe(unit, value) for name, value in keywords.items()}
+        own = tuple(_own(value) for value in inputs), {name: _own(value) for name, value in keywords.items()}
+        for tensor in tensors_needing_gradient(own):
+            self._owe(unit, tensor)
+        return own
 
     def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
         if is_running():  # its backward comes next, so the unit stays
@@ -199,15 +206,11 @@ class UnitByUnit(Engine):
             for flat in self._units[unit]:
                 self.release(flat)
 
-    def _owe(self, unit: str, value: Any) -> Any:
-        """Notes the gradients that the unit will owe its inputs; each input under a name that only this unit uses."""
-        if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
-            value = value.view_as(value)  # its gradient is complete when this unit, not all, has given its part
-        for tensor in tensors_needing_gradient(value):
-            owed = Owed(number_of(tensor))
-            self._owed[unit].add(owed)
-            tensor.register_hook(partial(self._after_backward, unit, owed))
-        return value
+    def _owe(self, unit: str, tensor: torch.Tensor) -> None:
+        """Notes the gradient that the unit will owe one of its inputs, under a name that only this unit uses."""
+        owed = Owed(number_of(tensor))
+        self._owed[unit].add(owed)
+        tensor.register_hook(partial(self._after_backward, unit, owed))
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         # A unit of several outputs hears of several gradients; only the first has to gather.
@@ -239,3 +242,9 @@ class UnitByUnit(Engine):
             self._compared = used
             check_same_on_all_ranks(used, "the units that a forward used and a backward needs")
         super()._await_gradients(parameters)
+
+
+def _own(value: Any) -> Any:
+    """An input of a unit as a tensor of its own, whose gradient is complete when this unit, not all, has given it."""
+    needs = isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
+    return value.view_as(value) if needs else value

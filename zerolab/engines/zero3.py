@@ -21,8 +21,9 @@ from zerolab.engines.residency import UnitByUnit
 class Zero3(UnitByUnit):
     """Shards parameters, gradients and optimizer state; a unit is whole only while it is used.
 
-    A parameter may be read while a module runs that holds it, or the unit that it is in; otherwise it is empty. All
-    ranks must run the same units in the same order, since each gather needs them all.
+    A parameter may be read and written while a module runs that holds it, or the unit that it is in; otherwise it has
+    a shape and no numbers, and says so. All ranks must run the same units in the same order, since each gather needs
+    them all.
     """
 
     stage = "zero3"
@@ -55,7 +56,7 @@ class Zero3(UnitByUnit):
             flat.show()
 
     def release(self, flat: Flat) -> None:
-        """Gives the memory back. Until the next gather the parameters are empty: nothing may touch released memory."""
+        """Gives the memory back. Until the next gather nothing may touch the parameters: their memory is gone."""
         if flat in self._arriving:  # gathered ahead of a use that did not come
             self._arriving.pop(flat).wait()
         storage = flat.whole.untyped_storage()
