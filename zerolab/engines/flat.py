@@ -20,7 +20,7 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, Slot
 from zerolab.engines.taken import INSTEAD, Taken, leave_taken
 from zerolab.engines.usage import Usage, split
-from zerolab.engines.watched import Released, Watched
+from zerolab.engines.watched import Released, Watched, set_data
 
 
 class Holding(NamedTuple):
@@ -53,6 +53,7 @@ class Flat:
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self.whole = self.lay_out([parameter.detach() for parameter in parameters])
         self._shown: list[torch.Tensor] = []
+        self._nothing: torch.Tensor | None = None
         self._kinds = [type(parameter) for parameter in parameters]
         self._writes = self._count_writes()
         self.gradient_dtype = layout.dtype
@@ -141,21 +142,21 @@ class Flat:
         for parameter, view, kind in zip(self.parameters, self._shown, self._kinds, strict=True):
             parameter.__class__ = kind
             # A new Parameter would be another object to the optimizer, to hooks and to whoever ties it.
-            parameter.data = view
+            set_data(parameter, view)
 
     def hide(self) -> None:
         """Makes the module's parameters say that they are released, because `whole` is about to go."""
-        if isinstance(self.parameters[0], Released):  # gathered ahead, and not shown
+        if type(self.parameters[0]) is Released:  # gathered ahead, and not shown
             return
         self.take_over()
-        # A placeholder of no elements: whoever gets past `Released` finds nothing, where released memory would end
-        # the process.
-        with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
-            # One for all: a released parameter costs no bytes, whatever its shape was.
-            nothing = self.whole.new_empty(0)
-        for (slot, parameter), view in zip(self.members(), self._shown, strict=True):
-            parameter.data = nothing
-            parameter.place = slot.name, view, nothing  # type: ignore[attr-defined]
+        if self._nothing is None:
+            # A placeholder of no elements, for what gets past `Released`: there released memory would end the process.
+            with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
+                self._nothing = self.whole.new_empty(0)
+            for (slot, parameter), view in zip(self.members(), self._shown, strict=True):
+                parameter.place = slot.name, view, self._nothing  # type: ignore[attr-defined]
+        for parameter in self.parameters:
+            set_data(parameter, self._nothing)
             parameter.__class__ = Released
 
     def take_over(self) -> None:
@@ -164,15 +165,10 @@ class Flat:
         Raises:
             RuntimeError: a parameter is no view of `whole` any more, and so would not be trained.
         """
-        if isinstance(self.parameters[0], Released):
+        if type(self.parameters[0]) is Released:
             return
-        for (slot, parameter), view in zip(self.members(), self._shown, strict=True):
-            if parameter.data_ptr() != view.data_ptr():
-                raise RuntimeError(
-                    f"{slot.name!r} has been given other memory, in {parameter.dtype} on {parameter.device}, and would "
-                    "not be trained: convert and move a model before making the engine, and write values into the "
-                    "parameter (copy_) instead of replacing its data"
-                )
+        if [parameter.data_ptr() for parameter in self.parameters] != [view.data_ptr() for view in self._shown]:
+            self._refuse_other_memory()
         writes = self._count_writes()
         if writes == self._writes:
             return
@@ -184,10 +180,19 @@ class Flat:
                 written = self.owned.to(self.shard) != self.shard
                 self.owned.copy_(torch.where(written.to(self.owned.device), self.shard.to(self.owned), self.owned))
 
+    def _refuse_other_memory(self) -> None:
+        pairs = zip(self.members(), self._shown, strict=True)
+        slot, parameter = next(member for member, view in pairs if member[1].data_ptr() != view.data_ptr())
+        raise RuntimeError(
+            f"{slot.name!r} has been given other memory, in {parameter.dtype} on {parameter.device}, and would not be "
+            "trained: convert and move a model before making the engine, and write values into the parameter (copy_) "
+            "instead of replacing its data"
+        )
+
     def _count_writes(self) -> int:
         """How often somebody has written into the module's parameters; the engine itself writes into `whole`."""
-        uses = sum(parameter.data_uses for parameter in self.parameters if isinstance(parameter, Watched))
-        return uses + sum(parameter._version for parameter in self.parameters)  # noqa: SLF001  (it has no other name)
+        writes = sum([parameter._version for parameter in self.parameters])  # noqa: SLF001  (it has no other name)
+        return writes + sum([p.data_uses for p in self.parameters if type(p) is Watched])
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""

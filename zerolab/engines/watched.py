@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 _data: Any = torch.Tensor.data
+set_data = _data.__set__  # past `Watched`, which counts
 
 # What can be told without numbers. `is_complex` is not among it, although it could be: torch.distributed asks for
 # nothing else before it sends a tensor, and would send nothing at all.
@@ -39,7 +40,7 @@ class Watched(nn.Parameter):
         return _data.__get__(self)  # type: ignore[no-any-return]
 
     def _set_data(self, value: torch.Tensor) -> None:
-        _data.__set__(self, value)
+        set_data(self, value)
 
     data = property(_get_data, _set_data)
 
@@ -70,11 +71,11 @@ class Released(Watched):
                 return func(view, *args[1:], **kwargs or {})
             if name in _OF_THE_GRAPH:
                 if accessor == "__set__":  # torch compares the shape of a gradient with the parameter's
-                    _data.__set__(parameter, view)
+                    set_data(parameter, view)
                 try:
                     return func(*args, **kwargs or {})
                 finally:
-                    _data.__set__(parameter, nothing)
+                    set_data(parameter, nothing)
         if name == "__format__":
             return repr(parameter)
         raise RuntimeError(
