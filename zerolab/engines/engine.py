@@ -47,7 +47,7 @@ class Engine(checkpoint.Saved):
     """Trains `model` on all ranks of the default process group; subclasses say what is sharded.
 
     All ranks start from rank 0's parameters and buffers; from then on buffers stay local, as in FSDP. A parameter that
-    gets no gradient on any rank in a step is left alone, optimizer state and all; where some ranks have one, the others'
+    gets no gradient on any rank in a step is left alone, optimizer state and all; where some have one, the others'
     counts as zero. Gradients are means over ranks: later batches may be uneven, and then a rank with few rows weighs as
     much as one with many; the first one is compared, and must be even. Between steps weights may be written, the same
     on every rank, which is not compared: masters take them over.
