@@ -88,7 +88,7 @@ def draw_flats(dice, world_size):
 STAGE = {"returns": "the optimizer", "collectives": ("reduce_scatter", "all_gather"), "world_sizes": (2,)}
 TWO_AND_THREE = {**STAGE, "world_sizes": (2, 3)}
 KINDS = {
-    "function": (double, "double it", FunctionTargets(draw=lambda dice: {"number": dice.randrange(1, 99)})),
+    "function": (double, "double it", FunctionTargets(draw=lambda dice: {"number": dice.randrange(1, 99)}, edges=())),
     "ranks": (
         mean_of_all,
         "take the mean",
@@ -283,7 +283,8 @@ def test_a_borrowed_method_is_refused():
 def test_a_function_that_asks_for_the_answer_is_refused(monkeypatch):
     from zerolab import theory
 
-    asks = FunctionTargets(draw=lambda dice: {"number": dice.randrange(9)}, forbids=("zerolab.theory:state_bytes",))
+    forbids = ("zerolab.theory:state_bytes",)
+    asks = FunctionTargets(draw=lambda dice: {"number": dice.randrange(9)}, edges=(), forbids=forbids)
     monkeypatch.setitem(KINDS, "function", (double, "double it", asks))
     said = refused("function", lambda number: theory.state_bytes("ddp", number, 1))
     assert said.startswith("state_bytes is a finished answer: write the function yourself\nfunction: not yet")

@@ -46,11 +46,20 @@ def draw(dice: random.Random) -> dict[str, Any]:
     }
 
 
+edges = (
+    lambda world_size, **_: world_size == 1,
+    lambda stage, world_size, micro_batches, **_: stage == "zero2" and micro_batches == 1 and world_size > 1,
+    lambda stage, world_size, micro_batches, **_: stage == "zero2" and micro_batches > 1 and world_size > 1,
+    lambda stage, world_size, micro_batches, **_: stage == "zero1" and micro_batches > 1 and world_size > 1,
+    lambda stage, world_size, micro_batches, **_: stage == "ddp" and micro_batches > 1 and world_size > 1,
+)
 solution = accumulated_traffic
 hole = "count the elements that one rank sends"
 given = ""
 look_for = "Each row is one call. Compare `zero1` and `zero2` where there are several micro-batches."
-targets = FunctionTargets(draw=draw, forbids=("zerolab.theory:traffic_elements", "zerolab.theory:traffic_bytes"))
+targets = FunctionTargets(
+    draw=draw, edges=edges, forbids=("zerolab.theory:traffic_elements", "zerolab.theory:traffic_bytes")
+)
 hints = (
     "Count passes of the model first. One pass costs a rank `Ψ / N` elements for each of its N - 1 peers.",
     "`ddp` makes one all-reduce: two passes, however many micro-batches there are. `zero1` makes two passes, too.",

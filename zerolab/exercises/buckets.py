@@ -39,15 +39,23 @@ def buckets(sizes: list[int], limit: int) -> list[list[int]]:
 def draw(dice: random.Random) -> dict[str, Any]:
     """A few parameters; now and then one is larger than the limit, and some sums hit the limit exactly."""
     # Few different sizes, so that sums hit the limit exactly and `>=` can be told from `>`.
-    sizes = [4 * dice.choice([1, 2, 3, 4, 8, 16]) for _ in range(dice.randrange(3, 9))]
+    sizes = [4 * dice.choice([1, 2, 3, 4, 8, 16]) for _ in range(dice.randrange(1, 9))]
     return {"sizes": sizes, "limit": 4 * dice.choice([4, 6, 8, 10, 12])}
 
 
+edges = (
+    lambda sizes, **_: len(sizes) == 1,
+    lambda sizes, limit: sum(sizes) < limit,
+    lambda sizes, limit: sizes[-1] > limit,  # the first that comes
+    lambda sizes, limit: sizes[0] > limit,
+    lambda sizes, limit: any(size > limit for size in sizes[1:-1]),
+    lambda sizes, limit: any(len(full) > 1 and sum(sizes[i] for i in full) == limit for full in buckets(sizes, limit)),
+)
 solution = buckets
 hole = "fill the buckets"
 given = ""
 look_for = "Each row is one model. Compare where your buckets end with where the right ones do."
-targets = FunctionTargets(draw=draw, tries=24)
+targets = FunctionTargets(draw=draw, edges=edges, tries=24)
 hints = (
     "Which index comes first? Backward begins at the end of the model: `reversed(range(len(sizes)))`.",
     "Before you add an index, ask whether the bucket would be larger than `limit` then. Exactly `limit` still fits.",

@@ -40,18 +40,27 @@ def draw(dice: random.Random) -> dict[str, Any]:
     input_bytes = dice.randrange(1, 100) * 1000
     return {
         # Mostly no multiple of the segment: the last one is shorter, and often not the highest.
-        "blocks": dice.randrange(2, 25),
+        "blocks": dice.randrange(1, 25),
         "segment": dice.randrange(1, 7),
         "input_bytes": input_bytes,
         "inside_bytes": input_bytes * dice.randrange(1, 20),
     }
 
 
+edges = (
+    lambda blocks, segment, **_: segment > blocks > 1,
+    lambda blocks, segment, **_: segment == blocks > 1,
+    lambda blocks, segment, **_: 1 < segment < blocks and blocks % segment == 0,
+    lambda blocks, segment, **_: segment < blocks and blocks % segment != 0,
+    lambda blocks, segment, **_: segment == 1 < blocks,
+    lambda blocks, segment, **_: blocks == 1 and segment == 1,
+    lambda blocks, segment, **_: blocks == 1 < segment,
+)
 solution = checkpointed_activations
 hole = "find the highest moment of backward"
 given = ""
 look_for = "Each row is one call. Longer segments keep fewer inputs, and have more inside."
-targets = FunctionTargets(draw=draw, tries=16)
+targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (
     "While backward is in the segment number `k` (from 1), the inputs of the segments 1 to `k` are there.",
     "Inside the segment there are the activations of each of its blocks, and the inputs of all of them but the first.",

@@ -44,11 +44,17 @@ def draw(dice: random.Random) -> dict[str, Any]:
     }
 
 
+edges = (
+    lambda stage, gpus, **_: stage == 2 and gpus == 1,
+    lambda stage, gpus, **_: stage == 3 and gpus == 1,
+    lambda stage, gpus, **_: stage == 2 and gpus > 1,
+    lambda stage, gpus, **_: stage == 3 and gpus > 1,
+)
 solution = deepspeed_estimator
 hole = "add up what is whole and what is sharded"
 given = ""
 look_for = "Each row is one call. At one GPU nothing is shared out, and stage 2 says 20 bytes a parameter."
-targets = FunctionTargets(draw=draw)
+targets = FunctionTargets(draw=draw, edges=edges)
 hints = (
     "Two sums: the bytes that every GPU holds whole, and the bytes a parameter that are divided by `N`.",
     "What is sharded comes to 4 + 8 + 2 + 4 = 18 bytes a parameter, in both stages.",

@@ -39,11 +39,18 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"computing": computing, "reducing": [round(scale * dice.uniform(0.1, 1), 3) for _ in range(units)]}
 
 
+edges = (
+    lambda computing, **_: len(computing) == 1,
+    lambda computing, reducing: len(computing) > 2 and exposed_seconds(computing, reducing) == reducing[-1],
+    lambda computing, reducing: len(computing) > 2 and exposed_seconds(computing, reducing) > 2 * reducing[-1],
+    # The stream waits for a gradient here, and is behind there.
+    lambda computing, reducing: len(computing) > 2 and reducing[0] < computing[1] and reducing[-2] > computing[-1],
+)
 solution = exposed_seconds
 hole = "follow two clocks"
 given = ""
 look_for = "Each row is one call. The last reduction is never hidden: nothing is left to compute beside it."
-targets = FunctionTargets(draw=draw)
+targets = FunctionTargets(draw=draw, edges=edges)
 hints = (
     "Keep two clocks: the time until which the rank computes, and the time until which it communicates.",
     "A unit moves the first clock on by its computing. Its reduction begins at the later of the two clocks.",

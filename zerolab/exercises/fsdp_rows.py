@@ -31,17 +31,28 @@ def fsdp_rows(rows: int, world_size: int, rank: int) -> tuple[int, int]:
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """Few rows or many, mostly no multiple of N; sometimes fewer rows than ranks."""
-    world_size = dice.choice([2, 3, 4, 8, 8])
+    world_size = dice.choice([1, 2, 3, 4, 8, 8])
     # Fewer rows than ranks leave some with nothing; that is where the arithmetic goes wrong first.
     rows = dice.choice([dice.randrange(1, world_size + 1), dice.randrange(9, 20), dice.randrange(100, 1000)])
     return {"rows": rows, "world_size": world_size, "rank": dice.randrange(world_size)}
 
 
+edges = (
+    lambda world_size, **_: world_size == 1,
+    lambda rows, world_size, **_: rows == world_size > 1,
+    lambda rows, world_size, **_: rows > world_size > 1 and rows % world_size == 0,
+    lambda rows, world_size, rank: 0 < rank == rows < world_size,  # the first rank that owns nothing
+    lambda rows, world_size, rank: rows < world_size and rank == world_size - 1 > rows,
+    # More rows than ranks, and yet one that owns nothing; and a last chunk that is smaller, and one before it.
+    lambda rows, world_size, rank: rows > world_size and fsdp_rows(rows, world_size, rank) == (rows, rows),
+    lambda rows, world_size, rank: 0 < rows - rank * -(-rows // world_size) < -(-rows // world_size),
+    lambda rows, world_size, rank: 0 < rank < world_size - 1 and rows % world_size == 1 and rows > 20,
+)
 solution = fsdp_rows
 hole = "find the first row and the row after the last"
 given = ""
 look_for = "Each row of the table is one call. Look at the last ranks where `N` does not divide the rows."
-targets = FunctionTargets(draw=draw, tries=32)
+targets = FunctionTargets(draw=draw, edges=edges, tries=32)
 hints = (
     "All chunks but the last ones have the same size: the rows divided by the ranks, rounded up.",
     "Rank `r` begins at `r` chunks and ends one chunk later. Neither may lie beyond the last row.",

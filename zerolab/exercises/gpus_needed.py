@@ -19,6 +19,7 @@ Targets:
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from zerolab.exercises import FunctionTargets, Wrong
@@ -42,22 +43,53 @@ def gpus_needed(stage: str, num_params: int, precision: str, memory: int) -> int
 
 
 def draw(dice: random.Random) -> dict[str, Any]:
-    """A model of up to 100 billion parameters, and a GPU that holds a small or a large part of it."""
-    num_params = int(10 ** dice.uniform(8, 11))
-    return {
-        "stage": dice.choice(["ddp", "zero1", "zero2", "zero3"]),
-        "num_params": num_params,
-        "precision": dice.choice(["fp32", "bf16"]),
-        # 1 to 20 bytes a parameter: from too small for anything to enough for all 16.
-        "memory": int(num_params * dice.uniform(1, 20)),
-    }
+    """A model of up to 200 billion parameters, and a GPU that holds a small or a large part of it."""
+    stage, precision = dice.choice(["ddp", "zero1", "zero2", "zero3"]), dice.choice(["fp32", "bf16"])
+    gpus = dice.choice([1, 2, 3, 8, 200])
+    num_params = gpus * int(10 ** dice.uniform(7, 9))
+    whole = whole_bytes(stage, precision)
+    # Full to the last byte on so many GPUs; a byte less; what is whole and nothing beside it.
+    full = whole * num_params + (16 - whole) * num_params // gpus
+    # Or 1 to 20 bytes a parameter: from too small for anything to enough for all 16.
+    memory = dice.choice([full, full - 1, whole * num_params or full, *[int(num_params * dice.uniform(1, 20))] * 3])
+    return {"stage": stage, "num_params": num_params, "precision": precision, "memory": memory}
 
 
+def whole_bytes(stage: str, precision: str) -> int:
+    """The bytes a parameter that a stage does not divide."""
+    parameters, gradients = (4, 4) if precision == "fp32" else (2, 2)
+    return {"ddp": 16, "zero1": parameters + gradients, "zero2": parameters, "zero3": 0}[stage]
+
+
+def full_on(stage: str, gpus: range) -> Callable[..., bool]:
+    """With this stage so many GPUs are full to the last byte."""
+
+    def edge(num_params: int, memory: int, **inputs: str) -> bool:
+        needed, whole = gpus_needed(num_params=num_params, memory=memory, **inputs), whole_bytes(**inputs)
+        exact = (memory - whole * num_params) * needed == (16 - whole) * num_params
+        return inputs["stage"] == stage and needed in gpus and exact
+
+    return edge
+
+
+edges: tuple[Callable[..., bool], ...] = (
+    full_on("ddp", range(1, 2)),
+    *(full_on(stage, range(2, 300)) for stage in ("zero1", "zero2", "zero3")),
+    lambda stage, num_params, memory, **_: stage == "ddp" and memory < 16 * num_params,
+    # What is whole fits, and nothing beside it; it does not fit; everything fits on one; hundreds are needed.
+    lambda num_params, memory, **inputs: (
+        0 < whole_bytes(**inputs) < 16 and memory == whole_bytes(**inputs) * num_params
+    ),
+    lambda num_params, memory, **inputs: 0 < memory < whole_bytes(**inputs) * num_params < 16 * num_params,
+    lambda stage, num_params, memory, **_: stage != "ddp" and memory > 16 * num_params,
+    lambda **inputs: gpus_needed(**inputs) > 64,
+    lambda precision, **inputs: gpus_needed(precision=precision, **inputs) != gpus_needed(precision="fp32", **inputs),
+)
 solution = gpus_needed
 hole = "find the smallest number of GPUs"
 given = ""
 look_for = "Each row is one call. Where it says 0, no number of GPUs is enough: what is whole does not fit."
-targets = FunctionTargets(draw=draw, tries=24)
+targets = FunctionTargets(draw=draw, edges=edges, tries=24)
 hints = (
     "Split the 16 bytes a parameter into what is whole under the stage, and what is divided.",
     "The memory minus the whole bytes is left for a part of the rest; with less than nothing left, no number helps.",

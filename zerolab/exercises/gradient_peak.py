@@ -40,11 +40,19 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"units": sizes, "world_size": dice.choice([1, 2, 3, 4, 8])}
 
 
+edges = (
+    lambda units, world_size: len(units) == 1 and world_size > 1,
+    lambda units, world_size: len(units) > 1 and world_size == 1,
+    lambda units, world_size: min(units) < world_size and len(units) > 1,
+    lambda units, world_size: len(units) > 2 and units[-1] == max(units) and world_size > 1,
+    # The peak is at the first unit, and rounding every shard up is not rounding their sum up.
+    lambda units, world_size: units[0] == max(units) and sum(-unit % world_size for unit in units[1:]) >= world_size,
+)
 solution = gradient_peak
 hole = "find the highest moment"
 given = ""
 look_for = "Each row is one call. Where one unit is much larger than the others, it decides."
-targets = FunctionTargets(draw=draw)
+targets = FunctionTargets(draw=draw, edges=edges)
 hints = (
     "Go through the units from the last to the first, and keep in a variable the shards of those that are done.",
     "A shard has as many elements as the padded flat divided by `N`: round up. The whole flat has `N` times that.",

@@ -40,11 +40,17 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"num_params": world_size * dice.randrange(100, 100_000), "world_size": world_size, "groups": groups}
 
 
+edges = (
+    lambda world_size, **_: world_size == 1,
+    lambda world_size, groups, **_: groups == 1 < world_size,
+    lambda world_size, groups, **_: groups == world_size > 1,
+    lambda world_size, groups, **_: 1 < groups < world_size and groups**2 != world_size,
+)
 solution = hsdp_traffic
 hole = "count what a rank sends inside its group, and across"
 given = ""
 look_for = "Each row is one call: what stays inside, and what crosses."
-targets = FunctionTargets(draw=draw)
+targets = FunctionTargets(draw=draw, edges=edges)
 hints = (
     "A group has `N / groups` members. Inside it everything is as in ZeRO-3 with so many ranks: three passes.",
     "A pass over a buffer of `B` elements among `n` ranks costs each `(n - 1)/n B`; an all-reduce is two passes.",

@@ -36,6 +36,20 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"mebibytes": mebibytes, "reserved_gb": reserved, "bytes_a_parameter": dice.choice([6, 12, 16, 18, 20])}
 
 
+def left(gigabytes: int, reserved_gib: int) -> int:
+    """The bytes that are left for model state."""
+    return gigabytes * 10**9 - reserved_gib * 2**30
+
+
+edges = (
+    lambda gigabytes, reserved_gib, **_: left(gigabytes, reserved_gib) < 0,
+    # What is left is used up to the last byte; there are a few bytes too many; nearly enough for one parameter more.
+    lambda bytes_a_parameter, **inputs: left(**inputs) > 0 and left(**inputs) % bytes_a_parameter == 0,
+    lambda bytes_a_parameter, **inputs: left(**inputs) > 0 and 0 < left(**inputs) % bytes_a_parameter < 5,
+    lambda bytes_a_parameter, **inputs: (
+        left(**inputs) > 0 and left(**inputs) % bytes_a_parameter > bytes_a_parameter / 2
+    ),
+)
 solution = largest_model
 hole = "count the parameters that fit"
 given = ""
@@ -43,7 +57,7 @@ look_for = (
     "Each row is one device. The smaller the bytes of a parameter, the larger the model; GiB and GB are 7 % apart."
 )
 # No tolerance: "one parameter more must not fit" is about a single parameter.
-targets = FunctionTargets(draw=draw, tolerance=0.0, tries=16)
+targets = FunctionTargets(draw=draw, edges=edges, tolerance=0.0, tries=16)
 hints = (
     "Turn both sizes into bytes first: `2**20` for a MiB, `10**9` for a GB.",
     "What is left is the first minus the second. It may be negative; then nothing fits.",

@@ -18,6 +18,7 @@ Targets:
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from zerolab.exercises import FunctionTargets, Wrong
@@ -34,7 +35,7 @@ def lowest_stage(num_params: int, gpus: int, memory: int, activations: int) -> s
 
 def draw(dice: random.Random) -> dict[str, Any]:
     """Cards for which every stage is the answer now and then, some of them full to the last byte."""
-    gpus = dice.choice([2, 4, 8, 16])
+    gpus = dice.choice([1, 2, 4, 8, 16])
     num_params = gpus * dice.randrange(10**8, 10**9)
     activations = dice.randrange(10**9, 10**10)
     whole = dice.choice([16, 8, 4, 0])
@@ -44,11 +45,29 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"num_params": num_params, "gpus": gpus, "memory": memory, "activations": activations}
 
 
+def fits_first(stage: str, room: int) -> Callable[..., bool]:
+    """On several GPUs `stage` is the answer, and would no longer be with `room` bytes less; 0 for however many."""
+
+    def edge(num_params: int, gpus: int, memory: int, activations: int) -> bool:
+        tighter = lowest_stage(num_params, gpus, memory - room, activations)
+        return (
+            gpus > 1 and lowest_stage(num_params, gpus, memory, activations) == stage and (tighter != stage or not room)
+        )
+
+    return edge
+
+
+edges = (
+    *(fits_first(stage, room=1) for stage in ("ddp", "zero1", "zero2", "zero3")),  # full to the last byte
+    *(fits_first(stage, room=0) for stage in ("ddp", "zero1", "zero2", "zero3", "none")),
+    lambda num_params, gpus, memory, activations: gpus == 1 and memory < activations + 16 * num_params,
+    lambda num_params, gpus, memory, activations: gpus == 1 and memory >= activations + 16 * num_params,
+)
 solution = lowest_stage
 hole = "try the stages in turn"
 given = ""
 look_for = "Each row is one call. Where it says `none`, more GPUs or fewer rows would have to help."
-targets = FunctionTargets(draw=draw, tries=32)
+targets = FunctionTargets(draw=draw, edges=edges, tries=32)
 hints = (
     "Of the 16 bytes a parameter `ddp` keeps 16 whole, `zero1` 8, `zero2` 4, `zero3` none. The rest is divided by `N`.",
     "Go through the stages in this order and return the first whose state and activations are within the memory.",

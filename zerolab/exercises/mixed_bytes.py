@@ -19,6 +19,7 @@ Targets:
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from zerolab.exercises import FunctionTargets, Wrong
@@ -42,11 +43,22 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"stage": stage, "num_params": num_params, "world_size": world_size}
 
 
+def sharded_by(wanted: str) -> Callable[..., bool]:
+    """This stage, on several ranks."""
+    return lambda stage, world_size, **_: stage == wanted and world_size > 1
+
+
+edges = (
+    lambda world_size, **_: world_size == 1,
+    *map(sharded_by, ("ddp", "zero1", "zero2", "zero3")),
+)
 solution = mixed_bytes
 hole = "count the bytes"
 given = ""
 look_for = "Each row is one call. Compare `ddp` with the 16 bytes a parameter of fp32."
-targets = FunctionTargets(draw=draw, tries=16, forbids=("zerolab.theory:state_bytes", "zerolab.theory:terms"))
+targets = FunctionTargets(
+    draw=draw, edges=edges, tries=16, forbids=("zerolab.theory:state_bytes", "zerolab.theory:terms")
+)
 hints = (
     "Write down for each stage which of parameters, gradients and optimizer state are divided by `N`.",
     "A rank updates everything in `ddp`, and its own shard in the other stages. The 12 and the 4 bytes go with that.",

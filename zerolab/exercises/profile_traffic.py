@@ -18,6 +18,7 @@ Targets:
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from zerolab.exercises import FunctionTargets, Wrong
@@ -47,11 +48,22 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"profile": profile, "world_size": world_size}
 
 
+def nothing_but(wanted: str) -> Callable[..., bool]:
+    """On more than two ranks, where one part and the others are not of one size, a profile of one kind."""
+    return lambda profile, world_size: world_size > 2 and {op for op, _, _ in profile} == {wanted}
+
+
+edges: tuple[Callable[..., bool], ...] = (
+    lambda world_size, **_: world_size == 1,
+    lambda world_size, **_: world_size == 2,
+    *map(nothing_but, ("all_reduce", "reduce_scatter", "all_gather")),
+    lambda profile, world_size: world_size > 2 and len(profile) > len({op for op, _, _ in profile}) == 3,
+)
 solution = elements_sent
 hole = "add up what was sent"
 given = ""
 look_for = "Each row is one profile. Find the all-reduce that costs more than the rest of its row."
-targets = FunctionTargets(draw=draw, tries=16)
+targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (
     "Find the size of the whole buffer first. On which side does each of the three ops show it?",
     "The whole buffer is the larger of the two sides. A pass over it sends `(N-1)/N` of its elements.",

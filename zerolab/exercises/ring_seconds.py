@@ -19,6 +19,7 @@ Targets:
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from zerolab.exercises import FunctionTargets, Wrong
@@ -43,11 +44,22 @@ def draw(dice: random.Random) -> dict[str, Any]:
     }
 
 
+def around(wanted: str) -> Callable[..., bool]:
+    """This collective, on so many ranks that its turns are not its passes."""
+    return lambda op, ranks, **_: op == wanted and ranks > 2
+
+
+edges: tuple[Callable[..., bool], ...] = (
+    lambda ranks, **_: ranks == 1,
+    lambda op, ranks, **_: ranks == 2 and op == "all_reduce",
+    lambda op, ranks, **_: ranks == 2 and op != "all_reduce",
+    *map(around, ("reduce_scatter", "all_gather", "all_reduce")),
+)
 solution = ring_seconds
 hole = "add up the messages"
 given = ""
 look_for = "Each row is one call. Find one where latency is most of the time, and one where it is nothing."
-targets = FunctionTargets(draw=draw, forbids=("zerolab.simulation.nccl:Group.seconds",))
+targets = FunctionTargets(draw=draw, edges=edges, forbids=("zerolab.simulation.nccl:Group.seconds",))
 hints = (
     "First what one message takes: its latency, and its bytes divided by the bandwidth.",
     "A message carries one part of the buffer, `B / N` bytes, and there are `N - 1` of them in a pass.",

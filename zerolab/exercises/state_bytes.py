@@ -17,6 +17,8 @@ Targets:
 """
 
 import random
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from zerolab.exercises import FunctionTargets, Wrong
@@ -36,11 +38,17 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"num_params": num_params, "moments": dice.randrange(3), "precision": dice.choice(["fp32", "mixed"])}
 
 
+def with_moments(wanted: tuple[int, str]) -> Callable[..., bool]:
+    """This many moments in this precision."""
+    return lambda moments, precision, **_: (moments, precision) == wanted
+
+
+edges = (*map(with_moments, product(range(3), ("fp32", "mixed"))),)
 solution = state_bytes
 hole = "count the bytes"
 given = ""
 look_for = "Each row is one call: the inputs, what your function gave, and what is right."
-targets = FunctionTargets(draw=draw, forbids=("zerolab.theory:state_bytes",))
+targets = FunctionTargets(draw=draw, edges=edges, forbids=("zerolab.theory:state_bytes",))
 hints = (
     "Count for one parameter first: its own bytes, those of its gradient, those of each number that is remembered.",
     "In fp32 each of these takes 4 bytes. Plain SGD remembers nothing.",

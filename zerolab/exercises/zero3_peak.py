@@ -39,11 +39,20 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"units": sizes, "world_size": dice.choice([1, 2, 3, 4, 8]), "prefetch": dice.randrange(3)}
 
 
+edges = (
+    lambda units, world_size, **_: len(units) == 1 and world_size > 1,
+    lambda units, world_size, **_: len(units) > 1 and world_size == 1,
+    lambda units, prefetch, **_: 1 < len(units) <= prefetch,
+    lambda units, prefetch, **_: len(units) == 1 and prefetch > 0,
+    lambda units, world_size, **_: min(units) < world_size and len(units) > 1,
+    lambda units, prefetch, **_: len(units) > 2 and prefetch and units[-1] == max(units),
+    lambda units, world_size, **_: sum(-unit % world_size for unit in units) >= world_size,
+)
 solution = zero3_peak
 hole = "find the highest moment"
 given = ""
 look_for = "Each row is one call. Compare rows with the same units count and another `prefetch`."
-targets = FunctionTargets(draw=draw)
+targets = FunctionTargets(draw=draw, edges=edges)
 hints = (
     "Three lists help: the shard of each unit (round up), its whole flat (`N` shards), and what is whole at a time.",
     "While unit `i` is in use, the units `i` to `i + prefetch` are whole, as far as there are so many.",

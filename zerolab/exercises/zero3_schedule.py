@@ -44,11 +44,19 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"units": dice.randrange(1, 6), "prefetch": dice.randrange(4)}
 
 
+edges = (
+    lambda units, prefetch: units == 1 and prefetch == 0,
+    lambda units, prefetch: units == 1 and prefetch > 0,
+    lambda units, prefetch: 1 < units == prefetch,
+    lambda units, prefetch: 1 < units < prefetch,
+    lambda units, prefetch: units > 2 and prefetch == 0,
+    lambda units, prefetch: units > 3 and prefetch == 2,
+)
 solution = schedule
 hole = "write the order of a step"
 given = ""
 look_for = "Each row is one call. Read one with `prefetch=0`, and see how each wait stands right behind its start."
-targets = FunctionTargets(draw=draw, tries=16)
+targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (
     "Forward and backward are the same walk, over `range(units)` and over it reversed. Write one walk first.",
     "Before the first unit is used, the first `prefetch` gathers are started; then one more before each wait.",

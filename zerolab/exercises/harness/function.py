@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most
-from zerolab.exercises.harness.plain import describe, first_difference, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, listed, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.tables import Table
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 Inputs = list[dict[str, Any]]
-DRAWS = 50  # sets of inputs, at most; a second one is rarely needed
+DRAWS = 50  # lists of inputs, at most; a second one is rarely needed
+EDGE_DRAWS = 10_000  # until inputs lie on an edge, at most; it takes ten or a hundred
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +31,15 @@ class FunctionTargets(Targets):
 
     Args:
         draw: of a `random.Random`, one set of inputs: names to values, in the order of the function's arguments.
+        edges: conditions on inputs, each a function of them by name. Every check has inputs that meet each: what is
+            only drawn now and then lets an answer pass that is wrong there.
         tolerance: of numbers, relative to those above 1.
-        tries: how many sets of inputs.
+        tries: how many sets of inputs, those at the edges among them.
     """
 
     on_ranks: ClassVar[bool] = False
     draw: Callable[[random.Random], dict[str, Any]]
+    edges: tuple[Callable[..., bool], ...]
     tolerance: float = 1e-9
     tries: int = 12
     world_sizes: tuple[int, ...] = (1,)
@@ -62,11 +66,22 @@ class FunctionTargets(Targets):
         """
         wrong = [exercise.compile(exercise.wrong_source(each)) for each in exercise.wrong]
         for _ in range(DRAWS):
-            inputs = [self.draw(dice) for _ in range(self.tries)]
+            # The edges last: a mistake that shows everywhere is told with a usual input.
+            inputs = [self.draw(dice) for _ in range(self.tries - len(self.edges))]
+            inputs += [self._at(edge, dice) for edge in self.edges]
             values = [_results(function, inputs) for function in (exercise.solution, *wrong)]
             if not any(same(*pair, self.tolerance) for pair in combinations(filter(None, values), 2)):
                 break
         return inputs
+
+    def _at(self, edge: Callable[..., bool], dice: random.Random) -> dict[str, Any]:
+        """Inputs that lie on an edge. Raises ValueError if `draw` never gives any."""
+        drawn = (self.draw(dice) for _ in range(EDGE_DRAWS))
+        found = next((inputs for inputs in drawn if edge(**inputs)), None)
+        if found is None:
+            line = edge.__code__.co_firstlineno
+            raise ValueError(f"{EDGE_DRAWS:,} draws gave no inputs for the edge of line {line}: let `draw` reach it")
+        return found
 
     def _judge(self, exercise: "Exercise", inputs: Inputs, given: list[Any]) -> str:
         right = _results(exercise.solution, inputs)
@@ -94,7 +109,7 @@ class FunctionTargets(Targets):
 def trial(answer: Callable[..., Any], inputs: Inputs, forbids: tuple[str, ...], seconds: float) -> list[Any]:
     """What the answer gives for each set of inputs, as plain data. Raises OutOfTime after so many seconds."""
     with finished_answers_out_of_reach(answer, forbids), at_most(seconds):
-        return [plain(answer(*arguments.values())) for arguments in inputs]
+        return [listed(plain(answer(*arguments.values()))) for arguments in inputs]
 
 
 def _values(recording: "Recording") -> list[Any]:
@@ -106,7 +121,7 @@ def _values(recording: "Recording") -> list[Any]:
 def _results(function: Callable[..., Any], inputs: Inputs) -> list[Any]:
     try:
         # A copy, because an answer may write into what it gets, and the same inputs are asked of others.
-        return [plain(function(*arguments.values())) for arguments in copy.deepcopy(inputs)]
+        return [listed(plain(function(*arguments.values()))) for arguments in copy.deepcopy(inputs)]
     except Exception:  # noqa: BLE001  (a wrong answer that raises gives no values)
         return []
 

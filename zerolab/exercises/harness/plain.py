@@ -1,5 +1,6 @@
 """Values as plain data, so that what an answer gave can be sent, compared and shown."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,26 @@ def plain(value: Any) -> Any:
     """The same value in numbers, text, lists, dicts and numpy arrays; anything else as its type's name."""
     # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", torch.float64 if value.is_floating_point() else None).numpy().copy()
-    if isinstance(value, np.generic):
-        return value.item()
+        value = value.detach().to("cpu", torch.float64 if value.is_floating_point() else None).numpy().copy()
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return value.item()  # a tensor without dimensions is a number
     if isinstance(value, (bool, int, float, str, type(None), np.ndarray)):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Real):  # a Fraction
+        return float(value)
     # Never the value itself: whatever a learner returns has to cross from a process to this one.
     return f"<{type(value).__name__}>"
+
+
+def listed(value: Any) -> Any:
+    """A plain value with lists in place of arrays: `[2, 3]` is right whether it came as list, array or tensor."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [listed(item) for item in value] if isinstance(value, list) else value
 
 
 def same(one: Any, other: Any, tolerance: float) -> bool:
