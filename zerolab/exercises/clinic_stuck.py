@@ -64,7 +64,6 @@ targets = TrainingTargets(
     returns="the optimizer",
     shards=("optimizer_state",),
     collectives=("reduce_scatter", "all_gather"),
-    lingering=True,
     scratch_parts=4,  # the zeros that stand in for a unit are a whole one, on up to four ranks
 )
 suspects = (

@@ -63,8 +63,6 @@ targets = TrainingTargets(
     returns="the optimizer",
     shards=("optimizer_state",),
     collectives=("reduce_scatter", "all_gather"),
-    under_way=6,
-    lingering=True,
 )
 suspects = (
     Suspect(

@@ -71,8 +71,6 @@ targets = TrainingTargets(
     returns="the optimizer",
     shards=("optimizer_state",),
     collectives=("reduce_scatter", "all_gather"),
-    under_way=4,
-    lingering=True,
 )
 suspects = (
     Suspect(

@@ -38,7 +38,8 @@ class Plan:
     """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches.
 
     `units` says whether the model's blocks are units, each with a flat of its own, or all of it is one flat; `batches`
-    what the last turn brings: "even" batches as the others, "uneven" ones, or on rank 1 one that is "skipping" a unit.
+    what the last turn brings: "even" batches as the others, "uneven" ones, or some that are "skipping" a unit, on each
+    of the ranks `skippers` another one.
     """
 
     seed: int
@@ -46,6 +47,7 @@ class Plan:
     rows: int
     units: bool = False
     batches: str = "even"
+    skippers: tuple[int, ...] = ()
 
     def build(self) -> nn.Sequential:
         """The model: blocks of a linear layer and tanh, the same on every rank."""
@@ -78,9 +80,9 @@ class Plan:
 
     def skipped(self, step: int, rank: int) -> int | None:
         """The number of the unit that one rank's batch of one step does not pass through; None for none."""
-        if self.batches != "skipping" or step != STEPS - 1 or rank != 1:
+        if step != STEPS - 1 or rank not in self.skippers:
             return None
-        return 1 + self.seed % (len(self.widths) - 3)  # neither the first nor the last
+        return 1 + (self.seed + rank) % (len(self.widths) - 3)  # neither the first nor the last
 
     def run(self, model: nn.Sequential, step: int, rank: int) -> torch.Tensor:
         """The loss of one rank's batch of one step."""
@@ -99,7 +101,9 @@ def draw(seed: int, world_size: int, units: bool = False, batches: str = "even")
         widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
     if batches == "skipping":  # the units before and after the one that is left out must fit
         widths = widths[:1] * len(widths)
-    return Plan(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches)
+    # Every rank, each its own: who minds one rank only, or the one that happens to be drawn, is found out.
+    skippers = tuple(range(world_size)) if batches == "skipping" else ()
+    return Plan(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches, skippers)
 
 
 @dataclass(slots=True)
@@ -124,6 +128,7 @@ class Noted:
     given: list[Given] = field(default_factory=list)
     weights: list[list[tuple[int, Array]]] = field(default_factory=list)  # after each turn: where, and what
     turns: int = 0
+    outside: int = 0  # the most bytes outside of torch
     returned: str = "None"  # the type's name
 
 
@@ -141,7 +146,8 @@ class Ground:
         self._initial = end_to_end(self.layouts, dict(self.model.named_parameters()))
         self.flats: list[Unit] = []
         self._places: Any = WeakIdKeyDictionary()  # of a tensor that an optimizer updates: start, stop, in place?
-        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None  # the last one
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []  # the latest last
+        self.releases = False  # whether the answer gives the flats' memory back, and updates copies of its parts
         self.noted = Noted()
         self.under_way: Callable[[torch.Tensor], str] = lambda _: ""  # see Unit
 
@@ -155,25 +161,31 @@ class Ground:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The last optimizer that was made or made an update, while the answer keeps it."""
-        return self._optimizer() if self._optimizer is not None else None
+        """The last optimizer that was made or made an update, of those that the answer keeps."""
+        living = self._living()
+        return living[-1] if living else None
 
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state, as an engine would say it; seen from outside of the answer."""
         for flat in self.flats:
             yield from flat.held()
-        for tensor in self._updated():
-            start, stop, in_place = self._places[tensor]
-            number = max((n for n, first in enumerate(self.starts) if first <= start), default=0)
-            name = self.layouts[number].name
-            span = (start - self.starts[number], stop - self.starts[number]) if start >= 0 else (0, 0)
-            if not in_place:
-                yield Holding("parameters", name, span, tensor)
-            if tensor.grad is not None:
-                yield Holding("gradients", name, span, tensor.grad)
-            for value in self.optimizer.state.get(tensor, {}).values() if self.optimizer is not None else ():
-                if isinstance(value, torch.Tensor):  # a step counter covers no elements
-                    yield Holding("optimizer_state", name, span if value.shape == tensor.shape else (0, 0), value)
+        for optimizer in self._living():
+            for tensor in _tensors_of(optimizer):
+                yield from self._held_of(tensor, optimizer.state.get(tensor, {}))
+
+    def _held_of(self, tensor: torch.Tensor, state: Mapping[str, Any]) -> Iterator[Holding]:
+        """What there is of a tensor that an optimizer updates."""
+        start, stop, in_place = self._place_of(tensor)
+        number = max((n for n, first in enumerate(self.starts) if first <= start), default=0)
+        name = self.layouts[number].name
+        span = (start - self.starts[number], stop - self.starts[number]) if start >= 0 else (0, 0)
+        if not in_place:
+            yield Holding("parameters", name, span, tensor)
+        if tensor.grad is not None:
+            yield Holding("gradients", name, span, tensor.grad)
+        for value in state.values():
+            if isinstance(value, torch.Tensor):  # a step counter covers no elements
+                yield Holding("optimizer_state", name, span if value.shape == tensor.shape else (0, 0), value)
 
     def make_optimizer(self, kind: str) -> Callable[..., torch.optim.Optimizer]:
         """What the answer calls with a list of tensors to get an optimizer over them."""
@@ -188,10 +200,9 @@ class Ground:
 
     def know(self, optimizer: torch.optim.Optimizer) -> None:
         """Remembers an optimizer, and where the tensors lie that it updates. Raises UsedAfterRelease if nowhere."""
-        self._optimizer = weakref.ref(optimizer)
-        for tensor in self._updated():
-            if tensor not in self._places:
-                self._places[tensor] = self._place(tensor)
+        self._optimizers = [known for known in self._optimizers if known() not in (None, optimizer)]
+        self._optimizers.append(weakref.ref(optimizer))
+        for tensor in _tensors_of(optimizer):
             self._must_be_there(tensor)
 
     @contextmanager
@@ -200,9 +211,9 @@ class Ground:
 
         def note(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
             self.know(optimizer)
-            for tensor in self._updated():
+            for tensor in _tensors_of(optimizer):
                 if tensor.grad is not None:
-                    given = Given(self.noted.turns, values_of(tensor.grad), *self._places[tensor])
+                    given = Given(self.noted.turns, values_of(tensor.grad), *self._place_of(tensor))
                     self.noted.given.append(given)
 
         handle = register_optimizer_step_pre_hook(note)
@@ -214,8 +225,9 @@ class Ground:
     def note_weights(self) -> None:
         """Notes the parameters after a turn: of the flats that are whole, and what an optimizer updated elsewhere."""
         parameters = {name: parameter for name, parameter in self.model.named_parameters() if is_there(parameter)}
-        # Of a flat that stays whole while the optimizer updates a copy of it, the copy is what is new.
-        copied = [self._places[tensor][0] for tensor in self._updated() if self.flats and not self._places[tensor][2]]
+        # Of a flat that is still whole while the optimizer updates a copy of it, the copy is what is new.
+        places = [self._place_of(tensor) for tensor in self._updated()] if self.releases else []
+        copied = [start for start, _, in_place in places if not in_place]
         whole = [
             layout
             for first, layout in zip(self.starts, self.layouts, strict=True)
@@ -228,16 +240,18 @@ class Ground:
         ]
         if len(whole) < len(self.layouts):
             updated = self._updated()
-            pieces += [(self._places[tensor][0], values_of(tensor)) for tensor in updated]
+            pieces += [(self._place_of(tensor)[0], values_of(tensor)) for tensor in updated]
         self.noted.weights.append(pieces)
 
     def _updated(self) -> list[torch.Tensor]:
-        groups = self.optimizer.param_groups if self.optimizer is not None else []
-        return [tensor for group in groups for tensor in group["params"]]
+        return [tensor for optimizer in self._living() for tensor in _tensors_of(optimizer)]
+
+    def _living(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
 
     def _must_be_there(self, tensor: torch.Tensor) -> None:
         """Raises UsedAfterRelease for memory of a released flat: the update itself would crash the rank."""
-        start, stop, in_place = self._places[tensor]
+        start, stop, in_place = self._place_of(tensor)
         if not in_place or is_there(tensor):
             return
         (unit,) = [flat for flat in self.flats if _lies_in(tensor, flat)]
@@ -246,6 +260,13 @@ class Ground:
         if not whole or self.world_size == 1:
             what = f"used after release: the optimizer's tensor for unit {name} lies in the flat, which is released."
         raise UsedAfterRelease(f"{what} Make the optimizer over clones of your parts")
+
+    def _place_of(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
+        """As `_place`, which is asked once for each tensor: its values change."""
+        if tensor not in self._places:
+            self._places[tensor] = self._place(tensor)
+        place: tuple[int, int, bool] = self._places[tensor]
+        return place
 
     def _place(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
         """Where a tensor lies: by its memory, else by its values, which are those of nobody else."""
@@ -259,6 +280,10 @@ class Ground:
                 if np.array_equal(initial[start : start + len(values)], values):
                     return first + start, first + start + len(values), False
         return -1, -1, False
+
+
+def _tensors_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
 def _lies_in(tensor: torch.Tensor, unit: Unit) -> bool:

@@ -66,6 +66,8 @@ def finished_answers_out_of_reach(answer: Callable[..., Any], also: tuple[str, .
     `Engine`, but not from a finished stage.
     """
     own_globals = _globals_of(answer)
+    from zerolab.exercises.harness import exercise
+
     with ExitStack() as patches:
         calls = dict.fromkeys(FORBIDDEN_CALLS, WRITE) | dict.fromkeys(also, "write the function yourself")
         for call, remedy in calls.items():
@@ -78,6 +80,9 @@ def finished_answers_out_of_reach(answer: Callable[..., Any], also: tuple[str, .
         from zerolab.engines.engine import Engine
 
         patches.enter_context(patch.object(Engine, "__init__", _unless_finished(Engine.__init__)))
+        patches.enter_context(patch.object(exercise, "_read", _refuse("the shipped solution", "write your own")))
+        for function in _shipped_solutions():
+            patches.enter_context(_refusing(function))
         patches.enter_context(patch.object(builtins, "__import__", _watched_import(own_globals)))
         yield
 
@@ -94,6 +99,40 @@ def _refuse(what: str, remedy: str) -> Callable[..., Any]:
         raise NotAllowedHere(f"{what} is a finished answer: {remedy}")
 
     return refused
+
+
+def _shipped_solutions() -> Iterator[FunctionType]:
+    """The solutions that are imported, by whatever name an answer calls them; of a class its methods."""
+    for name, module in sys.modules.copy().items():
+        if name.startswith("zerolab.exercises.") and not name.startswith("zerolab.exercises.harness"):
+            solution = getattr(module, "solution", None)
+            parts = vars(solution).values() if isinstance(solution, type) else [solution]
+            yield from (part for part in parts if isinstance(part, FunctionType))
+
+
+@contextmanager
+def _refusing(function: FunctionType) -> Iterator[None]:
+    # The code, and not the name in its module: an answer may have taken the function out of there before.
+    code = function.__code__
+    function.__code__ = _instead_of_a_solution.__code__
+    try:
+        yield
+    finally:
+        function.__code__ = code
+
+
+def _instead_of_a_solution(*_: Any, **__: Any) -> Any:
+    # It runs with the solution's globals, in which nothing of this module is known.
+    from zerolab.exercises.harness.guard import NotAllowedHere
+
+    raise NotAllowedHere("the shipped solution is a finished answer: write your own")
+
+
+def _is_exercise(path: str) -> bool:
+    from zerolab.exercises.harness.exercise import names
+
+    package, _, name = path.rpartition(".")
+    return package == "zerolab.exercises" and name.replace("_", "-") in names()
 
 
 def _unless_finished(init: Callable[..., None]) -> Callable[..., None]:
@@ -122,6 +161,8 @@ def _watched_import(own_globals: dict[str, Any]) -> Callable[..., Any]:
             asked = [name, *(f"{name}.{item}" for item in fromlist or ())]
             for module in (path for path in asked if path.startswith(FORBIDDEN_MODULES)):
                 raise NotAllowedHere(f"importing {module} is not allowed in an exercise: {WRITE}")
+            for module in filter(_is_exercise, asked):
+                raise NotAllowedHere(f"{module} has the shipped solution, which is a finished answer: write your own")
             if name.partition(".")[0] in ("zerolab", "torch", "deepspeed"):
                 for item in (item for item in fromlist or () if item in FORBIDDEN_NAMES):
                     raise NotAllowedHere(f"importing {item} is not allowed in an exercise: {WRITE}")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from zerolab.recording.events import Event, RankRecording
 
 FP32 = 4
-COUNTERS = 4  # bytes that Adam's step counter takes, for each tensor that it updates
+COUNTERS = 256  # bytes of Adam's step counters, 4 for each tensor that it updates: a part may be several
 SLACK = 8192  # bytes of small things: a batch, the loss, scalars
 STATE = {"parameters": FP32, "gradients": FP32, "optimizer_state": 2 * FP32}
+IN_PLACE = "Work in place: `/` makes a new tensor, `div_` does not."
 WHOLE_UNITS = 2  # that may be whole at a time where a category is sharded: one in use, one on its way
 
 
@@ -23,8 +24,6 @@ class Budget:
         shards: the categories that are divided by N.
         scratch_parts: parts of the largest flat that may lie about beside the state.
         activations: bytes that one step's activations may take.
-        under_way: how many units may be on their way at a time.
-        lingering: whether whole gradients may stay until the next turn's have come.
         batch: bytes of a rank's inputs and targets, which are neither state nor activations.
     """
 
@@ -33,8 +32,6 @@ class Budget:
     shards: tuple[str, ...]
     scratch_parts: int
     activations: int
-    under_way: int = 1
-    lingering: bool = False
     batch: int = 0
 
     @property
@@ -47,8 +44,15 @@ class Budget:
 
         With the slack for small things in it, a unit that is left whole would pass or not as the sizes are drawn.
         """
+        if category == "parameters" and "parameters" not in self.shards:
+            return self.own + SLACK
         parts = max(self.padded) // self.world_size * FP32 * self.scratch_parts
         return parts if category in self.shards else parts + SLACK
+
+    @property
+    def own(self) -> int:
+        """Bytes of a copy of the parts that the rank owns, which an optimizer may update in place of the flats'."""
+        return sum(self.padded) * FP32 // self.world_size if "optimizer_state" in self.shards else 0
 
     @property
     def largest(self) -> int:
@@ -63,32 +67,35 @@ class Budget:
     def peak(self, category: str) -> int:
         """Bytes of a category at any moment of a step but the update itself."""
         if category in STATE:
-            free = len(self.padded) * COUNTERS if category == "optimizer_state" else self.beside(category)
+            free = COUNTERS if category == "optimizer_state" else self.beside(category)
             return self.state(category) + self._whole_units(category) * self.largest + free
         rest = {"activations": self.activations + self.largest, "other": self.scratch}
-        return rest.get(category, self.under_way * self.largest)
+        # What is on its way: all of the gradients where they stay whole, else one unit's.
+        return rest.get(category, self.largest if "gradients" in self.shards else sum(self.padded) * FP32)
 
     def _whole_units(self, category: str) -> int:
         """How many units may be whole beside the state."""
         if category in self.shards:
             return WHOLE_UNITS
-        if category == "gradients" and self.lingering:
-            return 1 + len(self.padded)
-        return int(category == "gradients" and len(self.padded) > 1)  # being laid end to end, a unit's are there twice
+        # Where gradients stay whole, those of the turn before may still be there when the next ones come; and a unit's
+        # are there twice while they are laid end to end.
+        return 1 + len(self.padded) if category == "gradients" and len(self.padded) > 1 else 0
 
 
 def judge_state(rank: RankRecording, budget: Budget) -> str:
     """Empty if the rank keeps what the stage's formula says, at the optimizer's update.
 
-    Gradients may be larger by what may lie beside them.
+    Gradients may be larger by what may lie beside them, and whole parameters by a copy of what the rank owns.
     """
     state = rank.meta.get("state")
     if not isinstance(state, dict):
         return f"rank {rank.rank}: the recording shows no update by an optimizer."
-    counters = len(budget.padded) * COUNTERS
+    free = {"parameters": budget.own, "optimizer_state": COUNTERS, "gradients": budget.beside("gradients")}
+    if "parameters" in budget.shards:
+        free["parameters"] = 0
     for category, size in STATE.items():
         held, wanted = state.get(category, 0), budget.state(category)
-        allowed = wanted + {"optimizer_state": counters, "gradients": budget.beside("gradients")}.get(category, 0)
+        allowed = wanted + free[category]
         if not wanted <= held <= allowed:
             return _explain_state(rank.rank, category, held, wanted, [size * padded for padded in budget.padded])
     return ""
@@ -109,7 +116,7 @@ def _explain_state(rank: int, category: str, held: int, wanted: int, units: list
     if wanted < whole < held:
         return f"{why}: whole {name} of what is done are still there. A list, or a view, keeps them in memory."
     if held >= wanted + whole:
-        return f"{why}: it holds a second copy of the whole {name.rstrip('s')}."
+        return f"{why}: it holds a second copy of the whole {name.rstrip('s')}. {IN_PLACE}"
     return f"{why}."
 
 
@@ -139,9 +146,10 @@ def _explain_peak(rank: int, category: str, held: int, budget: Budget) -> str:
     if category == "other":
         whole = sum(budget.padded) * FP32
         copies = "a second copy of the whole gradient or of the parameters" if held >= whole else "extra tensors"
+        remedy = f" {IN_PLACE}" if held >= whole else ""
         return (
             f"rank {rank} holds {copies}: {held:,} bytes that are neither model state nor buffers of a collective; "
-            f"{allowed:,} are free to use."
+            f"{allowed:,} are free to use.{remedy}"
         )
     why = f"rank {rank} held up to {held:,} bytes of {category.replace('_', ' ')}; {allowed:,} are enough"
     if category in budget.shards and len(budget.padded) > 1:
@@ -151,6 +159,19 @@ def _explain_peak(rank: int, category: str, held: int, budget: Budget) -> str:
         }[category]
         return f"{why}: too many units were whole at a time. {remedy}"
     return f"{why}."
+
+
+def judge_outside(rank: int, outside: int, budget: Budget) -> str:
+    """Empty if outside of torch the rank held no more than what is free to use."""
+    return outside_in_words(rank, outside, budget.scratch) if outside > budget.scratch + SLACK else ""
+
+
+def outside_in_words(rank: int, outside: int, allowed: int) -> str:
+    """What is wrong with so many bytes outside of torch."""
+    return (
+        f"rank {rank} held {outside:,} bytes outside of torch, in numpy arrays, lists or the like; {allowed:,} are "
+        "enough. They take memory as tensors do."
+    )
 
 
 def started(rank: RankRecording) -> list[Event]:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,12 @@ import torch.distributed as dist
 
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
-from zerolab.exercises.harness.memory import SLACK, judge_waits, started
+from zerolab.exercises.harness.memory import SLACK, judge_waits, outside_in_words, started
+from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.plain import describe, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.recording.events import RankRecording
+from zerolab.recording.recorder import announce_step
 
 if TYPE_CHECKING:
     from zerolab.exercises.harness.exercise import Exercise
@@ -57,19 +59,26 @@ class RankTargets(Targets):
         def judge(recording: "Recording") -> Iterator[Judgement]:
             # First, because a result that nobody waited for is right or wrong by luck.
             yield "waits", _first(judge_waits(rank) for rank in recording.ranks)
-            yield "value", self._judge_value(exercise, arguments, recording.results or [])
+            given, outside = zip(*recording.results or [], strict=True)
+            yield "value", self._judge_value(exercise, arguments, given)
             yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)
             if self.scratch is not None:
                 yield (
                     "scratch",
                     _first(
-                        judge_scratch(rank, self.scratch(arguments[rank.rank], world_size)) for rank in recording.ranks
+                        judge_scratch(rank, self._free(arguments, rank.rank), outside[rank.rank])
+                        for rank in recording.ranks
                     ),
                 )
 
         yield Run(trial, (arguments, self.in_place, self.forbids, seconds), judge)
 
-    def _judge_value(self, exercise: "Exercise", arguments: Arguments, given: list[Any]) -> str:
+    def _free(self, arguments: Arguments, rank: int) -> int:
+        """The bytes beside a rank's arguments: scratch, and what it returns."""
+        returned = 0 if self.in_place is not None else self.wanted(arguments, rank).nbytes
+        return returned + (self.scratch(arguments[rank], len(arguments)) if self.scratch is not None else 0)
+
+    def _judge_value(self, exercise: "Exercise", arguments: Arguments, given: Sequence[Any]) -> str:
         ranks = range(len(arguments))
         right = [plain(self.wanted(arguments, rank)) for rank in ranks]
         misses = [rank for rank in ranks if not same(given[rank], right[rank], self.tolerance)]
@@ -83,7 +92,7 @@ class RankTargets(Targets):
             # Wrong answers on ranks are not run here; they say in closed form what they would give.
             if wrong.gives is not None:
                 mistaken = [plain(wrong.gives(arguments, rank)) for rank in ranks]
-                if same(given, mistaken, self.tolerance):
+                if same(list(given), mistaken, self.tolerance):
                     return f"{why}. Your function {wrong.says}."
         return f"{why}."
 
@@ -107,28 +116,38 @@ class RankTargets(Targets):
         return "" if sent == target else f"rank {rank.rank} sent {sent:,} bytes; the target is {target:,}."
 
 
-def judge_scratch(rank: RankRecording, allowed: int) -> str:
-    """Empty if the rank held no more than `allowed` bytes beside its arguments and the buffers of collectives."""
+def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
+    """Empty if the rank held no more than `allowed` bytes beside its arguments and the buffers of collectives.
+
+    `outside` are the bytes that it held outside of torch.
+    """
     others = [event.live.get("other", 0) for event in rank.events if event.op != "before recording"]
     held = (
         max(others) - others[0]
     )  # the first event is the trial's barrier: by then there are the arguments, and no more
-    if held <= allowed + SLACK:
+    if max(held, outside) <= allowed + SLACK:
         return ""
+    if outside > held:
+        return outside_in_words(rank.rank, outside, allowed)
     return f"rank {rank.rank} held {held:,} bytes beside its arguments; {allowed:,} are enough."
 
 
 def trial(
     answer: Callable[..., Any], arguments: Arguments, in_place: int | None, forbids: tuple[str, ...], seconds: float
 ) -> Any:
-    """What this rank gets from the answer, as plain data. Raises OutOfTime after so many seconds."""
+    """What this rank gets from the answer, as plain data, and the most bytes that it held outside of torch.
+
+    Raises OutOfTime after so many seconds.
+    """
     mine = [torch.tensor(item) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]]
     dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
-    with finished_answers_out_of_reach(answer, forbids), nothing_lost(), at_most(seconds):
+    announce_step()  # within a step the recording tells the highest moment, whether or not there is an event
+    guarded = finished_answers_out_of_reach(answer, forbids)
+    with guarded, nothing_lost(), at_most(seconds), memory_outside_of_torch(answer) as outside:
         returned = answer(*mine)
-        result = plain(returned if in_place is None else mine[in_place])
         dist.barrier()  # what an answer did not wait for may still come in: until then nothing of it is freed
-    return result
+    # Below the last event: what this copies is not the answer's.
+    return plain(returned if in_place is None else mine[in_place]), outside.highest
 
 
 def _list(names: list[str] | tuple[str, ...]) -> str:

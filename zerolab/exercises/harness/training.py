@@ -30,8 +30,6 @@ class TrainingTargets(Targets):
         weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
         scratch_parts: how many parts of the largest flat may lie about beside the state.
         batches: what the batches are like; see `ground.Plan`.
-        under_way: how many units may be on their way at a time.
-        lingering: whether whole gradients may stay until the next turn's have come.
     """
 
     stage: str
@@ -43,8 +41,6 @@ class TrainingTargets(Targets):
     weights: float = 1e-6
     scratch_parts: int = 1
     batches: str = "even"
-    under_way: int = 1
-    lingering: bool = False
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -87,8 +83,6 @@ class TrainingTargets(Targets):
             self.shards,
             self.scratch_parts,
             activations,
-            under_way=self.under_way,
-            lingering=self.lingering,
             batch=memory.FP32 * plan.most_rows * (plan.widths[0] + plan.widths[-1]),
         )
 
@@ -97,6 +91,8 @@ class TrainingTargets(Targets):
 
         in_steps = self.shape == "engine"
         yield "state", on_ranks(lambda rank: memory.judge_state(rank, budget))
-        yield "peak", on_ranks(lambda rank: memory.judge_peak(rank, budget))
+        outside = [noted.outside for noted in recording.results or []]
+        apart = next(filter(None, (memory.judge_outside(rank, most, budget) for rank, most in enumerate(outside))), "")
+        yield "peak", on_ranks(lambda rank: memory.judge_peak(rank, budget)) or apart
         made = on_ranks(lambda rank: memory.judge_collectives(rank, budget, self.collectives, STEPS, in_steps=in_steps))
         yield "collectives", made or memory.judge_order(recording.ranks)

@@ -1,6 +1,8 @@
 """How a training answer is called, on every rank: one function for each shape of answer."""
 
+import functools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +13,14 @@ from torch import nn
 from zerolab.exercises.harness.ground import OPTIMIZERS, STEPS, Ground, Noted, Plan
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
+from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
 from zerolab.recording.recorder import announce_step
 
+RETURNS = {
+    "own": "the tensor that this rank's optimizer updates",
+    "reduce": "the exchange that it has started, for the engine to wait for",
+}
 LossGradient = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -35,9 +42,15 @@ class Manner:
 def train(answer: Callable[..., Any], plan: Plan, manner: Manner, forbids: tuple[str, ...], seconds: float) -> Noted:
     """Runs the answer on this rank. Raises OutOfTime if it has not ended after so many seconds."""
     ground = Ground(plan, dist.get_world_size(), dist.get_rank(), manner.stage)
-    with finished_answers_out_of_reach(answer, forbids), ground.watched(), nothing_lost() as kept, at_most(seconds):
-        ground.under_way = kept.under_way
+    with ExitStack() as around:
+        around.enter_context(finished_answers_out_of_reach(answer, forbids))
+        around.enter_context(ground.watched())
+        ground.under_way = around.enter_context(nothing_lost()).under_way
+        around.enter_context(at_most(seconds))
+        # Memory is judged under Adam, and watching it takes time.
+        watched = around.enter_context(memory_outside_of_torch(answer)) if manner.optimizer == "adam" else None
         returned = SHAPES[manner.shape](answer, ground, manner.optimizer)
+    ground.noted.outside = watched.highest if watched is not None else 0
     ground.noted.returned = type(returned).__name__ if returned is not None else "None"
     return ground.noted
 
@@ -103,6 +116,7 @@ def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     the last unit's outputs.
     """
     ground.lay_flats()
+    ground.releases = True
     for unit in ground.flats:  # here the answer itself says when a unit is used
         unit.under_way = ground.under_way
     batches = (_batch(ground, step) for step in _turns(ground))
@@ -112,6 +126,7 @@ def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
 def _sharded(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     """As `units`, but each is a `ShardedUnit`: released, with this rank's part at `mine` and a `gather()`."""
     ground.lay_flats()
+    ground.releases = True
     units = [ShardedUnit(unit, ground.rank, ground.world_size) for unit in ground.flats]
     batches = (_batch(ground, step) for step in _turns(ground))
     return answer(units, batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
@@ -120,7 +135,7 @@ def _sharded(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
 def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     """`answer(model, optimizer_cls, **keywords)` gives an engine with `training_step(inputs, targets, loss_fn)`."""
     optimizer_cls, keywords = OPTIMIZERS[optimizer]
-    engine = answer(ground.model, optimizer_cls, **keywords)
+    engine = _watched(answer)(ground.model, optimizer_cls, **keywords)
     for step in range(STEPS):
         ground.noted.turns += 1
         engine.training_step(*ground.plan.batch(step, ground.rank), nn.functional.mse_loss)
@@ -131,11 +146,31 @@ def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
 SHAPES = {"flat": _flat, "rows": _rows, "backward": _backward, "units": _units, "sharded": _sharded, "engine": _engine}
 
 
+def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The class, with methods that say so if they return nothing: the engine would fail on that far from them."""
+
+    def checked(name: str, what: str) -> Callable[..., Any]:
+        method = getattr(answer, name)
+
+        @functools.wraps(method)
+        def call(*args: Any, **keywords: Any) -> Any:
+            returned = method(*args, **keywords)
+            if returned is None:
+                raise TypeError(f"`{name}` returned nothing; it should return {what}")
+            return returned
+
+        return call
+
+    methods = {name: checked(name, what) for name, what in RETURNS.items() if hasattr(answer, name)}
+    return type(answer.__name__, (answer,), methods)  # type: ignore[arg-type]  # an engine's answer is a class
+
+
 def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int) -> None:
     """Fills `buffer` with the gradient of this rank's batch, for a model that is one unit."""
     unit.begin_gradient(buffer)
     inputs, targets = ground.plan.batch(step, ground.rank)
-    nn.functional.mse_loss(ground.model(inputs), targets).backward()
+    with torch.enable_grad():  # an answer may run its whole loop under `torch.no_grad()`
+        nn.functional.mse_loss(ground.model(inputs), targets).backward()
 
 
 def _turns(ground: Ground) -> Iterator[int]:

@@ -73,8 +73,9 @@ class Unit:
         """
         self._must_be_whole("forward")
         self._must_have_arrived("used")
-        self._inputs = inputs.detach().requires_grad_()
-        self._outputs = self._module(self._inputs)
+        with torch.enable_grad():  # whatever the answer's loop runs under
+            self._inputs = inputs.detach().requires_grad_()
+            self._outputs = self._module(self._inputs)
         return self._outputs.detach()
 
     def backward(self, output_gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -77,7 +77,7 @@ def judge_training(
     """What is wrong with the gradients, and what with the weights, at the first turn where either is; else empty.
 
     Turn by turn, because wrong weights make all later gradients wrong too. `copies` allows the optimizer to update
-    what is no memory of the flats.
+    only what is no memory of the flats: they are given back.
     """
     for step in range(len(reference.local)):
         turns = [Turn(reference, step, rank) for rank in range(len(noted))]
@@ -89,6 +89,8 @@ def judge_training(
             if len(seen.weights) <= step:
                 return "", f"rank {turn.rank} left the loop in turn {step + 1} of {len(reference.local)}."
             why = _judge_weights(seen.weights[step], turn, weights_tolerance)
+            if why and not copies and any(not entry.in_place for entry in seen.given):
+                why = f"{why} The optimizer updates a copy, so the model stays as it is until you copy the result back."
             if why:
                 return "", f"rank {turn.rank}, after turn {step + 1}: {why}"
     return "", ""
@@ -105,8 +107,11 @@ def _judge_update(everything: list[Given], turn: Turn, tolerance: float, *, copi
         )
     if not given:
         return "the optimizer made no update. Was `step()` called, with a gradient in `grad`?"
-    if any(entry.start < 0 or not (entry.in_place or copies) for entry in given):
-        return "the optimizer updates a copy: its tensor is not memory of `parameters`, so the model stays as it is."
+    if any(entry.start < 0 for entry in given):
+        return (
+            "the optimizer updates a copy of nobody's part: its tensor is not memory of `parameters`, nor began as a "
+            "copy of one of its parts."
+        )
     why = next(filter(None, (_judge_part(given, turn, part, tolerance, copies=copies) for part in turn.units)), "")
     # Each gradient may be right and the update still be made too often: momentum then counts it more than once.
     times = max(Counter(entry.start for entry in given).values())
@@ -159,12 +164,15 @@ def _mistakes(turn: Turn) -> Iterator[tuple[str, Array]]:
     """The gradients that a mistake gives, each with its name."""
     mean, local = turn.reference.mean(turn.step), turn.reference.local[turn.step][turn.rank]
     yield from _mistakes_with_rows(turn)
-    yield "the sum of all ranks' gradients, not their mean: divide by `world_size`", mean * turn.world_size
-    yield "the mean divided by `world_size` once too often", mean / turn.world_size
+    everything = mean * turn.world_size
+    yield "the sum of all ranks' gradients, not their mean: divide by `world_size`", everything
+    fixed = f"or the sum of all ranks' gradients divided by a fixed {turn.world_size**2}"
+    yield f"the mean divided by `world_size` once too often, {fixed}", mean / turn.world_size
+    for number in range(2, 9):
+        yield f"the sum of all ranks' gradients divided by {number}, not by `world_size`", everything / number
     yield "this rank's own gradient: nothing came from the others", local
     yield "this rank's own gradient divided by `world_size`: nothing came from the others", local / turn.world_size
     yield "a gradient of zeros", np.zeros_like(mean)
-    everything = mean * turn.world_size
     yield (
         "the sum of all ranks' gradients, of which only this rank's own had been divided: divide after `wait()`",
         everything - local + local / turn.world_size,
