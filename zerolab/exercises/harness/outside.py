@@ -77,7 +77,7 @@ def memory_outside_of_torch(answer: Callable[..., Any]) -> Iterator[Outside]:
 
 
 def _size(roots: list[Any]) -> tuple[int, int]:
-    """The bytes of everything that is reached from some objects, tensors and libraries left out; how many references."""
+    """The bytes of what is reached from some objects, tensors and libraries left out; how many references that took."""
     total, references, seen = 0, 0, set()
     while roots:
         thing = roots.pop()

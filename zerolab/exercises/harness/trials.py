@@ -17,9 +17,10 @@ from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
 from zerolab.recording.recorder import announce_step
 
+# Of an engine's methods: what each returns, and an attribute that nothing else has.
 RETURNS = {
-    "own": "the tensor that this rank's optimizer updates",
-    "reduce": "the exchange that it has started, for the engine to wait for",
+    "own": ("the tensor that this rank's optimizer updates", "untyped_storage"),
+    "reduce": ("the exchange that it has started, for the engine to wait for", "wait"),
 }
 LossGradient = Callable[[torch.Tensor], torch.Tensor]
 
@@ -147,21 +148,22 @@ SHAPES = {"flat": _flat, "rows": _rows, "backward": _backward, "units": _units, 
 
 
 def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The class, with methods that say so if they return nothing: the engine would fail on that far from them."""
+    """The class, with methods that say so if they return what they should not: the engine would fail far from them."""
 
-    def checked(name: str, what: str) -> Callable[..., Any]:
+    def checked(name: str, what: str, member: str) -> Callable[..., Any]:
         method = getattr(answer, name)
 
         @functools.wraps(method)
         def call(*args: Any, **keywords: Any) -> Any:
             returned = method(*args, **keywords)
-            if returned is None:
-                raise TypeError(f"`{name}` returned nothing; it should return {what}")
+            if not hasattr(returned, member):
+                gave = "nothing" if returned is None else f"a {type(returned).__name__}"
+                raise TypeError(f"`{name}` returned {gave}; it should return {what}")
             return returned
 
         return call
 
-    methods = {name: checked(name, what) for name, what in RETURNS.items() if hasattr(answer, name)}
+    methods = {name: checked(name, *what) for name, what in RETURNS.items() if hasattr(answer, name)}
     return type(answer.__name__, (answer,), methods)  # type: ignore[arg-type]  # an engine's answer is a class
 
 
