@@ -25,7 +25,7 @@ def _warm():
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_the_solution_passes_on_every_number_of_ranks(exercise, capsys):
-    attempt = exercises.check(exercise.id, exercise.solution, seed=1)
+    attempt = exercises.check(exercise.id, exercise.compile(exercise.solution_source()), seed=1)
     assert attempt.passed, str(attempt)
     tried = exercise.targets.world_sizes if exercise.targets.on_ranks else {None}
     assert {verdict.world_size for verdict in attempt.verdicts} == set(tried)

@@ -23,8 +23,9 @@ An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it ex
 
 Kinds of targets, each judged by value on drawn inputs and from the recording (their docstrings have the details):
 
-    FunctionTargets  a plain function: `draw` gives inputs, the solution the right values. `Wrong.says` completes the
-                     sentence "Your function ..." for whoever gives the values of that wrong answer
+    FunctionTargets  a plain function: `draw` gives inputs, the solution the right values. `edges` are conditions that
+                     every check has inputs for. `Wrong.says` completes the sentence "Your function ..." for whoever
+                     gives the values of that wrong answer
     RankTargets      a function on ranks: `draw` gives each rank's arguments (numpy arrays become tensors), `wanted`
                      the right value; beside it collectives, elements sent and scratch. `Wrong.gives` is a wrong value
     TrainingTargets  a loop or an engine, beside DDP: gradients, weights, state, peak, collectives. `shape` says which:

@@ -56,7 +56,7 @@ def telling(event: Event) -> bool:
 solution = zero1
 hole = "mend what follows, then delete this line"
 given = "import torch\n\nfrom zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
-look_for = "When it passes, every rank's timeline shows the same exchanges in turn 2, although rank 1 left a unit out."
+look_for = "When it passes, all timelines show the same exchanges in turn 2, although each rank left another unit out."
 targets = TrainingTargets(
     stage="zero1",
     shape="backward",
@@ -64,7 +64,7 @@ targets = TrainingTargets(
     returns="the optimizer",
     shards=("optimizer_state",),
     collectives=("reduce_scatter", "all_gather"),
-    scratch_parts=4,  # the zeros that stand in for a unit are a whole one, on up to four ranks
+    scratch_parts=8,  # on up to four ranks the zeros that stand in for a unit, and those that `get` makes in vain
 )
 suspects = (
     Suspect(

@@ -37,10 +37,15 @@ def clip_shard(mine: torch.Tensor, max_norm: float) -> None:
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
-    """For each rank a part, the later ones larger, and a limit that some parts alone are below and some above."""
+    """For each rank a part, the later ones larger, and a limit that some parts alone are below and some above.
+
+    On four ranks one of the parts is all zeros.
+    """
     part = dice.randrange(6000, 8000)
     numbers = np.random.default_rng(dice.randrange(2**31))
     parts = [(numbers.standard_normal(part) * (rank + 1)).astype(np.float32) for rank in range(world_size)]
+    if world_size == 4:  # one that has nothing: a collective must not depend on what a rank has
+        parts[dice.randrange(4)][:] = 0
     # On three ranks nothing is to be clipped, so that whoever always scales is found out by the second run.
     limit = norm_of(parts) * (1.5 if world_size == 3 else 0.6)
     return [(mine, limit) for mine in parts]
@@ -54,7 +59,7 @@ def norm_of(parts: list[Any]) -> float:
 def scaled(arguments: list[tuple[Any, ...]], rank: int, norm: float) -> Any:
     """The rank's part, clipped as if the gradient's norm were `norm`."""
     mine, limit = arguments[rank]
-    return torch.from_numpy(mine * np.float32(min(1.0, limit / norm)))
+    return torch.from_numpy(mine * np.float32(min(1.0, limit / norm) if norm else 1.0))
 
 
 def whole(arguments: list[tuple[Any, ...]]) -> float:

@@ -106,6 +106,8 @@ targets = RankTargets(
     in_place=0,
     collectives=lambda world_size: ("send", "recv") * (world_size - 1),
     sent=lambda arguments, world_size: (world_size - 1) * (len(arguments[0]) // world_size),
+    # Not on two first: there a turn too few is none at all, and left and right are one.
+    world_sizes=(3, 2, 1, 4),
     peers=lambda rank, world_size: ((rank + 1) % world_size,),
     scratch=lambda _arguments, _world_size: 0,
 )

@@ -18,7 +18,8 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
 * the optimizer of rank `r` updates part `r` from the **mean** of all ranks' gradients;
 * after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
-* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one part is free;
+* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one part is free, and
+  so is a copy of your own part. What lies outside of torch, in numpy arrays or lists, takes memory, too;
 * each turn is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
 """
 

@@ -113,6 +113,7 @@ def wrong_gathered_twice(flat):
 
 
 def wrong_a_numpy_copy_of_the_flat(flat):
+    """outside of torch"""
     before = flat.numpy().copy()
     reduce_scatter(flat).wait()
     all_gather(flat).wait()
@@ -120,6 +121,7 @@ def wrong_a_numpy_copy_of_the_flat(flat):
 
 
 def wrong_a_list_of_all_numbers(flat):
+    """outside of torch"""
     before = flat.tolist()
     reduce_scatter(flat).wait()
     all_gather(flat).wait()

@@ -77,6 +77,7 @@ def right_under_no_grad(units, backwards, optimizer_cls, rank, world_size):
 
 
 def wrong_zeros_on_rank_1_only(units, backwards, optimizer_cls, rank, world_size):
+    """KeyError"""
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     for backward in backwards:

@@ -162,6 +162,7 @@ def wrong_inverse(mine, max_norm):
 
 
 def wrong_a_numpy_copy_of_ten_parts(mine, max_norm):
+    """outside of torch"""
     copies = np.concatenate([mine.numpy()] * 10)
     right_by_norm_squared(mine, max_norm)
     del copies

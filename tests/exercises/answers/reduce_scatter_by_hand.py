@@ -95,7 +95,7 @@ def wrong_junk_before_the_first_message(flat, rank, world_size):
 
 
 def wrong_junk_as_numpy(flat, rank, world_size):
-    """bytes beside its arguments"""
+    """outside of torch"""
     junk = np.stack([flat.numpy()] * 20)
     total = right_with_a_dict(flat, rank, world_size)
     del junk
