@@ -10,7 +10,7 @@ FP32 = 4
 COUNTERS = 256  # bytes of Adam's step counters, 4 for each tensor that it updates: a part may be several
 SLACK = 8192  # bytes of small things: a batch, the loss, scalars
 STATE = {"parameters": FP32, "gradients": FP32, "optimizer_state": 2 * FP32}
-IN_PLACE = "Work in place: `/` makes a new tensor, `div_` does not."
+IN_PLACE = "Work in place (`/` makes a new tensor, `div_` does not), and keep no copies."
 WHOLE_UNITS = 2  # that may be whole at a time where a category is sharded: one in use, one on its way
 
 

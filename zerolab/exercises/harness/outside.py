@@ -1,5 +1,6 @@
 """Memory that an answer takes outside of torch, where the recorder does not look: numpy arrays, lists, dicts, text."""
 
+import os
 import sys
 import sysconfig
 from collections import deque
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ NOT_AN_ANSWER = (
     "<frozen",
     "<string",
     "<__array",
-    str(Path(__file__).parents[2]),  # this package
+    f"{Path(__file__).parents[2]}{os.sep}",  # this package
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )
-MANY = 1000  # references; with fewer all are followed before each line
-LOOKS_A_LINE = 10  # how many are followed on average, with more
-OPAQUE = ("torch", "zerolab", "builtins")  # whose objects the recorder knows, or which lead everywhere
+# There is a look before a line that is new, and before each other but where that would take long.
+MANY_REFERENCES, MANY_LOOKS = 1000, 100
+REFERENCES_A_LINE = 10
 
 
 class Outside:
@@ -30,7 +31,8 @@ class Outside:
     def __init__(self, answer: Callable[..., Any]) -> None:
         self.highest = 0
         self._answer = answer
-        self._pause = 0  # lines until the next look
+        self._looks, self._pause = 0, 0  # so far, and lines until the next one
+        self._known: set[tuple[CodeType, int]] = set()  # lines that were looked at
         self._before, _ = self._held([])
 
     def on_call(self, frame: FrameType, _event: str, _argument: Any) -> Any:
@@ -41,9 +43,11 @@ class Outside:
         # Up to Python 3.12 a frame keeps the dict that it has once shown, and all in it, until it is asked again: what
         # the answer has deleted would stay.
         frame.f_locals  # noqa: B018
+        place = frame.f_code, frame.f_lineno
         self._pause -= 1
-        if self._pause > 0:
+        if self._pause > 0 and place in self._known:
             return self._on_line
+        self._known.add(place)
         frames, outer = [], frame
         while outer.f_back is not None:
             if not _is_library(outer.f_code.co_filename):
@@ -52,7 +56,8 @@ class Outside:
         held, references = self._held(frames)
         self.highest = max(self.highest, held - self._before)
         # A loop over a long list would have it looked through again for each item.
-        self._pause = (references - MANY) // LOOKS_A_LINE
+        self._looks += 1
+        self._pause = max((references - MANY_REFERENCES) // REFERENCES_A_LINE, self._looks // MANY_LOOKS)
         return self._on_line
 
     def _held(self, frames: list[FrameType]) -> tuple[int, int]:
@@ -102,10 +107,17 @@ def _look_into(thing: Any) -> tuple[int, Iterable[Any]]:
         return sys.getsizeof(thing), [*thing.keys(), *thing.values()]
     if isinstance(thing, (list, tuple, set, frozenset, deque)):
         return sys.getsizeof(thing), thing
-    kind = type(thing)
-    if kind.__module__.partition(".")[0] in OPAQUE and not hasattr(thing, "training_step"):  # an engine's attributes
-        return 0, ()
-    return sys.getsizeof(thing), getattr(thing, "__dict__", {}).values()
+    if _is_answers(thing.__class__):
+        return sys.getsizeof(thing), getattr(thing, "__dict__", {}).values()
+    # Of a library's object no more than it says itself: following it would lead everywhere.
+    return 0 if type(thing).__module__.startswith("torch") else sys.getsizeof(thing), ()
+
+
+@cache
+def _is_answers(kind: type) -> bool:
+    """Whether the answer has defined a class."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or bool(file and not _is_library(file))
 
 
 @cache
