@@ -82,7 +82,7 @@ class Plan:
         """The number of the unit that one rank's batch of one step does not pass through; None for none."""
         if step != STEPS - 1 or rank not in self.skippers:
             return None
-        return 1 + (self.seed + rank) % (len(self.widths) - 3)  # neither the first nor the last
+        return 1 + (self.seed + rank - 1) % (len(self.widths) - 3)  # neither the first nor the last
 
     def run(self, model: nn.Sequential, step: int, rank: int) -> torch.Tensor:
         """The loss of one rank's batch of one step."""
