@@ -164,7 +164,7 @@ def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:
         return call
 
     methods = {name: checked(name, *what) for name, what in RETURNS.items() if hasattr(answer, name)}
-    return type(answer.__name__, (answer,), methods)  # type: ignore[arg-type]  # an engine's answer is a class
+    return type(answer.__name__, (answer,), methods | {"__module__": answer.__module__})  # type: ignore[arg-type]  # an engine's answer is a class
 
 
 def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int) -> None:
