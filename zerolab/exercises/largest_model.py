@@ -36,13 +36,13 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"mebibytes": mebibytes, "reserved_gb": reserved, "bytes_a_parameter": dice.choice([6, 12, 16, 18, 20])}
 
 
-def left(gigabytes: int, reserved_gib: int) -> int:
+def left(mebibytes: int, reserved_gb: int) -> int:
     """The bytes that are left for model state."""
-    return gigabytes * 10**9 - reserved_gib * 2**30
+    return mebibytes * 2**20 - reserved_gb * 10**9
 
 
 edges = (
-    lambda gigabytes, reserved_gib, **_: left(gigabytes, reserved_gib) < 0,
+    lambda mebibytes, reserved_gb, **_: left(mebibytes, reserved_gb) < 0,
     # What is left is used up to the last byte; there are a few bytes too many; nearly enough for one parameter more.
     lambda bytes_a_parameter, **inputs: left(**inputs) > 0 and left(**inputs) % bytes_a_parameter == 0,
     lambda bytes_a_parameter, **inputs: left(**inputs) > 0 and 0 < left(**inputs) % bytes_a_parameter < 5,
