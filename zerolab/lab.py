@@ -128,13 +128,8 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
         with waiting(told), Cluster(world_size=world_size, device=device) as cluster:
             # The cluster's, not the caller's: "auto" has been decided by now, once for all ranks.
-            choice: dict[str, Any] = {
-                "device": cluster.device,
-                "precision": precision,
-                "options": options,
-                "loss_fn": loss_fn,
-            }
-            training = partial(train, stage, model, feed, steps, **choice)
+            choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
+            training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, **choice)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in foreign.FORMS))
             # Without the first step, which makes Adam's state and warms caches; the slowest rank's, for which all wait.
             seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)

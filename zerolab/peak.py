@@ -117,14 +117,12 @@ def peaks(
         for) and "step" (the update), each a dictionary of terms as `peak` gives it.
 
     Raises:
-        ValueError: an unknown stage or precision, an option that the stage does not have, or a series of another
-            model, precision or partition into units.
+        ValueError: an unknown stage or precision, an option that the stage lacks, or a series of another model.
     """
     layouts, marks = list(flats), list(series)
     plan = Plan(
         stage,
         world_size,
-        # The walk knows only widths in bytes; what a precision means for them is said in `pieces.piece_of`.
         bf16=precision == "bf16",
         reduce_width=None if reduce_dtype is None else reduce_dtype.itemsize,
         overlap=overlap,
@@ -139,7 +137,6 @@ def peaks(
     walk = Walk(plan, layouts, marks)
     walk.step()  # the first step only learns in which order the units come, as the engines do
     walk.step()
-    # A stage that never gathers has no phase of that name: nothing is shown rather than a zero.
     phases = {phase: walk.highest[phase] for phase in PHASES if phase in walk.highest}
     return {phase: _named(moment) for phase, (_, moment) in {"whole step": walk.peak, **phases}.items()}
 

@@ -161,32 +161,25 @@ def plan(
     _check(memory, bandwidth, batch, utilisation)
     length = shape.checked_length(batch, length)
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
-    setting = seconds.Setting(
-        device,
-        gpus,
-        ring or catalog.link(network),
-        gpus_per_node,
-        batch,
-        precision=precision,
-        checkpointing=checkpointing,
-        kernels=kernels,
-        utilisation=utilisation,
-        link=ring,
-    )
+    own: dict[str, Any] = {
+        "precision": precision,
+        "checkpointing": checkpointing,
+        "kernels": kernels,
+        "utilisation": utilisation,
+    }
+    setting = seconds.Setting(device, gpus, ring or catalog.link(network), gpus_per_node, batch, link=ring, **own)
     job = Job(shape, gpus, precision, batch, length, checkpointing, scheme, attention, logits)
-    stages = schemes.stages_of(scheme)
-    steps = {stage: seconds.step(replace(shape, context=length), stage, setting) for stage in stages}
+    return _plan(job, setting, memory)
+
+
+def _plan(job: Job, setting: seconds.Setting, memory: float) -> Plan:
+    stages = schemes.stages_of(job.scheme)
+    steps = {stage: seconds.step(replace(job.shape, context=job.length), stage, setting) for stage in stages}
     every = {stage: peak(job, stage) for stage in stages}
     rows = [_row(job, stage, every[stage], memory - catalog.CONTEXT_BYTES, steps[stage]) for stage in stages]
-    return Plan(
-        rows,
-        _title(job, gpu, memory),
-        memory=memory,
-        parts={stage: parts for stage, (_, parts) in every.items()},
-        job=job,
-        setting=setting,
-        steps=steps,
-    )
+    parts = {stage: its for stage, (_, its) in every.items()}
+    title = _title(job, setting.gpu.name, memory)
+    return Plan(rows, title, memory=memory, parts=parts, job=job, setting=setting, steps=steps)
 
 
 def _row(

@@ -92,9 +92,7 @@ def simulate(
     """
     chosen = _checked(stages, world_size, precision)
     if hardware is None:
-        between = catalog.link(network)
-        between = between if bandwidth is None else replace(between, bytes_per_second=bandwidth)
-        hardware = Hardware(catalog.gpu(gpu), between, gpus_per_node, utilisation)
+        hardware = Hardware(catalog.gpu(gpu), _between_nodes(network, bandwidth), gpus_per_node, utilisation)
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings, found = {}, []
     for number, stage in enumerate(chosen, start=1):
@@ -105,6 +103,12 @@ def simulate(
             recordings[stage], layouts = _run(stage, world_size, prepare, precision, hardware)
             found.append(_row(recordings[stage], layouts, precision))
     return Simulation(found, recordings, hardware)
+
+
+def _between_nodes(network: str, bandwidth: float | None) -> catalog.Link:
+    """The network's link, at the bandwidth that was asked for."""
+    link = catalog.link(network)
+    return link if bandwidth is None else replace(link, bytes_per_second=bandwidth)
 
 
 @contextmanager
