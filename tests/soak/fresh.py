@@ -18,8 +18,11 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -161,22 +164,34 @@ def as_text(everything):
     return "\n".join(lines) + "\n"
 
 
-def soak(each, results, *, say=print):
-    """Runs trials in turns until there are `each` of every kind; the figures of this commit."""
+def soak(each, results, *, at_once=1, say=print):
+    """Runs trials in turns, `at_once` at a time, until there are `each` of every kind; the figures of this commit."""
     name = commit()
     everything = json.loads(results.read_text()) if results.exists() else {}
     figures = everything.setdefault(name, {"date": "", "machine": machine(), "trials": {}, "wrong": []})
-    with hogs():
-        while missing := [kind for kind in KINDS if done(figures, kind) < each]:
-            kind = min(missing, key=lambda kind: done(figures, kind))
+    waiting = Counter({kind: max(0, each - done(figures, kind)) for kind in KINDS})
+    lock = threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                [(kind, left)] = waiting.most_common(1)
+                if left <= 0:
+                    return
+                waiting[kind] -= 1
             pressure = f"{random.choice(THRESHOLDS)} {random.choice(NAPS)}"
             seconds, wrong = trial(KINDS[kind], pressure)
-            judged(figures, kind, seconds, pressure, wrong)
-            figures["date"] = dt.datetime.now(dt.UTC).date().isoformat()
-            results.parent.mkdir(exist_ok=True)
-            results.write_text(json.dumps(everything, indent=1) + "\n")
-            results.with_suffix(".md").write_text(as_text(everything))
-            say(f"{kind} {done(figures, kind)} of {each}, {seconds:.1f} s, {wrong or 'right'}", flush=True)
+            with lock:
+                judged(figures, kind, seconds, pressure, wrong)
+                figures["date"] = dt.datetime.now(dt.UTC).date().isoformat()
+                results.parent.mkdir(exist_ok=True)
+                results.write_text(json.dumps(everything, indent=1) + "\n")
+                results.with_suffix(".md").write_text(as_text(everything))
+                say(f"{kind} {done(figures, kind)} of {each}, {seconds:.1f} s, {wrong or 'right'}", flush=True)
+
+    with hogs(), ThreadPoolExecutor(at_once) as pool:
+        for worker in [pool.submit(work) for _ in range(at_once)]:
+            worker.result()
     return figures
 
 
@@ -190,9 +205,10 @@ def main():
     """Runs what is missing, and ends with status 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description="Sessions from a cold start, under load; what goes wrong in them.")
     parser.add_argument("--each", type=int, default=300)
+    parser.add_argument("--at-once", type=int, default=3, help="trials at a time, each the others' load, too")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file for the figures; what it has is kept")
     chosen = parser.parse_args()
-    figures = soak(chosen.each, chosen.results)
+    figures = soak(chosen.each, chosen.results, at_once=chosen.at_once)
     print(chosen.results.with_suffix(".md").read_text())
     sys.exit(1 if figures["wrong"] else 0)
 
