@@ -131,9 +131,8 @@ def mean_gradients(model, step, dtype, options, parts):
         tokens, targets = (shard_of(tensor, rank, parts) for tensor in batch(step))
         loss_fn(replica(tokens), targets).backward()
         for name, parameter in replica.named_parameters():
-            if parameter.requires_grad:  # no gradient counts as zero, as in DDP
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                gradient = gradient.to(options.get("reduce_dtype") or dtype)
+            if parameter.grad is not None:  # one that no rank has a gradient for is left alone
+                gradient = parameter.grad.to(options.get("reduce_dtype") or dtype)
                 total[name] = total[name] + gradient if name in total else gradient
     return {name: (gradient / parts).float() for name, gradient in total.items()}
 

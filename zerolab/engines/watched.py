@@ -22,6 +22,7 @@ _OF_THE_SHAPE = {
     "shape", "size", "numel", "nelement", "dim", "ndim", "ndimension", "stride", "storage_offset", "is_contiguous",
     "dtype", "device", "layout", "itemsize", "element_size", "nbytes", "untyped_storage", "is_floating_point",
     "is_cpu", "is_cuda", "is_meta", "is_sparse", "__len__",
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
 }  # fmt: skip
 # What autograd keeps with the parameter, wherever its numbers are.
 _OF_THE_GRAPH = {
