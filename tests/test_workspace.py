@@ -1,5 +1,6 @@
 """The learner's folder: filled without ever overwriting, reset without losing, opened on loopback only."""
 
+import json
 import os
 import re
 import signal
@@ -141,9 +142,11 @@ def test_the_port_is_kept_by_what_replaces_the_process_and_goes_with_it():
 
 
 def test_jupyters_question_about_news_does_not_cover_the_first_lesson(tmp_path):
+    # That JupyterLab heeds it is seen in a browser, in tests/notebooks/test_in_lab.py.
     command = workspace.lab_command(tmp_path, 1, browser=False, root=False)
-    assert "--LabApp.news_url=None" in command
-    assert "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate" in command
+    assert f"--LabApp.app_settings_dir={workspace.LAB_SETTINGS}" in command
+    [(_, settings)] = json.loads((workspace.LAB_SETTINGS / "overrides.json").read_text()).items()
+    assert settings == {"fetchNews": "false", "checkForUpdates": False}
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])

@@ -139,8 +139,10 @@ def well(pip: subprocess.Popen[str], what: str) -> bool:
         reader.join(SILENCE)
         if not reader.is_alive():
             break
-        step = next((line for line in reversed(said) if line.startswith(STEPS)), what).split(",")[0].strip()
-        print(f"make env: {time.monotonic() - start:3.0f} s  {step[:90]}", flush=True)
+        step = next((line for line in reversed(said) if line.startswith(STEPS)), what).strip()
+        if step.startswith("Installing"):  # the names of all packages
+            step = f"Installing {step.count(',') + 1} packages"
+        print(f"make env: {time.monotonic() - start:3.0f} s  {step.split(',')[0][:90]}", flush=True)
     with pip:
         if pip.wait():
             sys.stderr.writelines(said)

@@ -19,6 +19,9 @@ FIRST_NOTEBOOK = "00-start-here.ipynb"
 FIRST_PORT, PORTS = 8888, 100
 PACKAGE = Path(__file__).resolve().parent
 WORK = Path("work")
+# Defaults that a person may still change. Otherwise a question covers a corner of the first lesson: whether Jupyter's
+# news may be fetched, from a network.
+LAB_SETTINGS = PACKAGE / "data" / "jupyterlab"
 
 
 def published() -> dict[str, Path]:
@@ -169,9 +172,7 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
         "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
-        # Or a message covers the first lesson's corner: whether Jupyter's news may be fetched, from a network.
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        f"--LabApp.app_settings_dir={LAB_SETTINGS}",
         *([] if browser else ["--no-browser"]),
         *(["--allow-root"] if root else []),
     ]

@@ -1,6 +1,5 @@
 """One JupyterLab, which Notebook 7 shares, for all notebooks."""
 
-import json
 import os
 import shutil
 import socket
@@ -12,6 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from zerolab.workspace import LAB_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,9 +32,6 @@ def lab(lab_folder):
     The folder that it serves is `lab_folder`.
     """
     home, work = lab_folder.parent, lab_folder
-    asks = home / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    asks.parent.mkdir(parents=True)  # otherwise Lab asks in a corner of the window whether it may fetch news
-    asks.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -41,7 +39,7 @@ def lab(lab_folder):
     settings = {
         "LabApp.expose_app_in_browser": True,
         "JupyterNotebookApp.expose_app_in_browser": True,
-        "LabApp.news_url": None,
+        "LabApp.app_settings_dir": LAB_SETTINGS,  # as `zerolab lab` has it
         "LabServerApp.workspaces_dir": home / "workspaces",
         "LabServerApp.user_settings_dir": home / "settings",
         "ServerApp.root_dir": work,

@@ -55,6 +55,11 @@ def tab(window):
     window.evaluate(CLOSE)
 
 
+def test_nothing_is_asked_in_a_corner_of_the_window(window):
+    window.wait_for_timeout(2000)  # what Jupyter asks comes after the window
+    assert window.locator(".Toastify__toast").count() == 0
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_lab_and_its_player_plays_and_steps(notebook, tab):
     tab.evaluate(OPEN, notebook.name)
