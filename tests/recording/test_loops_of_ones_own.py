@@ -217,3 +217,20 @@ def test_a_loop_over_fully_sharded_modules_holds_shards(cluster):
         assert pieces[0][0] == 0
         assert pieces[-1][1] == numel
         assert all(before[1] == after[0] for before, after in itertools.pairwise(pieces)), "each row has one owner"
+
+
+def dropped_buffers(op, times=400):
+    """Exchanges and drops a buffer of 16 kB, again and again."""
+    for _ in range(times):
+        buffer = torch.ones(4000)
+        op(buffer)
+        del buffer
+
+
+@pytest.mark.parametrize(
+    "op", [dist.all_reduce, lambda buffer: dist.broadcast(buffer, 0)], ids=["all_reduce", "broadcast"]
+)
+def test_a_dropped_buffer_is_free_though_gloos_thread_still_has_it(cluster, op):
+    recording = cluster.record(dropped_buffers, op)
+    for rank in recording.ranks:
+        assert {sum(event.live.values()) for event in rank.events if event.kind == "collective"} == {16_000}

@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zerolab.recording import c10d
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
+from zerolab.recording.lent import Lent, lend
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import intercept, replace
@@ -40,7 +41,7 @@ class Exchanges:
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
-        self._works: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[Any, tuple[Draft, list[Lent]]] = WeakKeyDictionary()
         self._exchanges: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
@@ -130,6 +131,8 @@ class Exchanges:
 
     def communicate(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Logs and executes an operation that communicates."""
+        lent: list[Lent] = []
+        given = args
         if self._inside is not None and func in _MESSAGES:
             draft = self._log_message(_MESSAGES[func], *args)
         elif func.namespace != "c10d":
@@ -142,11 +145,13 @@ class Exchanges:
             if self._is_check(draft):
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.set_apart(tensor)
-        result = func(*args, **keywords)
+            if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
+                given = lend(args, lent)
+        result = func(*given, **keywords)
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if isinstance(handle, torch.ScriptObject):
             self._newest = dist.Work.unbox(handle)
-            self._works[self._newest] = draft
+            self._works[self._newest] = draft, lent
         if self._inside is None:
             self._ownership.lend(args)
             self._log.end(draft)
@@ -179,7 +184,7 @@ class Exchanges:
             return func(tensor)
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
-        draft = self._works.pop(work, None)
+        draft, lent = self._works.pop(work, (None, []))
         self._newest = None
         if draft is None:
             return original(work, *args, **keywords)
@@ -188,7 +193,9 @@ class Exchanges:
             self._log.end(draft)
             return result
         with self._awaiting(self._log_wait(draft), draft):
-            return original(work, *args, **keywords)
+            result = original(work, *args, **keywords)
+        self._log.ledger.leaving.add(work, lent)
+        return result
 
     # The events.
 

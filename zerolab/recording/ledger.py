@@ -13,6 +13,7 @@ from time import monotonic_ns
 import torch
 
 from zerolab.recording.events import CATEGORIES
+from zerolab.recording.lent import Leaving
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
 # As an index it is the last place of a list: code that forgets to ask for it would change `other`.
@@ -60,6 +61,7 @@ class Ledger:
         # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
         self.freed: deque[Entry] = deque()
         self._on_free = self.freed.append
+        self.leaving = Leaving()
         self._entries: dict[int, Entry] = {}
         # A clock of its own: two storages may come within one tick of the system's.
         self.births = 0
@@ -73,8 +75,7 @@ class Ledger:
 
     def enter(self, phase: str) -> None:
         """From here on it is another phase, this moment included."""
-        if self.freed:
-            self.settle()
+        self.settle()
         self.phase = phase
         self._here = self.phases.get(phase) or self.phases.setdefault(phase, Moment())
         # A phase may begin at its highest moment and only free from then on.
@@ -190,6 +191,8 @@ class Ledger:
         Only where it matters: at an event, where there may be a new peak, and where an address lives again. A thousand
         operations a step drop something, and adding up in batches is cheaper.
         """
+        if self.leaving:
+            self.leaving.wait()
         while self.freed:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage

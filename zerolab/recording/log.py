@@ -78,8 +78,7 @@ class Log:
 
     def tell_peak(self) -> None:
         """Logs the step's highest moment so far, if there was a new one since the last event."""
-        if self.ledger.freed:
-            self.ledger.settle()
+        self.ledger.settle()
         peak = self.ledger.peak
         if peak is self._peak_told:
             return
