@@ -28,6 +28,36 @@ with Cluster(2, device="cpu", timeout=5) as cluster:
         print("exit code", error.exitcode)
 """
 
+STOPPED_AT_THE_START = """
+import gc, os, signal, subprocess, psutil, torch.distributed as dist
+from zerolab import Cluster
+
+def stopped(owner, name):
+    really = getattr(owner, name)
+    def press(*args, **kwargs):
+        made = really(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return made
+    setattr(owner, name, press)
+    try:
+        Cluster(2, device="cpu")
+    except KeyboardInterrupt:
+        return name
+    finally:
+        setattr(owner, name, really)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print(stopped(subprocess, "Popen"))
+Cluster(2, device="cpu").close()
+gc.collect()
+before = psutil.Process().num_fds()
+print(stopped(os, "pipe"))
+gc.collect()
+print("left open", psutil.Process().num_fds() - before)
+with Cluster(2, device="cpu") as cluster:
+    print(cluster.run(dist.get_rank), "servers", len(psutil.Process().children()))
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster():
@@ -47,6 +77,22 @@ def test_sockets_with_a_timeout_and_signals_that_are_blocked_stay_the_notebooks_
     assert ended.stdout.splitlines() == ["[[], []]", "exit code 3"], ended.stderr
 
 
+@pytest.mark.slow
+def test_stop_as_the_fork_server_or_a_pipe_is_made_leaves_no_process_and_nothing_open():
+    command = [sys.executable, "-c", STOPPED_AT_THE_START]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout.splitlines() == ["Popen", "pipe", "left open 0", "[0, 1] servers 1"], ended.stderr
+
+
+@pytest.fixture
+def stop_button():
+    """Stop raises KeyboardInterrupt, as in a kernel; a shell that starts the tests with `&` has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("stop_button")
 def test_a_second_stop_while_ranks_are_ended_leaves_nothing_open_and_the_next_run_works(cluster, monkeypatch):
     assert cluster.run(dist.get_rank) == [0, 1]
     members = cluster._ranks.members

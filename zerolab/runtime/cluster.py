@@ -64,7 +64,11 @@ class Cluster:
         self._owner = os.getpid()
         self._closed = self._lost = False
         self._ranks: Ranks | None = None
-        self._start()
+        try:
+            self._start()
+        except BaseException:  # Stop, pressed as they were ready: nobody has this cluster, and its error may keep it
+            self._let_go()
+            raise
         self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
         _open[id(self)] = self
 
@@ -190,11 +194,12 @@ class Cluster:
 
         # Fresh ranks know no cell, so all of them are news again.
         self._sent_cells = Cells()
-        with waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
+        # Stop is let in only where the start waits: elsewhere it could leave ranks or pipes that nobody knows of.
+        with held_back(), waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
             self._ranks = Ranks(self.world_size, self._gpus)
-        # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
-        self._finalizer = weakref.finalize(self, self._ranks.kill)
-        self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
+            # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
+            self._finalizer = weakref.finalize(self, self._ranks.kill)
+            self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
         return self._ranks
 
     def _end_idle_ranks(self) -> None:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
+from zerolab.runtime.interrupts import held_back, interruptible
+
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
 _FAREWELL = 2.0  # seconds that it gets to take its ranks along, and what they started, when the kernel exits
 
@@ -103,8 +105,14 @@ class ForkLauncher:
             return False
         poll = select.poll()  # and not select(), which gives up on a kernel with more than 1,024 open files
         poll.register(self._control, select.POLLIN)
-        if not poll.poll(max(0, limit) * 1000):
+        with interruptible():
+            arrived = poll.poll(max(0, limit) * 1000)
+        if not arrived:
             return False
+        with held_back():  # a report that is taken and not noted is lost for every cluster
+            return self._note_report()
+
+    def _note_report(self) -> bool:
         try:
             data = self._control.recv(1 << 12)
         except OSError:
@@ -191,7 +199,8 @@ def launcher() -> Launcher:
     if current is None or not current.is_alive():
         if current is not None:
             current.close()
-        current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
+        with held_back():  # a server that is started and not noted would stay as long as this process does
+            current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
     return current
 
 

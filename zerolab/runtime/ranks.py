@@ -18,7 +18,7 @@ from zerolab.runtime.board import Board
 from zerolab.runtime.call import Call
 from zerolab.runtime.faults import RankError
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
-from zerolab.runtime.interrupts import held_back
+from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import START_LIMIT, Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
@@ -122,7 +122,9 @@ class Ranks:
 
     def wait(self, limit: float) -> list[tuple[str, Member]]:
         """Which pipes have something to read, waiting up to `limit` seconds: `commands`, `lifeline` or `output`."""
-        return [key.data for key, _ in self._selector.select(limit) if key.data is not None]
+        with interruptible():
+            arrived = self._selector.select(limit)
+        return [key.data for key, _ in arrived if key.data is not None]
 
     def forget(self, pipe: str, member: Member) -> None:
         """Stop waiting for a pipe that has come to its end."""
