@@ -126,6 +126,16 @@ def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monke
     assert not set(before) & set(cluster.run(os.getpid))
 
 
+@pytest.mark.usefixtures("stop_button")
+def test_stop_as_a_run_comes_to_its_end_leaves_the_cluster_free_for_the_next(cluster, monkeypatch):
+    before = cluster.run(os.getpid)
+    with monkeypatch.context() as pressed:
+        pressed.setattr(cluster._idle, "touch", lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(dist.get_rank)
+    assert cluster.run(os.getpid) == before
+
+
 def speak():
     print(f"rank {dist.get_rank()} speaks")
     return os.getpid()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zerolab.runtime import devices, idle, output
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
-from zerolab.runtime.interrupts import held_back
+from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import launcher
 from zerolab.waiting import waiting
 
@@ -143,33 +143,42 @@ class Cluster:
             )
         # Packed before the lock is taken and before ranks are looked at: what is refused here costs nobody anything.
         call = travel.pack_call(fn, args, kwargs)
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("this cluster is running something in another thread; wait for it or make a second one")
-        try:
-            ranks = self._usable_ranks()
-            self._lost = True  # until this call has come to its end: nothing that ends it may leave them in use
-            # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their
-            # lines.
-            message = pickle.dumps((task, self._sent_cells.news(), call))
+        # Outside of `interruptible` Stop waits: it could leave this cluster busy for ever, or its ranks half ended.
+        with held_back():
+            if not self._busy.acquire(blocking=False):
+                raise RuntimeError(
+                    "this cluster is running something in another thread; wait for it or make a second one"
+                )
             try:
-                answers = ranks.call(message, chosen, self.timeout)
-            except RankError as error:
-                error.recording = _merged(ranks.recorded()) if task == "record" else None
+                with interruptible():
+                    answers = self._answers(task, call, chosen)
+            except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
+                self._lost = True
+                self._let_go()
+                if self._closed and isinstance(error, Exception):  # the pipes were closed under this thread's hands
+                    raise RuntimeError(
+                        f"{self!r} was closed by another thread while it was running something"
+                    ) from None
                 raise
-        except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
-            self._lost = True
-            self._let_go()
-            if self._closed and isinstance(error, Exception):  # the pipes were closed under this thread's hands
-                raise RuntimeError(f"{self!r} was closed by another thread while it was running something") from None
-            raise
-        else:
-            self._lost = False
-        # After the run too, or one that took longer than the limit would be followed by fresh ranks.
-        finally:
-            self._idle.touch()
-            self._busy.release()
+            else:
+                self._lost = False
+            # After the run too, or one that took longer than the limit would be followed by fresh ranks.
+            finally:
+                self._idle.touch()
+                self._busy.release()
         # The ranks have done their part: a result that cannot be made again here is no reason to lose them.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
+
+    def _answers(self, task: str, call: bytes, chosen: Sequence[int]) -> list[bytes]:
+        ranks = self._usable_ranks()
+        self._lost = True  # until this call has come to its end: nothing that ends it may leave them in use
+        # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their lines.
+        message = pickle.dumps((task, self._sent_cells.news(), call))
+        try:
+            return ranks.call(message, chosen, self.timeout)
+        except RankError as error:
+            error.recording = _merged(ranks.recorded()) if task == "record" else None
+            raise
 
     def _usable_ranks(self) -> "Ranks":
         """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""

@@ -47,11 +47,11 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not isinstance(hold, _Hold):
         yield
         return
-    hold.is_open = True
+    was_open, hold.is_open = hold.is_open, True
     try:
         if hold.is_pressed:
             hold.is_pressed = False
             signal.raise_signal(signal.SIGINT)
         yield
     finally:
-        hold.is_open = False
+        hold.is_open = was_open and hold.is_open  # shut for good once Stop was let in

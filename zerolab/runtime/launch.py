@@ -66,7 +66,9 @@ class ForkLauncher:
             deadline = time.monotonic() + START_LIMIT
             # Answers are kept by number, for Stop may have ended an earlier caller who never took its own.
             while request not in self._started:
-                if not self._receive(deadline - time.monotonic()):
+                with interruptible():
+                    arrived = self._is_readable(deadline - time.monotonic())
+                if not (arrived and self._receive()):
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{self._last_words()}")
             return self._started.pop(request)
 
@@ -78,7 +80,7 @@ class ForkLauncher:
     def ending(self, pid: int) -> Ending | None:
         """How a rank ended, (exit code or minus the signal, time in ns); None while it lives."""
         with self._lock:
-            while self._receive(0):
+            while self._is_readable(0) and self._receive():
                 pass
             # The server reaps; without it nobody will ever know the exit code.
             if pid not in self._ended and not self.is_alive():
@@ -99,20 +101,20 @@ class ForkLauncher:
             self._process.wait()
         self._log.close()
 
-    def _receive(self, limit: float) -> bool:
-        """Take in one report; False if none came within `limit` seconds, or none ever will."""
+    def _is_readable(self, limit: float) -> bool:
+        """Whether a report, or the server's end, comes within `limit` seconds."""
         if self._control.fileno() < 0:
             return False
         poll = select.poll()  # and not select(), which gives up on a kernel with more than 1,024 open files
         poll.register(self._control, select.POLLIN)
-        with interruptible():
-            arrived = poll.poll(max(0, limit) * 1000)
-        if not arrived:
-            return False
-        with held_back():  # a report that is taken and not noted is lost for every cluster
-            return self._note_report()
+        return bool(poll.poll(max(0, limit) * 1000))
 
-    def _note_report(self) -> bool:
+    def _receive(self) -> bool:
+        """Take in one report; False if none ever comes again."""
+        with held_back():  # a report that is taken and not noted is lost for every cluster
+            return self._take_report()
+
+    def _take_report(self) -> bool:
         try:
             data = self._control.recv(1 << 12)
         except OSError:
