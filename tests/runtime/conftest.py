@@ -115,7 +115,7 @@ class Kernel:
 
     def _left(self):
         files = [str(path) for path in self.folder.rglob("*")]
-        return [" ".join(process.cmdline()) for process in self.family()] + files + shared_memory()
+        return [command_line(process) for process in self.family()] + files + shared_memory()
 
     def close(self):
         self.client.stop_channels()
@@ -124,6 +124,14 @@ class Kernel:
 
 def _plain(data):
     return data["text/plain"] + "\n" if data["text/plain"] else ""
+
+
+def command_line(process):
+    """What a process was started as; it may end while it is asked."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return f"process {process.pid}, which was ending"
 
 
 def shared_memory():

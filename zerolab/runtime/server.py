@@ -33,7 +33,9 @@ PRELOAD = (
     "zerolab.runtime.worker",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
-LAST_RITES = 1.5  # seconds at most that the server stays, once the kernel has gone, to end what ranks had started
+# Seconds at most that the server stays, once the kernel has gone, to end what ranks had started. It takes milliseconds;
+# on a box so busy that it takes seconds, whoever left earlier would leave programs behind that nobody else ends.
+LAST_RITES = 60.0
 LARGEST_REQUEST = 1 << 16
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 
