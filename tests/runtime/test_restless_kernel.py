@@ -96,6 +96,7 @@ def stop_button():
 def test_a_second_stop_while_ranks_are_ended_leaves_nothing_open_and_the_next_run_works(cluster, monkeypatch):
     assert cluster.run(dist.get_rank) == [0, 1]
     members = cluster._ranks.members
+    gc.collect()  # what other tests have left for the collector would go in between
     before = psutil.Process().num_fds()
 
     def kill(launcher, pids, *, really=ForkLauncher.kill):
