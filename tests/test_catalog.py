@@ -5,8 +5,9 @@ import re
 import pytest
 import torch
 
-from zerolab import catalog, published
+from zerolab import catalog
 from zerolab.engines.partition import partition
+from zerolab.simulation import architectures
 
 SIZES = {
     "gpt2": 124_439_808,
@@ -39,7 +40,7 @@ def test_every_model_of_the_catalog_is_counted_here():
 def test_the_built_module_has_exactly_the_published_number_of_parameters(name, size):
     architecture = catalog.architecture(name)
     with torch.device("meta"):
-        flats = partition(published.build(architecture), 1)
+        flats = partition(architectures.build(architecture), 1)
     assert sum(flat.numel for flat in flats) == architecture.num_params == size
     assert len(flats) == architecture.depth + 1
     assert flats[0].numel == architecture.root_params
@@ -94,13 +95,13 @@ def test_a_round_number_is_reached_by_a_small_filler_with_a_name():
         architecture = catalog.architecture(name)
         assert 0 < architecture.filler < architecture.num_params / 300
         with torch.device("meta"):
-            assert dict(published.build(architecture).named_parameters())["filler"].numel() == architecture.filler
+            assert dict(architectures.build(architecture).named_parameters())["filler"].numel() == architecture.filler
 
 
 def test_a_small_llama_of_the_same_code_learns_causally():
     shape = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 11, "a test", hidden=48, kv_heads=2)
     torch.manual_seed(0)
-    model = published.build(shape)
+    model = architectures.build(shape)
     tokens = torch.randint(11, (2, 8))
     changed = tokens.clone()
     changed[:, 5:] = 0

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab import Cluster, foreign, models, theory
+from zerolab import Cluster, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import partition
 from zerolab.facts.evidence import Evidence, most, num_params
+from zerolab.theory import systems
 
 pytestmark = pytest.mark.slow
 WORLD = 4
@@ -59,8 +60,8 @@ def test_deepspeeds_estimate_is_the_papers_form_and_named_terms(require, num, gp
     _, second = of_stage_2(num, gpus, 1, cpu_offload=False)
     _, third, _ = of_stage_3(num, largest, gpus, 1, cpu_offload=False, cpu_offload_params=False)
     rounded = 3  # each term is rounded down to bytes, and theirs only in the end
-    assert sum(foreign.deepspeed_estimate("zero2", num, gpus).values()) == pytest.approx(second, abs=rounded, rel=0)
-    assert sum(foreign.deepspeed_estimate("zero3", num, gpus, largest).values()) == pytest.approx(
+    assert sum(systems.deepspeed_estimate("zero2", num, gpus).values()) == pytest.approx(second, abs=rounded, rel=0)
+    assert sum(systems.deepspeed_estimate("zero3", num, gpus, largest).values()) == pytest.approx(
         third, abs=rounded, rel=0
     )
 
@@ -69,14 +70,14 @@ def test_the_4_of_18_is_the_fp32_copy_of_the_gradients_that_our_terms_have_too()
     layouts = partition(models.build("gpt-tiny"), WORLD)
     num = sum(layout.numel for layout in layouts)
     for stage in ("zero2", "zero3"):
-        ours, theirs = theory.terms(stage, layouts, WORLD, "bf16"), foreign.deepspeed_estimate(stage, num, WORLD)
+        ours, theirs = theory.terms(stage, layouts, WORLD, "bf16"), systems.deepspeed_estimate(stage, num, WORLD)
         assert ours["fp32_gradient_shard"] == theirs["fp32_gradient_shard"] == 4 * num // WORLD
-    assert foreign.deepspeed_estimate("zero3", num, WORLD)["parameters_not_counted"] == -2 * num // WORLD
+    assert systems.deepspeed_estimate("zero3", num, WORLD)["parameters_not_counted"] == -2 * num // WORLD
 
 
 def test_deepspeed_has_no_estimate_for_stage_1():
     with pytest.raises(ValueError, match="no estimate for 'zero1': choose zero2 or zero3"):
-        foreign.deepspeed_estimate("zero1", 1000, 4)
+        systems.deepspeed_estimate("zero1", 1000, 4)
 
 
 # --- FSDP, arXiv 2304.11277, section 3.2: M bytes of model, W ranks, G ranks in a host ---------------------------

@@ -8,8 +8,8 @@ import pytest
 
 import zerolab
 from zerolab import catalog, check, exercises, hint, models, theory
+from zerolab.lessons.predictions import reveal
 from zerolab.names import unknown
-from zerolab.predictions import reveal
 
 
 def test_a_short_list_is_shown_whole_and_a_long_one_only_where_nothing_is_near():

@@ -21,19 +21,21 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from zerolab import moved as _moved
+
 if _TYPE_CHECKING:
     from zerolab import catalog, engines, figures, models, tables, theory
+    from zerolab.comparison import compare
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
     from zerolab.engines.deepspeed import DeepSpeed0, DeepSpeed1, DeepSpeed2, DeepSpeed3
     from zerolab.engines.fsdp1 import FSDP1
     from zerolab.engines.fsdp2 import FSDP2, HSDP
     from zerolab.engines.torch_ddp import TorchDDP, TorchZero1
     from zerolab.exercises import check, hint, hole, solution
-    from zerolab.expecting import expect_error
-    from zerolab.lab import compare
-    from zerolab.panel import explore
-    from zerolab.plan_panel import what_fits
-    from zerolab.predictions import reveal
+    from zerolab.figures.explore import explore
+    from zerolab.figures.what_fits import what_fits
+    from zerolab.lessons.errors import expect_error
+    from zerolab.lessons.predictions import reveal
     from zerolab.recording.recorder import evaluation
     from zerolab.recording.recording import Recording
     from zerolab.runtime.cluster import Cluster
@@ -59,17 +61,17 @@ _HOMES = {
     "Zero2": "engines",
     "Zero3": "engines",
     "check": "exercises",
-    "compare": "lab",
+    "compare": "comparison",
     "evaluation": "recording.recorder",
-    "expect_error": "expecting",
-    "explore": "panel",
+    "expect_error": "lessons.errors",
+    "explore": "figures.explore",
     "hint": "exercises",
     "hole": "exercises",
     "load_ipython_extension": "runtime.magics",  # IPython asks for it by name; nobody else does
-    "reveal": "predictions",
+    "reveal": "lessons.predictions",
     "simulate": "simulation.run",
     "solution": "exercises",
-    "what_fits": "plan_panel",
+    "what_fits": "figures.what_fits",
 }
 _MODULES = ("catalog", "engines", "figures", "models", "tables", "theory")
 
@@ -110,6 +112,8 @@ __all__ = [
     "what_fits",
 ]
 __version__ = "0.1.0"
+
+_moved.install()
 
 
 def __getattr__(name: str) -> _Any:

@@ -107,7 +107,7 @@ def _add_compare(commands: Any) -> None:
 
 def _compare(arguments: Arguments) -> None:
     _check_folder(arguments.json)
-    from zerolab.lab import compare
+    from zerolab.comparison import compare
 
     comparison = compare(
         arguments.stages,
@@ -171,7 +171,7 @@ def _add_record(commands: Any) -> None:
 
 def _record(arguments: Arguments) -> None:
     _check_folder(arguments.out)
-    from zerolab.lab import record
+    from zerolab.comparison import record
 
     recording = record(arguments.stage, arguments.world_size, arguments.model, arguments.steps, device=arguments.device)
     recording.save(arguments.out)
@@ -188,8 +188,8 @@ def _add_play(commands: Any) -> None:
 def _play(arguments: Arguments) -> None:
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
     _check_folder(page)
+    from zerolab.lessons.workspace import has_display
     from zerolab.recording.recording import Recording
-    from zerolab.workspace import has_display
 
     Recording.load(arguments.recording).to_html(page)
     print(f"the page is {page}")
@@ -205,7 +205,7 @@ def _add_lab(commands: Any) -> None:
 
 
 def _lab(arguments: Arguments) -> None:
-    from zerolab.workspace import lab
+    from zerolab.lessons.workspace import lab
 
     # None leaves the choice to whether there is a display.
     lab(port=arguments.port, browser=False if arguments.no_browser else None)
@@ -217,7 +217,7 @@ def _add_reset(commands: Any) -> None:
 
 
 def _reset(arguments: Arguments) -> None:
-    from zerolab.workspace import reset
+    from zerolab.lessons.workspace import reset
 
     for restored, kept in reset(arguments.which):
         print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
@@ -232,7 +232,7 @@ def _add_doctor(commands: Any) -> None:
 
 def _doctor(arguments: Arguments) -> int:
     from zerolab import doctor
-    from zerolab.preflight import run_lessons
+    from zerolab.lessons.preflight import run_lessons
 
     if arguments.lessons:
         return 0 if run_lessons() else 1
@@ -251,7 +251,7 @@ def _add_progress(commands: Any) -> None:
 
 
 def _progress(arguments: Arguments) -> None:
-    from zerolab import progress
+    from zerolab.lessons import progress
 
     print(progress.main(arguments.json, arguments.reset, arguments.files))
 

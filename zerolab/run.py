@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
 
 from zerolab import models
+from zerolab.comparison import LEARNING_RATE
 from zerolab.engines import ENGINES
 from zerolab.engines.checks import check_same_on_all_ranks
-from zerolab.lab import LEARNING_RATE
 from zerolab.models import Batch
 from zerolab.recording import clocks, jsonfile
 from zerolab.recording.clocks import Reading

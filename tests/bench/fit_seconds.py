@@ -1,4 +1,4 @@
-"""Fits `zerolab.seconds.Constants` to the fitting half of the published runs, and prints what comes of it.
+"""Fits `zerolab.theory.seconds.Constants` to the fitting half of the published runs, and prints what comes of it.
 
     python tests/bench/fit_seconds.py
 
@@ -12,9 +12,9 @@ from functools import cache
 from itertools import combinations
 from math import log
 
-from zerolab import seconds
-from zerolab.published_runs import PublishedRun, runs
-from zerolab.seconds import Constants
+from zerolab.theory import seconds
+from zerolab.theory.published_runs import PublishedRun, runs
+from zerolab.theory.seconds import Constants
 
 LIMITS = {"a100": 0.85, "h100": 0.85}  # no library multiplies faster for long
 POWER, CAP = 1.5, 0.3

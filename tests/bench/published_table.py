@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from zerolab.catalog import CONTEXT_BYTES, GIB
-from zerolab.moments import Job, peak
-from zerolab.published_runs import PublishedRun, runs
+from zerolab.theory.moments import Job, peak
+from zerolab.theory.published_runs import PublishedRun, runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "published-runs.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"

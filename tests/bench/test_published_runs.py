@@ -8,8 +8,8 @@ import published_table
 import pytest
 
 from zerolab import catalog
-from zerolab.published_runs import runs
-from zerolab.seconds import FITTED
+from zerolab.theory.published_runs import runs
+from zerolab.theory.seconds import FITTED
 
 # 8.03 billion, and so on: what the sources print. MosaicML's are with as many positions as a row has tokens.
 PRINTED = {

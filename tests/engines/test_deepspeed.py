@@ -25,7 +25,7 @@ def my_rows(step):
 
 def train_and_look(stage):
     """Three steps of AdamW; what the engine showed of its state at the last update."""
-    from zerolab.foreign import shown_at_updates
+    from zerolab.theory.systems import shown_at_updates
 
     engine = ENGINES[stage](make(), torch.optim.AdamW, lr=1e-3)
     with shown_at_updates(engine) as shown:
@@ -144,8 +144,9 @@ def test_without_the_package_it_is_one_sentence_with_the_remedy(monkeypatch):
 
 
 def test_compare_says_so_before_any_rank_starts(monkeypatch):
-    from zerolab import compare, foreign
+    from zerolab import compare
+    from zerolab.theory import systems
 
-    monkeypatch.setattr(foreign, "find_spec", lambda _: None)
+    monkeypatch.setattr(systems, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match="DeepSpeed is not installed"):
         compare(["deepspeed-2"], world_size=2, model="mlp-odd", steps=2, device="cpu")

@@ -155,7 +155,7 @@ def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(clusters, stage, 
 
 def train_and_look(stage, options=None):
     """Three steps of AdamW; what the engine showed of its state at the last update."""
-    from zerolab.foreign import shown_at_updates
+    from zerolab.theory.systems import shown_at_updates
 
     engine = build(stage, torch.optim.AdamW, lr=1e-3, **(options or {}))
     with shown_at_updates(engine) as shown:

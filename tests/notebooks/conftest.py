@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from zerolab.workspace import LAB_SETTINGS
+from zerolab.lessons.workspace import LAB_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 

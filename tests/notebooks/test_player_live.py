@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from every_control import try_every_control
 
-from zerolab.lab import record
+from zerolab.comparison import record
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -1,4 +1,4 @@
-"""The project's own papers say what is true: the README's tree is the folder, and no machine's path is in any file."""
+"""The project's own papers say what is true: CONTRIBUTING's tree is the folder, and no file has a machine's path."""
 
 import re
 import stat
@@ -9,6 +9,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 LINE = re.compile(r"^(?P<indent> *)(?P<names>(?:[\w.-]+/?)(?: [\w-]+\.py)*)(?: {2,}.*)?$")
 UNSHOWN = {
     ".ci",
@@ -33,12 +34,12 @@ def files():
 
 
 def drawn():
-    """The paths in the README's tree; those of folders end with a slash."""
-    [block] = re.findall(r"^```\n(notebooks/.*?)^```", README, re.MULTILINE | re.DOTALL)
+    """The paths in CONTRIBUTING's tree; those of folders end with a slash."""
+    [block] = re.findall(r"^```\n(notebooks/.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)
     parents, paths = [], set()
     for line in block.splitlines():
         found = LINE.match(line)
-        assert found, f"the README's tree has a line that cannot be read: {line!r}"
+        assert found, f"CONTRIBUTING's tree has a line that cannot be read: {line!r}"
         parents = parents[: len(found["indent"]) // 2]
         names = found["names"].split()
         paths |= {"".join(parents) + name for name in names}
@@ -47,14 +48,14 @@ def drawn():
     return paths
 
 
-def test_everything_in_the_readmes_tree_is_there():
+def test_everything_in_the_tree_in_contributing_is_there():
     missing = [
         path for path in drawn() if not ((ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file())
     ]
     assert missing == []
 
 
-def test_everything_that_is_there_is_in_the_readmes_tree():
+def test_everything_that_is_there_is_in_the_tree_in_contributing():
     shown = drawn()
     tops = {name.split("/")[0] + ("/" if "/" in name else "") for name in files()}
     assert {top for top in tops if top.rstrip("/") not in UNSHOWN} <= shown

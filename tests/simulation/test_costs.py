@@ -8,9 +8,9 @@ from torch import nn
 
 from zerolab import catalog, simulate
 from zerolab.catalog import Gpu, Link
-from zerolab.seconds import FITTED
 from zerolab.simulation.costs import Clock, Hardware, Meter
 from zerolab.simulation.nccl import Group
+from zerolab.theory.seconds import FITTED
 
 NETWORK = Link("test", 100.0, 0.5, "a test")
 BOX = Gpu("box", 1e9, {"fp32": 1000.0, "bf16": 4000.0}, 500.0, "nvlink4", "a test")

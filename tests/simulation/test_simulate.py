@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zerolab import catalog, compare, published, simulate, theory
+from zerolab import catalog, compare, simulate, theory
 from zerolab.recording.recording import Recording
+from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Hardware
 from zerolab.simulation.fake import world
@@ -104,7 +105,7 @@ def test_the_peak_of_a_simulation_is_that_of_real_ranks(kind):
     if kind == "gpt":
         real, fake = on_real_ranks("fp32"), simulate(world_size=2, model="gpt-tiny", hardware=CPU)
     else:
-        build = partial(published.build, TINY_LLAMA)
+        build = partial(architectures.build, TINY_LLAMA)
         real = compare(world_size=2, steps=3, model=build, batches=[(TOKENS, TOKENS)] * 3)
         # compare divides the rows among the ranks, simulate takes one rank's
         fake = simulate(world_size=2, model=build, batches=[(TOKENS[:2], TOKENS[:2])], hardware=CPU)
@@ -115,7 +116,7 @@ def test_the_peak_of_a_simulation_is_that_of_real_ranks(kind):
 
 
 def checkpointed_llama():
-    model = published.build(TINY_LLAMA)
+    model = architectures.build(TINY_LLAMA)
     checkpoint_blocks(model, "selective")
     return model
 
@@ -123,7 +124,7 @@ def checkpointed_llama():
 def test_a_simulation_forgets_and_computes_again_what_real_ranks_do():
     real = compare("zero3", world_size=2, steps=3, model=checkpointed_llama, batches=[(TOKENS, TOKENS)] * 3)
     options = {"batches": [(TOKENS[:2], TOKENS[:2])], "checkpointing": "selective", "hardware": CPU}
-    fake = simulate("zero3", world_size=2, model=partial(published.build, TINY_LLAMA), **options)
+    fake = simulate("zero3", world_size=2, model=partial(architectures.build, TINY_LLAMA), **options)
     live = [
         [event.live["activations"] for event in found.recordings["zero3"].rank(0).events if event.kind == "module"]
         for found in (real, fake)

@@ -51,7 +51,7 @@ for row in comparison.rows:
     assert row["losses"] == comparison.rows[0]["losses"], comparison
 """
 RECORD = """
-from zerolab.lab import record
+from zerolab.comparison import record
 recording = record("zero3", world_size=2, model="gpt-tiny", steps=2, device="cpu")
 assert all(rank.complete for rank in recording.ranks) and len(recording.ranks) == 2, recording
 """

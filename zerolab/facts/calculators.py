@@ -6,7 +6,7 @@ GB is 1e9 bytes, GiB is 2**30.
 from zerolab import theory
 from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, num_params, verdict
 from zerolab.facts.sizes import gigabytes
-from zerolab.foreign import deepspeed_estimate
+from zerolab.theory.systems import deepspeed_estimate
 
 GIB = 2**30
 LLAMA3_8B = 8_030_261_248

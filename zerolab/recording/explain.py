@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from zerolab.recording.events import CATEGORIES, RankRecording
+from zerolab import theory
+from zerolab.recording.events import RankRecording
 from zerolab.recording.nearest import beside_nearest, dtype
 from zerolab.tables import Table
 
@@ -22,19 +23,6 @@ TERMS = {
     "offloaded_copy": "fp32 copy that the optimizer updates",
     "other_dtypes": "parameters that are not fp32",
     "unused": "no optimizer state: never a gradient",
-}
-PEAK_TERMS = {  # term of the peak -> the ledger's category, and in words
-    "parameters": ("parameters", "held all the time"),
-    "gathered_units": ("parameters", "units that are whole"),
-    "gradients": ("gradients", "laid end to end, and means"),
-    "incoming_gradients": ("gradients", "as autograd left them"),
-    "optimizer_state": ("optimizer_state", "two moments and a counter"),
-    "activations": ("activations", "from a plain step"),
-    "new_mean": ("activations", "until it is added to that of earlier micro-batches"),
-    "receive_buffers": ("communication", "(N-1)/N of a flat"),
-    "update_temporaries": ("other", "2 to 3 of a flat"),
-    "numbers": ("other", "Python's numbers, made tensors"),
-    "batches": ("other", "of the caller"),
 }
 
 
@@ -57,27 +45,18 @@ def _no_state(chosen: RankRecording) -> str:
 def explain(
     recording: "Recording",
     rank: int | None = None,
-    peak: Mapping[str, int] | None = None,
-    phase: str | None = None,
     beside: str | None = None,
 ) -> Table:
     """One row a term: its formula, its bytes, what was measured, and the difference, which is to be 0.
 
-    Terms of the peak add up to a category of the ledger; what was measured of it stands with the last of them.
-
     Args:
         recording: of one of the four stages or a loop of one's own, with two steps of Adam or more.
         rank: whose bytes; None takes the first.
-        peak: what `theory.peak` predicts for the run; with it the peak is explained too.
-        phase: the phase of the step for which it was predicted; None for the whole step.
         beside: the stage that a loop of one's own is meant to be; None takes the one that it comes nearest to.
 
     Raises:
-        ValueError: the recording has no such rank, no state that a closed form speaks of, or a peak that `theory.peak`
-            does not predict (a loop of one's own, another optimizer, a GPU, NCCL, a phase that the run did not have).
+        ValueError: the recording has no such rank, or no state that a closed form speaks of.
     """
-    from zerolab import theory
-
     chosen = recording.ranks[0] if rank is None else recording.rank(rank)
     stage, precision, state = (
         recording.meta.get("stage"),
@@ -87,9 +66,6 @@ def explain(
     if not isinstance(state, dict):
         raise ValueError(_no_state(chosen))  # noqa: TRY004  (the recording is of the right type, and too short)
     if stage is None:
-        if peak is not None:
-            stages = ", ".join(theory.STAGES)
-            raise ValueError(f"nothing predicts the peak of a loop of your own: leave out peak=, or record {stages}")
         return beside_nearest(recording, chosen, beside)
     if beside not in (None, stage):
         raise ValueError(f"this run is {stage}, not {beside!r}: leave out stage=, which is for a loop of your own")
@@ -100,14 +76,10 @@ def explain(
             "zerolab.compare name what the system holds beyond its form"
         )
     rows = _state_rows(recording, str(stage), precision, chosen.meta)
-    if peak is not None:
-        rows += _peak_rows(peak, _measured_peak(recording, chosen, phase))
     return Table(rows, f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
 
 
 def _state_rows(recording: "Recording", stage: str, precision: str, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from zerolab import theory
-
     world_size, state = recording.world_size, meta["state"]
     flats: list[Any] = [
         # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
@@ -140,41 +112,6 @@ def _state_rows(recording: "Recording", stage: str, precision: str, meta: Mappin
         rows.append({"term": category, "formula": share, "bytes": nbytes, "measured": state[category]})
     rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
     return [*rows, _total("state", sum(formula.values()) + sum(terms.values()), sum(state.values()))]
-
-
-def _measured_peak(recording: "Recording", chosen: RankRecording, phase: str | None) -> Mapping[str, int]:
-    """The bytes by category at a rank's highest moment; refuses a run that `theory.peak` does not speak of."""
-    optimizer, device, backend = (recording.meta.get(key) for key in ("optimizer", "device", "backend"))
-    # Their temporaries are in the peak, and each optimizer has others.
-    if optimizer not in ("Adam", "AdamW"):
-        raise ValueError(f"the peak is predicted for Adam and AdamW, and this run updated with {optimizer}")
-    if (device, backend) != ("cpu", "gloo"):
-        raise ValueError(
-            f"the peak is predicted for the CPU and gloo, and this run was on {device} with {backend}: there the "
-            "library keeps buffers of its own"
-        )
-    peaks = chosen.meta.get("peaks")
-    found = {"whole step": chosen.meta.get("peak"), **(peaks if isinstance(peaks, dict) else {})}
-    measured = found.get(phase or "whole step")
-    if measured is None:
-        raise ValueError(f"the recording has no peak of phase {phase!r}: choose one of {', '.join(found)}")
-    return dict(measured)
-
-
-def _peak_rows(peak: Mapping[str, int], measured: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The terms by category, and with the last one of each category what was measured of it."""
-    rows: list[dict[str, Any]] = []
-    for category in CATEGORIES:
-        terms = [term for term, (kind, _) in PEAK_TERMS.items() if kind == category and peak.get(term)]
-        rows += [{"term": f"peak: {term}", "formula": PEAK_TERMS[term][1], "bytes": peak[term]} for term in terms]
-        # A category that nobody predicted is shown, or the sum would not add up.
-        if not terms and measured.get(category):
-            rows.append({"term": f"peak: {category}", "formula": "none", "bytes": 0})
-        # The ledger knows categories and no terms: only their sum can be measured.
-        if terms or measured.get(category):
-            found = measured.get(category, 0)
-            rows[-1] |= {"measured": found, "difference": found - sum(peak[term] for term in terms)}
-    return [*rows, _total("peak", sum(peak.values()), sum(measured.values()))]
 
 
 def _total(name: str, predicted: int, measured: int) -> dict[str, Any]:

@@ -68,11 +68,12 @@ def _formula(meta: dict[str, object], trained: int, world_size: int) -> dict[str
 
     What is frozen has neither gradient nor optimizer state; `explain` has that as a term, because Ψ counts it.
     """
-    from zerolab import foreign, theory
+    from zerolab import theory
+    from zerolab.theory import systems
 
     stage, num_params, precision = meta["stage"], meta["num_params"], meta["precision"]
     # A loop of one's own has no stage, and a formula beside it would be a guess.
-    known = stage in theory.STAGES or stage in foreign.FORMS
+    known = stage in theory.STAGES or stage in systems.FORMS
     if not known or precision not in theory.BYTES_PER_PARAMETER or not isinstance(num_params, int):
         return None
-    return foreign.needed_bytes(str(stage), num_params, trained, world_size, str(precision))
+    return systems.needed_bytes(str(stage), num_params, trained, world_size, str(precision))

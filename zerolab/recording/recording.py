@@ -244,17 +244,14 @@ class Recording:
     def explain(
         self,
         rank: int | None = None,
-        peak: Mapping[str, int] | None = None,
-        phase: str | None = None,
         stage: str | None = None,
     ) -> Table:
         """One row a term of the closed form: formula, bytes, measured, difference.
 
-        `peak` from `theory.peak` adds its terms, for the `phase` that it was predicted for (None: the whole step). A
-        loop of one's own is set beside `stage`, or beside what it comes nearest to (None).
+        A loop of one's own is set beside `stage`, or beside what it comes nearest to (None).
         Raises ValueError if the rank is not there, or no closed form speaks of the run.
         """
-        return explain(self, rank, peak, phase, stage)
+        return explain(self, rank, stage)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""

@@ -29,7 +29,7 @@ PRELOAD = (
     "zerolab.engines",
     "zerolab.recording.recorder",
     "zerolab.engines.native",  # this and the next are imported by a recording that begins, in every rank at once
-    "zerolab.foreign",
+    "zerolab.theory.systems",
     "zerolab.runtime.worker",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone

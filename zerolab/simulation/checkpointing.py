@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from zerolab.activations import CHECKPOINTING
 from zerolab.engines.partition import ROOT, partition
+from zerolab.theory.activations import CHECKPOINTING
 
 MATRICES = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 ATTENTION = (

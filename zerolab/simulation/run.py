@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
+from zerolab.comparison import LEARNING_RATE, Comparison, ModelSource, stage_names
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.lab import LEARNING_RATE, Comparison, ModelSource, stage_names
 from zerolab.models import Batch
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recording import Recording
@@ -152,7 +152,7 @@ def _prepare(
 def _build(
     model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None
 ) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    from zerolab import published
+    from zerolab.simulation import architectures
 
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
@@ -162,7 +162,7 @@ def _build(
     if isinstance(model, str):
         architecture = catalog.architecture(model)
         batch = torch.zeros(rows, architecture.checked_length(rows, length), dtype=torch.int64)
-        return published.build(architecture), batch, torch.zeros_like(batch)
+        return architectures.build(architecture), batch, torch.zeros_like(batch)
     if not callable(model) or isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
     if not batches:

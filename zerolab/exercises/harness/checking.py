@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from zerolab import progress
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
 from zerolab.exercises.harness.verdict import Verdict
+from zerolab.lessons import progress
 from zerolab.waiting import waiting
 
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch.distributed as dist
 
-from zerolab import progress
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.ground import Noted, Plan
 from zerolab.exercises.harness.reference import run_reference
 from zerolab.exercises.harness.training import TrainingTargets
 from zerolab.exercises.harness.trials import Manner, train
-from zerolab.expecting import without_volatile
+from zerolab.lessons import progress
+from zerolab.lessons.errors import without_volatile
 from zerolab.recording import sources
 from zerolab.recording.patches import replace
 from zerolab.tables import Table

@@ -3,7 +3,7 @@
 import re
 from itertools import pairwise
 
-from zerolab.expecting import without_volatile
+from zerolab.lessons.errors import without_volatile
 from zerolab.runtime.faults import CollectiveHang, RankError
 
 _HARNESS = re.compile(r'File "(?:zerolab/(?:exercises/harness|recording|runtime)|contextlib)')

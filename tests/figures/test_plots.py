@@ -1,0 +1,218 @@
+"""The plotly figures say what theory and measurement say, the same each time, in the player's colours."""
+
+import base64
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+import zerolab.player
+from zerolab import catalog, figures, theory, what_fits
+from zerolab.figures import chart
+from zerolab.theory.moments import PARTS
+
+ROWS = [
+    {
+        "stage": stage,
+        "world_size": 4,
+        "state": {category: value + 8 for category, value in theory.state_bytes(stage, 1000, 4).items()},
+        "formula": theory.state_bytes(stage, 1000, 4),
+    }
+    for stage in theory.STAGES
+]
+
+
+def every_figure():
+    return [
+        figures.stages(ROWS),
+        figures.memory_against_ranks(7e9),
+        figures.traffic_against_bandwidth(7e9, 8, 1.0),
+        figures.plan(theory.plan("7b", 8)),
+    ]
+
+
+def test_measured_bytes_stand_beside_the_formula():
+    bars = {trace.name: dict(zip(trace.x, trace.y, strict=True)) for trace in figures.stages(ROWS).data}
+    assert bars["parameters, measured"]["zero3"] == 1008
+    assert bars["parameters, formula"]["zero3"] == 1000
+    assert bars["optimizer state, formula"]["zero1"] == 2000
+
+
+def test_memory_falls_with_the_ranks_as_the_formula_says():
+    lines = {trace.name: dict(zip(trace.x, trace.y, strict=True)) for trace in figures.memory_against_ranks(7e9).data}
+    assert [round(lines[stage][8], 1) for stage in theory.STAGES] == [112.0, 63.0, 38.5, 14.0]
+
+
+def test_the_slider_gives_the_seconds_of_each_bandwidth():
+    figure = figures.traffic_against_bandwidth(1e9, 4, 0.5)
+    step = next(step for step in figure.layout.sliders[0].steps if step.label == "1")
+    computing, sending = step.args[0]["y"]
+    assert list(computing) == [0.5] * 4
+    assert list(sending) == pytest.approx([6.0, 6.0, 6.0, 9.0])
+    assert "upper end" in figures.traffic_against_bandwidth.__doc__
+
+
+def test_a_figure_is_the_same_text_every_time():
+    first, second = (list(map(figures.html, every_figure())) for _ in range(2))
+    assert first == second
+    assert 'id="zerolab-memory"' in first[1]
+
+
+def test_on_a_dark_page_a_figure_has_no_paper_of_its_own_and_its_title_the_pages_ink():
+    for figure in every_figure():
+        assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0,0,0,0)"
+        assert "color:var(--jp-content-font-color1" in figure.layout.title.text
+
+
+def test_figures_and_player_share_their_colours():
+    palette = (Path(zerolab.player.__file__).parent / "palette.js").read_text()
+    light = re.search(r"CATEGORY_COLOURS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
+    for category in ("parameters", "gradients", "optimizer_state", "communication", "activations"):
+        assert f'{category}: "{chart.COLOURS[category]}"' in light
+    inks = re.search(r"INKS = \{\s*light: \{(.*?)\}", palette, re.DOTALL)[1]
+    assert f'forward: "{chart.COLOURS["computing"]}"' in inks
+    assert f'formula: "{chart.COLOURS["formula"]}"' in inks
+    assert f' muted: "{chart.COLOURS["limit"]}"' in inks
+
+
+def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():
+    plan = theory.plan("7b", 8, 80e9)
+    figure = figures.plan(plan)
+    bars = {trace.name: dict(zip(trace.x, trace.y, strict=True)) for trace in figure.data}
+    for row in plan:
+        held = sum(bars[part][row["stage"]] for part in map(chart.words, PARTS))
+        assert held == pytest.approx(row["needs GB"])
+        assert bars["communication"][row["stage"]] == row["communication_seconds"]
+    usable = 80 - catalog.CONTEXT_BYTES / 1e9
+    assert [shape.y0 for shape in figure.layout.shapes] == pytest.approx([usable])
+    assert tuple(figure.layout.yaxis.range) == pytest.approx((0, 2 * usable))
+    assert [note.text.split("<br>")[1] for note in figure.layout.annotations] == ["too much", "fits", "fits", "fits"]
+
+
+def test_a_figures_text_is_its_caption():
+    assert repr(figures.plan(theory.plan("7b", 8))).startswith(
+        "figure: 7b on 8 h100, bf16, 84.94 GB each. Fits: zero1, "
+    )
+    assert repr(figures.memory_against_ranks(7e9)).endswith(
+        "GB at N = 1,024: ddp 112, zero1 56.1, zero2 28.1, zero3 0.109."
+    )
+
+
+def shown(figure):
+    """What a notebook would show of a figure, by kind."""
+    return DisplayFormatter().format(figure)[0]
+
+
+def test_a_figure_needs_no_network_to_be_shown(monkeypatch):
+    monkeypatch.delenv("ZEROLAB_STATIC", raising=False)
+    for figure in every_figure():
+        assert set(shown(figure)) == {"text/plain", chart.PLOTLY}
+        assert "cdn" not in json.dumps(shown(figure)[chart.PLOTLY], default=str)
+
+
+def test_where_outputs_are_compared_a_figure_is_its_caption_alone(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    for figure in every_figure():
+        assert shown(figure) == {"text/plain": repr(figure)}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_stored_figure_is_a_small_picture_of_it(monkeypatch, chromium):
+    from PIL import Image
+
+    monkeypatch.setenv("ZEROLAB_STILLS", "1")
+    for figure in every_figure()[2:]:  # the one with a slider, and the one of two parts
+        png = shown(figure)["image/png"]
+        raw = base64.b64decode(png) if isinstance(png, str) else png
+        assert len(raw) <= 60_000
+        picture = Image.open(io.BytesIO(raw))
+        assert picture.size == (chart.WIDTH, chart.HEIGHT)
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(100_000)}
+        assert len(colours) > 20, "nothing was drawn"
+
+
+# --- the planner's panel ---------------------------------------------------------------------------------------------
+
+
+def test_the_panel_shows_what_fits_and_how_to_set_it():
+    panel = what_fits("7b", 8)
+    assert panel.answer.value == theory.plan("7b", 8).answer
+    assert repr(panel) == f"planner: 7b on 8 h100, bf16, 84.94 GB each. {panel.answer.value}"
+    assert panel.fsdp2.value == "FSDP2 has no zero1."
+    assert json.loads(panel.deepspeed.value)["zero_optimization"]["stage"] == 1
+
+
+def test_a_moved_slider_moves_bars_line_answer_and_settings():
+    panel = what_fits("7b", 8)
+    panel.memory.label = "16 GB card, 15.7 GiB"
+    assert panel.figure.layout.shapes[0].y0 == pytest.approx(15.2 * 2**30 / 1e9)
+    assert panel.found.fitting == []
+    assert "No: even zero3 needs" in panel.answer.value
+    assert "nothing to set" in panel.deepspeed.value
+    panel.gpus.value = 64
+    assert panel.found.fitting == ["zero3"]
+    assert "reshard_after_forward" in panel.fsdp2.value
+    assert sum(trace.y[3] for trace in panel.figure.data[: len(PARTS)]) == pytest.approx(panel.found[3]["needs GB"])
+
+
+def test_checkpointing_in_the_panel_needs_less_and_says_what_to_type():
+    panel = what_fits("llama2-13b", 8)
+    before = panel.found[3]["needs GB"]
+    assert panel.lines.value == "Nothing is checkpointed."
+    panel.checkpointing.value = "block"
+    assert panel.found[3]["needs GB"] < before
+    assert "use_reentrant=False" in panel.lines.value
+
+
+def test_a_faster_network_shortens_the_sending_alone():
+    panel = what_fits("gpt2-xl", 8)
+    before = [panel.figure.data[index].y for index in (-2, -1)]
+    panel.bandwidth.value = 900
+    computing, sending = (panel.figure.data[index].y for index in (-2, -1))
+    assert computing == before[0]
+    assert sending == pytest.approx([seconds / 2 for seconds in before[1]])
+
+
+def test_compiled_kernels_shorten_the_computing_alone_and_the_panel_says_what_the_seconds_owe_to_them():
+    panel = what_fits("7b", 8)
+    before = [panel.figure.data[index].y for index in (-2, -1)]
+    panel.kernels.value = "compiled"
+    computing, sending = (panel.figure.data[index].y for index in (-2, -1))
+    assert all(after < earlier for after, earlier in zip(computing, before[0], strict=True))
+    assert sending == before[1]
+    assert panel.sensitivity.value == panel.found.sensitivity
+
+
+def test_where_outputs_are_compared_the_panel_is_its_sentence(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    panel = what_fits("7b", 8)
+    assert shown(panel) == {"text/plain": repr(panel)}
+
+
+def test_wrong_use_is_told_in_words():
+    with pytest.raises(ValueError, match="give the rows of compare"):
+        figures.stages([])
+    with pytest.raises(ValueError, match="compute_seconds is 0"):
+        figures.traffic_against_bandwidth(1e9, 4, 0)
+    with pytest.raises(ValueError, match="world size is 0"):
+        figures.memory_against_ranks(1e9, sizes=(0,))
+
+
+@pytest.mark.slow
+def test_explore_runs_and_keeps_the_run_before_beside_the_new_one():
+    from zerolab.figures.explore import explore
+
+    panel = explore()
+    panel.ranks.value = 2
+    panel.button.click()
+    assert repr(panel) == "explore: 1 run", panel.said.value
+    panel.stage.value = "ddp"
+    panel.button.click()
+    bars, player = panel.shown.children
+    assert set(bars.data[0].x) == {"run 1: zero3, 2 ranks", "run 2: ddp, 2 ranks"}
+    assert "beside it" in repr(player)
+    assert not panel.button.disabled

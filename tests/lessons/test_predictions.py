@@ -1,0 +1,64 @@
+"""A guess is put beside what was measured; without one a fixed line is printed."""
+
+from pathlib import Path
+
+import pytest
+
+from zerolab import reveal
+from zerolab.lessons.predictions import NO_GUESS, PREDICTIONS
+
+
+class Rank:
+    """One rank's recording, as far as a prediction looks at it."""
+
+    def __init__(self, state, logical_bytes):
+        self.meta = {"state": state, "logical_bytes": [0, logical_bytes]}
+
+
+class Run:
+    """A recording of four ranks and 1,000 parameters under ZeRO-1."""
+
+    world_size = 4
+    meta = {"num_params": 1000}  # noqa: RUF012  (never written)
+    ranks = [Rank({"parameters": 4000, "gradients": 4000, "optimizer_state": 2000}, 6000)]  # noqa: RUF012
+
+
+def test_without_a_guess_one_fixed_line_is_printed_and_nothing_is_measured(capsys):
+    reveal("04-zero1-state", None)
+    assert capsys.readouterr().out == NO_GUESS + "\n"
+
+
+def test_guess_measured_and_ratio_are_printed(capsys):
+    reveal("04-zero1-state", 5, Run())
+    printed = capsys.readouterr().out
+    assert "guess     5.00 bytes a parameter" in printed
+    assert "measured  10.00 bytes a parameter" in printed
+    assert "ratio     0.50" in printed
+
+
+def test_traffic_is_counted_in_passes_of_the_model(capsys):
+    reveal("04-zero1-traffic", 2, Run())
+    assert "measured  2.00 passes of the model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("guess", ["ten", True, [1]])
+def test_a_guess_that_is_no_number_is_answered_with_a_line(guess, capsys):
+    reveal("04-zero1-state", guess, Run())
+    assert "write a plain number" in capsys.readouterr().out
+
+
+def test_an_unknown_id_is_refused_with_those_that_exist():
+    with pytest.raises(ValueError, match="choose one of 00-ddp-state, "):
+        reveal("99-nothing", 1)
+
+
+@pytest.mark.slow
+def test_without_a_recording_one_is_made_on_real_ranks(capsys):
+    reveal("04-zero1-state", 10)
+    assert "measured  10.00 bytes a parameter" in capsys.readouterr().out
+
+
+def test_every_prediction_belongs_to_a_notebook():
+    folder = Path(__file__).resolve().parents[2] / "notebooks"
+    texts = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.ipynb"))
+    assert all(f'reveal(\\"{name}\\"' in texts for name in PREDICTIONS)

@@ -1,0 +1,105 @@
+"""Progress is a small file outside of the project; losing it or being unable to write it harms nothing."""
+
+import json
+
+import pytest
+
+from zerolab.exercises import names
+from zerolab.lessons import progress
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / "data" / "progress.json"
+    monkeypatch.setenv("ZEROLAB_PROGRESS", str(path))
+    return path
+
+
+def test_nothing_is_kept_under_tests(monkeypatch):
+    monkeypatch.delenv("ZEROLAB_PROGRESS", raising=False)
+    assert progress.path() is None
+    progress.note_attempt("zero1-average", passed=True)
+    assert progress.read()["exercises"] == {}
+
+
+def test_outside_of_tests_it_lies_in_the_users_data_folder(monkeypatch):
+    for name in ("ZEROLAB_PROGRESS", "PYTEST_CURRENT_TEST", "ZEROLAB_STATIC"):
+        monkeypatch.delenv(name, raising=False)
+    path = progress.path()
+    assert path is not None
+    assert path.parts[-2:] == ("zerolab", "progress.json")
+    monkeypatch.setenv("ZEROLAB_PROGRESS", "off")
+    assert progress.path() is None
+
+
+def test_tries_are_counted_and_a_pass_stays(file):
+    for passed in (False, True, False):
+        progress.note_attempt("zero1-average", passed=passed)
+    assert progress.read()["exercises"] == {"zero1-average": {"tries": 3, "passed": True}}
+    (line,) = [line for line in progress.summary().splitlines() if " zero1-average " in line]
+    assert line.split() == ["04", "zero1-average", "passed", "3", "tries"]
+    assert f"1 of {len(names())} exercises passed" in progress.summary()
+
+
+def test_the_first_guess_is_kept(file):
+    progress.note_guess("04-zero1-state", 7.0)
+    progress.note_guess("04-zero1-state", 10.0)
+    assert progress.read()["guesses"] == {"04-zero1-state": 7.0}
+
+
+def test_the_file_is_replaced_whole(file):
+    progress.note_attempt("zero1-average", passed=False)
+    progress.note_attempt("zero1-average", passed=True)
+    assert [path.name for path in file.parent.iterdir()] == ["progress.json"]
+
+
+EDITED = '{"format": 1, "exercises": {"zero1-average": 5, "buckets": {"tries": "two"}}, "guesses": {}}'
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1, "exercises": 3}', EDITED])
+def test_a_damaged_file_counts_as_empty(file, content):
+    file.parent.mkdir()
+    file.write_text(content)
+    assert progress.read() == {"format": 1, "exercises": {}, "guesses": {}}
+    progress.note_attempt("zero1-average", passed=True)
+    assert progress.read()["exercises"]["zero1-average"]["tries"] == 1
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "in the way").write_text("a file, not a folder")
+    monkeypatch.setenv("ZEROLAB_PROGRESS", str(tmp_path / "in the way" / "progress.json"))
+    progress.note_attempt("zero1-average", passed=True)
+    assert progress.read()["exercises"] == {}
+
+
+def test_json_and_reset(file):
+    progress.note_attempt("zero1-average", passed=True)
+    assert json.loads(progress.main(as_json=True))["exercises"]["zero1-average"]["passed"] is True
+    assert progress.main(forget=True) == "progress forgotten"
+    assert progress.main(forget=True) == "there was no progress to forget"
+    assert not file.exists()
+
+
+def test_exercises_stand_in_the_order_of_the_lessons():
+    exercises = progress.by_lesson()
+    lessons = [lesson for lesson, _ in exercises]
+    assert sorted(lessons) == lessons
+    assert sorted(name for _, name in exercises) == names()
+    assert ("06", "zero3-train") in exercises
+
+
+def test_a_class_is_counted_and_a_file_that_is_not_there_is_an_error(file, tmp_path, monkeypatch):
+    learners = [tmp_path / f"{learner}.json" for learner in ("ada", "alan", "grace")]
+    for learner, tries in zip(learners, ([False, True], [False], []), strict=True):
+        monkeypatch.setenv("ZEROLAB_PROGRESS", str(learner))
+        progress.note_guess("04-zero1-state", 1.0)
+        for passed in tries:
+            progress.note_attempt("zero1-average", passed=passed)
+    said = progress.main(files=learners).splitlines()
+    (line,) = [line.split() for line in said if " zero1-average " in line]
+    assert line == ["04", "zero1-average", "passed", "1", "tried", "2", "tries", "3"]
+    assert said[-1] == "3 learners"
+    with pytest.raises(FileNotFoundError, match="nobody"):
+        progress.main(files=[tmp_path / "nobody.json"])
+    with pytest.raises(ValueError, match="ask for one of them"):
+        progress.main(as_json=True, files=learners)

@@ -1,0 +1,242 @@
+"""The planner says which stages fit, no with the number that is missing and what would help, and the seconds."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from zerolab import catalog, simulate, theory
+from zerolab.simulation import architectures
+from zerolab.theory import schemes
+from zerolab.theory.published_runs import published_utilisation
+
+CONTEXT = catalog.CONTEXT_BYTES / 1e9
+
+
+def test_seven_billion_parameters_fit_eight_gpus_only_when_sharded():
+    rows = {row["stage"]: row for row in theory.plan("7b", 8, 80e9)}
+    assert not rows["ddp"]["fits"]
+    assert rows["ddp"]["missing GB"] == pytest.approx(rows["ddp"]["needs GB"] - 80 + CONTEXT)
+    assert rows["zero3"]["fits"]
+    assert rows["zero3"]["missing GB"] is None
+    # ZeRO's table 1 for 7B, and on top the fp32 copy of the gradients that the update reads: 4 bytes a parameter.
+    copies = [28, 3.5, 3.5, 3.5]
+    formula = [112, 38.5, 26.25, 14]
+    assert [row["state GB"] for row in rows.values()] == pytest.approx(
+        [form + copy for form, copy in zip(formula, copies, strict=True)]
+    )
+
+
+def test_in_fp32_the_state_is_the_closed_form():
+    assert [row["state GB"] for row in theory.plan("7b", 8, precision="fp32")] == [112, 63, 38.5, 14]
+
+
+def test_what_is_needed_is_the_sum_of_the_parts_at_the_highest_moment():
+    plan = theory.plan("gpt2-xl", 4, batch=2)
+    for row in plan:
+        parts = plan.parts[row["stage"]]
+        assert row["needs GB"] == pytest.approx(sum(parts.values()) / 1e9)
+        assert row["activations GB"] == parts["activations"] / 1e9
+        assert row["buffers GB"] == parts["buffers"] / 1e9
+    assert [row["highest at"] for row in plan] == ["update", "update", "loss", "loss"]
+
+
+# Fewer blocks than published, which are faster to execute; the other numbers are theirs.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch", "options"),
+    [
+        ("gpt2", 8, 1, {"precision": "fp32", "checkpointing": "none"}),
+        ("gpt2", 8, 1, {"precision": "fp32", "checkpointing": "block"}),
+        ("gpt2-xl", 8, 2, {"precision": "bf16", "checkpointing": "selective"}),
+        ("llama-7b", 64, 1, {"precision": "bf16", "checkpointing": "none"}),
+        ("llama-7b", 64, 1, {"precision": "bf16", "checkpointing": "block"}),
+        ("llama3-8b", 8, 2, {"precision": "bf16", "checkpointing": "selective"}),
+    ],
+)
+def test_it_needs_what_a_simulation_of_the_engines_needs_within_3_percent(model, gpus, batch, options):
+    shape = replace(catalog.architecture(model), depth=8)
+    tokens = torch.zeros(batch, shape.context, dtype=torch.int64)
+    build = partial(architectures.build, shape)
+    simulated = simulate(world_size=gpus, model=build, batches=[(tokens, tokens)], **options).rows
+    for planned, row in zip(theory.plan(shape, gpus, batch=batch, **options), simulated, strict=True):
+        assert planned["stage"] == row["stage"]
+        assert planned["needs GB"] * 1e9 == pytest.approx(sum(row["peak"].values()), rel=0.03), row["stage"]
+
+
+def test_a_shape_of_ones_own_and_a_length_are_planned():
+    shape = catalog.architecture("llama3-8b")
+    named, own = theory.plan("llama3-8b", 8, length=4096), theory.plan(shape, 8, length=4096)
+    assert [dict(row) for row in named] == [dict(row) for row in own]
+    assert named.title == "llama3-8b on 8 h100, bf16, 84.94 GB each, length=4096"
+    whole = theory.plan("llama3-8b", 8)[3]
+    assert whole["activations GB"] > 1.9 * named[3]["activations GB"]
+
+
+def test_a_longer_row_than_the_context_is_refused_where_positions_are_learned():
+    with pytest.raises(ValueError, match="gpt2 takes 1 row or more of 1 to 1024 tokens"):
+        theory.plan("gpt2", 8, length=2048)
+    assert theory.plan("llama3-8b", 8, length=131_072, checkpointing="block").job.length == 131_072
+
+
+# What others have published of memory and of what ran: torchtitan, docs/performance.md of mid-2024 and benchmarks/
+# llama3_h100_202412_torchtitan.md. All of them with FSDP2 and its MixedPrecisionPolicy.
+RAN = [
+    ("llama2-13b", 64, 2, "none", True),
+    ("llama2-13b", 64, 2, "selective", True),
+    ("llama-70b", 64, 1, "selective", True),
+    ("llama-70b", 64, 2, "selective", False),  # "will cause an OOM error"
+    ("llama-70b", 64, 2, "block", True),
+    ("llama3-70b", 64, 1, "block", True),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch", "checkpointing", "ran"), RAN)
+def test_what_ran_on_a100_fits_and_what_ran_out_of_memory_does_not(model, gpus, batch, checkpointing, ran):
+    plan = theory.plan(model, gpus, gpu="a100", batch=batch, checkpointing=checkpointing, scheme="fsdp2")
+    assert plan[-1]["fits"] is ran, plan.answer
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "length", "checkpointing", "gibibytes"),
+    [(8, 2, 8192, "selective", 82.4), (128, 2, 8192, "selective", 67.0), (8, 1, 32768, "block", 83.9)],
+)
+def test_published_memory_of_llama_3_8b_comes_out_within_a_tenth(gpus, batch, length, checkpointing, gibibytes):
+    options = {"batch": batch, "length": length, "checkpointing": checkpointing, "scheme": "fsdp2", "logits": "fp32"}
+    row = theory.plan("llama3-8b", gpus, **options)[-1]
+    assert row["needs GB"] * 1e9 / 2**30 == pytest.approx(gibibytes, rel=0.1)
+
+
+def test_a_scheme_has_its_own_bytes_and_stages():
+    for scheme in schemes.SCHEMES:
+        plan = theory.plan("llama2-13b", 8, scheme=scheme)
+        assert tuple(row["stage"] for row in plan) == schemes.STAGES[scheme]
+    assert plan[-1]["state GB"] == pytest.approx(16 * 13.015864320 / 8)  # fsdp2; the engines here keep 20
+
+
+def test_an_attention_matrix_and_fp32_logits_take_what_they_take():
+    shape = catalog.architecture("gpt2-xl")
+    plain, matrix, logits = (
+        theory.plan("gpt2-xl", 8, **options)[3]["activations GB"]
+        for options in ({"batch": 4}, {"batch": 4, "attention": "math"}, {"batch": 4, "logits": "fp32"})
+    )
+    tokens = 4 * 1024
+    stored, kept = 2 * shape.heads * 1024 * tokens, 4 * shape.heads * tokens
+    assert matrix - plain == pytest.approx(48 * (stored - kept) / 1e9)
+    assert logits - plain == pytest.approx(4 * 2 * shape.vocabulary * tokens / 1e9)
+
+
+def test_stage_3_sends_half_as_much_again():
+    seconds = [row["communication_seconds"] for row in theory.plan("7b", 8, bandwidth=450e9)]
+    assert seconds[3] == pytest.approx(1.5 * seconds[0])
+
+
+def test_over_the_gpus_own_links_it_sends_as_nccl_does():
+    """Between two nodes an all-reduce goes along a tree, and takes less than its two halves."""
+    ddp, zero1, *_ = (row["communication_seconds"] for row in theory.plan("7b", 16))
+    assert ddp < 0.8 * zero1
+
+
+def test_a_quoted_utilisation_is_that_of_the_whole_step():
+    slow, fast = (theory.plan("llama-7b", 8, utilisation=part)[3] for part in (0.2, 0.4))
+    assert slow["compute_seconds"] == slow["step_seconds"] == pytest.approx(2 * fast["step_seconds"])
+    assert slow["communication_seconds"] == fast["communication_seconds"]
+    # 2048 tokens, 6 operations for each parameter that is multiplied with, and attention: 12 L d s.
+    flops = 2048 * (6 * (6_738_415_616 - 32001 * 4096) + 12 * 32 * 4096 * 2048)
+    assert fast["compute_seconds"] == pytest.approx(flops / (0.4 * 989.5e12), rel=1e-3)
+
+
+def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_the_kernels():
+    plan = theory.plan("7b", 8, 80e9)
+    step, compiled = plan.steps["zero1"], theory.plan("7b", 8, 80e9, kernels="compiled").steps["zero1"]
+    assert plan[1]["step_seconds"] == step.total
+    low, high = published_utilisation(catalog.gpu("h100"))
+    assert f"A step of zero1 takes {step.total:.3g} s" in plan.sensitivity
+    assert f"published runs on this chip reach {low:.0%} to {high:.0%}" in plan.sensitivity
+    assert plan.sensitivity.endswith(f"Compiled it would take {compiled.total:.3g} s.")
+    assert "A step of zero3 takes" in theory.plan("gpt3-175b", 8, 80e9).sensitivity
+    shorter, compiled = (theory.plan("llama3-8b", 8, length=4096, kernels=name) for name in ("eager", "compiled"))
+    assert shorter.sensitivity.endswith(f"Compiled it would take {compiled.steps['zero1'].total:.3g} s.")
+
+
+def test_published_utilisations_are_those_of_the_published_runs():
+    """Up to 67 % (fms-fsdp's 7B on A100), and the one that claims more than the card can do is left out."""
+    assert published_utilisation(catalog.gpu("a100"))[1] == pytest.approx(0.67, abs=0.01)
+    assert published_utilisation(catalog.gpu("h100"))[1] == pytest.approx(0.49, abs=0.01)
+
+
+def test_a_yes_names_the_stages_that_fit_and_what_the_others_lack():
+    plan = theory.plan("7b", 8, 80e9)
+    lacking = plan[0]["missing GB"]
+    assert plan.fitting == ["zero1", "zero2", "zero3"]
+    assert plan.answer == f"Fits: zero1, zero2, zero3. ddp lacks {lacking:.1f} GB."
+
+
+def test_a_no_names_the_number_that_is_missing():
+    plan = theory.plan("gpt3-175b", 8, 80e9)
+    assert plan.fitting == []
+    needs, usable = plan[3]["needs GB"], 80 - CONTEXT
+    assert plan.answer.startswith(
+        f"No: even zero3 needs {needs:.1f} GB of the {usable:.1f} GB that CUDA leaves of each GPU, "
+        f"{needs - usable:.1f} GB are missing."
+    )
+    with pytest.raises(ValueError, match="No: even zero3"):
+        plan.settings()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"model": "llama3-8b", "gpus": 8, "batch": 4}, "With batch=1 it needs"),
+        ({"model": "llama2-13b", "gpus": 2}, "With gpus=4, checkpointing='block' it needs"),
+        ({"model": "llama3-8b", "gpus": 8, "length": 16384}, "With checkpointing='selective' it needs"),
+        ({"model": "llama3-8b", "gpus": 8, "length": 49152}, "With checkpointing='block' it needs"),
+        ({"model": "1t", "gpus": 8, "gpu": "a100-40gb"}, "More GPUs would not help: with gpus=32768, checkpoint"),
+    ],
+)
+def test_a_no_says_what_would_help_in_the_order_in_which_it_would_be_tried(arguments, says):
+    answer = theory.plan(**arguments).answer
+    assert answer.startswith("No: even zero3 needs")
+    assert says in answer
+
+
+def test_what_would_help_helps():
+    plan = theory.plan("gpt3-175b", 8)
+    assert "With gpus=64, checkpointing='block' it needs 65.7 GB, and fits." in plan.answer
+    assert theory.plan("gpt3-175b", 64, checkpointing="block")[3]["needs GB"] == pytest.approx(65.7, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"gpus": 0}, "the world size is 0"),
+        ({"gpus": 8, "bandwidth": 0}, "bandwidth is 0"),
+        ({"gpus": 8, "bandwidth": 50}, "bandwidth is 50: it is in bytes a second, at least a million .50 GB/s is 50e9"),
+        ({"gpus": 8, "memory": -1}, "memory is -1"),
+        ({"gpus": 8, "memory": 80}, "memory is 80: it is in bytes, at least a million .80 GB is 80e9, 80 GiB is 80"),
+        ({"gpus": 8, "memory": float("nan")}, "memory is nan"),
+        ({"gpus": 8, "batch": 0}, "batch is 0"),
+        ({"gpus": 8, "batch": 1.5}, "batch is 1.5: it is a whole number of rows"),
+        ({"gpus": 8, "length": 0}, "7b takes 1 row or more of 1 to 2048 tokens"),
+        ({"gpus": 8, "precision": "fp8"}, "fp8"),
+        ({"gpus": 8, "checkpointing": "full"}, "unknown checkpointing 'full': choose one of none, selective, block"),
+        ({"gpus": 8, "scheme": "fsdp"}, "unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"),
+        ({"gpus": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
+        ({"gpus": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
+        ({"gpus": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
+        ({"gpus": 8, "utilisation": 40}, "utilisation is 40: it is a part"),
+        ({"gpus": 8, "gpu": "h10"}, "nearest: h100"),
+    ],
+)
+def test_bad_input_gets_a_sentence(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        theory.plan("7b", **arguments)
+
+
+def test_the_plans_settings_are_those_of_the_first_stage_that_fits():
+    from zerolab.theory.settings import settings
+
+    plan = theory.plan("7b", 8, 80e9, batch=2, checkpointing="block")
+    assert plan.settings() == settings(plan.fitting[0], "bf16", 2, "block")
+    assert plan.settings("zero3")["deepspeed"]["train_micro_batch_size_per_gpu"] == 2

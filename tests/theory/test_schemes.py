@@ -1,0 +1,56 @@
+"""Three schemes of mixed precision keep 20, 18 and 16 bytes a parameter."""
+
+import pytest
+
+from zerolab import theory
+from zerolab.theory.schemes import SCHEMES, STAGES, scheme_bytes
+
+
+@pytest.mark.parametrize(("scheme", "whole"), [("zerolab", 20), ("megatron", 18), ("fsdp2", 16)])
+def test_on_one_rank_a_scheme_keeps_all_of_its_bytes(scheme, whole):
+    for stage in STAGES[scheme]:
+        assert sum(scheme_bytes(scheme, stage, 1e9, 1).values()) == whole * 10**9
+
+
+def test_they_are_divided_as_each_of_them_divides():
+    """Megatron's distributed optimizer is 6 + 12/N (its documentation); FSDP2's shards are of everything, 16/N."""
+    bytes_a_parameter = {
+        (scheme, stage): sum(scheme_bytes(scheme, stage, 8e9, 8).values()) / 8e9
+        for scheme in SCHEMES
+        for stage in STAGES[scheme]
+    }
+    assert bytes_a_parameter == {
+        ("zerolab", "ddp"): 20,
+        ("zerolab", "zero1"): 4 + 16 / 8,
+        ("zerolab", "zero2"): 2 + 18 / 8,
+        ("zerolab", "zero3"): 20 / 8,
+        ("megatron", "ddp"): 18,
+        ("megatron", "zero1"): 6 + 12 / 8,
+        ("fsdp2", "zero2"): 16 / 8,
+        ("fsdp2", "zero3"): 16 / 8,
+    }
+
+
+def test_thirteen_billion_parameters_take_fsdp2_25_7_gb_on_eight_gpus():
+    """MosaicML's 13b; the engines here take 32.1 GB."""
+    taken = {scheme: sum(scheme_bytes(scheme, "zero3", 12_853_954_560, 8).values()) for scheme in ("fsdp2", "zerolab")}
+    assert {scheme: round(nbytes / 1e9, 1) for scheme, nbytes in taken.items()} == {"fsdp2": 25.7, "zerolab": 32.1}
+
+
+def test_in_fp32_there_is_one_scheme():
+    for stage in ("ddp", "zero1"):
+        expected = theory.state_bytes(stage, 7e9, 8)
+        assert (
+            scheme_bytes("zerolab", stage, 7e9, 8, "fp32")
+            == scheme_bytes("megatron", stage, 7e9, 8, "fp32")
+            == expected
+        )
+
+
+def test_bad_input_gets_a_sentence():
+    with pytest.raises(ValueError, match="unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"):
+        scheme_bytes("fsdp", "zero3", 1e9, 8)
+    with pytest.raises(ValueError, match="megatron has no zero3: it has ddp, zero1"):
+        scheme_bytes("megatron", "zero3", 1e9, 8)
+    with pytest.raises(ValueError, match="unknown stage 'zero4'"):
+        scheme_bytes("zerolab", "zero4", 1e9, 8)

@@ -1,0 +1,103 @@
+"""Seconds of a step in closed form: each part by hand, and what a quoted utilisation means."""
+
+from dataclasses import replace
+
+import pytest
+
+from zerolab import catalog
+from zerolab.theory import seconds
+from zerolab.theory.seconds import FITTED, Constants, Setting, matrix_params, quoted_flops, step
+
+NDR = catalog.link("infiniband-ndr")
+LLAMA3 = catalog.architecture("llama3-8b")
+
+
+def setting(gpus=8, gpu="h100", **more):
+    return Setting(catalog.gpu(gpu), gpus, NDR, **more)
+
+
+def test_attention_counts_as_quoted_utilisations_count_it():
+    """torchtitan: Llama 3.1 8B, 16,384 tokens a GPU of H100 in 2.84 s, "33 %": 6 operations a parameter say 2.42 s."""
+    quoted = step(LLAMA3, "zero3", setting(batch=2, utilisation=0.33)).total
+    assert quoted == pytest.approx(16384 / 5762, rel=0.03)
+    assert quoted_flops(LLAMA3) / (6 * matrix_params(LLAMA3)) == pytest.approx(1.29, abs=0.01)
+    gpt2 = catalog.architecture("gpt2")
+    assert quoted_flops(gpt2) / (6 * matrix_params(gpt2)) == pytest.approx(1.15, abs=0.01)
+
+
+def test_what_is_looked_up_is_not_multiplied_and_a_tied_output_is():
+    gpt2 = catalog.architecture("gpt2")
+    blocks = 12 * (12 * 768**2 + 13 * 768)
+    assert matrix_params(gpt2) == blocks + 50257 * 768
+    assert matrix_params(LLAMA3) == LLAMA3.num_params - 128256 * 4096 - 4096
+
+
+def test_a_step_is_its_matrices_its_attention_what_is_moved_and_the_update():
+    """One GPU, no network: every second by hand."""
+    shape, box = catalog.architecture("gpt2"), catalog.gpu("a100")
+    ideal = Constants(a100=1.0, eager=0.0, fused=0.0, contention=0.0, straggling=0.0)
+    found = step(shape, "ddp", setting(1, "a100", constants=ideal))
+    attention = 12 * 12 * 768 * 1024 / 2 * 7 / 6 / seconds.ATTENTION_PART["a100"]
+    assert found.computing == pytest.approx(1024 * (6 * matrix_params(shape) + attention) / 312e12)
+    assert found.updating == pytest.approx(40 * shape.num_params / box.memory_bytes_per_second)
+    assert (found.sending, found.waiting, found.straggling) == (0, 0, 0)
+    moved = step(shape, "ddp", setting(1, "a100", constants=replace(ideal, eager=3.0))).computing - found.computing
+    kept = 12 * 17 * 768 + 2 * 50257
+    assert moved == pytest.approx(3 * 2 * kept * 1024 / box.memory_bytes_per_second)
+
+
+def test_what_is_recomputed_is_forward_once_more():
+    none, half, full = (
+        step(LLAMA3, "zero3", setting(checkpointing=how)).computing for how in ("none", "selective", "block")
+    )
+    assert full - half == pytest.approx(half - none)
+    assert 1.25 < full / none < 1.34
+
+
+def test_sending_that_fits_beside_computing_costs_its_contention_and_the_ends():
+    large, small = (step(LLAMA3, "zero3", setting(64, batch=rows)) for rows in (4, 1))
+    assert large.sending == small.sending
+    assert large.waiting == pytest.approx(small.waiting)  # all of the blocks' is hidden in both
+    assert FITTED.contention * large.sending < large.waiting < 0.5 * large.sending
+
+
+def test_what_does_not_fit_beside_computing_is_waited_for():
+    slow = replace(NDR, bytes_per_second=1e8)
+    found = step(catalog.architecture("gpt2"), "zero3", replace(setting(16), network=slow))
+    assert found.waiting > found.sending - found.computing
+
+
+def test_a_step_grows_with_the_nodes_as_mosaicml_published_it():
+    """MPT 7B on H100: + 10 % from 8 to 512 GPUs, where the model once said - 1 %."""
+    from zerolab.theory.published_runs import runs
+
+    few, many = (
+        next(run for run in runs() if (run.model.name, run.setting.gpu.name, run.setting.gpus) == ("mpt-7b", "h100", n))
+        for n in (8, 512)
+    )
+    few = next(run for run in runs() if run.model == many.model and run.setting == replace(many.setting, gpus=8))
+    published = many.seconds / few.seconds - 1
+    assert published == pytest.approx(0.10, abs=0.01)
+    assert many.predicted_seconds / few.predicted_seconds - 1 == pytest.approx(published, abs=0.05)
+
+
+def test_in_a_hybrid_the_nodes_exchange_gradients_alone():
+    shape = catalog.architecture("llama2-7b")
+    slow = replace(NDR, bytes_per_second=6.25e9)
+    full, hybrid = (step(shape, "zero3", replace(setting(128, hybrid=how), network=slow)) for how in (False, True))
+    assert hybrid.sending < full.sending
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kernels": "fast"}, "unknown kernels 'fast': choose one of eager"),
+        ({"checkpointing": "full"}, "unknown checkpointing 'full': choose one of none"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"gpus": 0}, "the world size is 0: it must be a whole number"),
+        ({"utilisation": 1.5}, r"the utilisation is 1\.5"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        setting(**wrong)

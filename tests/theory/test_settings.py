@@ -1,0 +1,111 @@
+"""Other systems take what the planner says to type, and do the same with it."""
+
+import json
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from zerolab import Cluster, catalog, models, simulate
+from zerolab.simulation import architectures
+from zerolab.theory.activations import CHECKPOINTING, kept_by_a_block
+from zerolab.theory.settings import as_json, settings
+
+
+def test_a_stage_or_a_checkpointing_that_is_none_is_told():
+    with pytest.raises(ValueError, match="unknown stage 'zero4': choose one of ddp"):
+        settings("zero4")
+    with pytest.raises(ValueError, match="unknown checkpointing 'full': choose one of none"):
+        settings("zero3", checkpointing="full")
+
+
+def test_a_system_that_lacks_a_stage_has_no_lines_for_it():
+    assert settings("zero1")["fsdp2"] is None
+    assert settings("zero3")["megatron"] is None
+    assert settings("ddp")["megatron"] == "--micro-batch-size 1 --bf16"
+    assert settings("zero1", batch=2, checkpointing="block")["megatron"] == (
+        "--micro-batch-size 2 --bf16 --use-distributed-optimizer --recompute-granularity full "
+        "--recompute-method uniform --recompute-num-layers 1"
+    )
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+def test_the_lines_that_checkpoint_keep_what_the_planner_counts(checkpointing, kind):
+    """Run on a simulated GPU, where each byte of a block is told."""
+    shape = catalog.Architecture("tiny", kind, 64, 4, 3, 128, 100, "a test", hidden=96, kv_heads=2)
+    tokens = torch.zeros(2, 96, dtype=torch.int64)
+
+    def build():
+        model = architectures.build(shape)
+        exec(settings("zero1", checkpointing=checkpointing)["checkpointing"] or "", {"blocks": model.blocks})  # noqa: S102
+        return model
+
+    events = simulate("ddp", 1, build, batches=[(tokens, tokens)]).recordings["ddp"].rank(0).events
+    live = [event.live["activations"] for event in events if event.op == "forward" and event.unit.startswith("blocks")]
+    per_block = sum(kept_by_a_block(shape, 2, 96, 4, checkpointing=checkpointing).values())
+    assert live[-1] - live[-2] == per_block
+
+
+def run_fsdp2(lines, precision):
+    """Runs the lines on a tiny model, trains a step, and says what is sharded, computed in, and whole after forward."""
+    model = models.build("gpt-tiny")
+    exec(lines, {"model": model, "blocks": model.blocks})  # noqa: S102  (the lines are what is tested)
+    optimizer = torch.optim.AdamW(model.parameters())
+    [(inputs, targets)] = models.batches("gpt-tiny", 2, torch.distributed.get_rank(), 1)
+    seen = []
+    model.blocks[0].register_forward_hook(lambda _, __, output: seen.append(str(output.dtype)))
+    outputs = model(inputs)
+    weight = next(model.blocks[0].parameters())
+    whole = weight.numel() == weight.to_local().numel() if hasattr(weight, "to_local") else True
+    models.loss(outputs, targets).backward()
+    optimizer.step()
+    return type(next(model.parameters())).__name__, seen[0], whole
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(world_size=2, device="cpu", timeout=60) as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", ["zero2", "zero3"])
+def test_fsdp2_runs_the_lines_that_the_planner_gives(cluster, stage, precision):
+    for kind, dtype, whole in cluster.run(run_fsdp2, settings(stage, precision)["fsdp2"], precision):
+        assert kind == "DTensor" or stage == "zero2"
+        assert dtype == {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[precision]
+        assert whole == (stage == "zero2")  # stage 2 keeps the parameters from forward to backward
+
+
+def run_deepspeed(text, rank_batches):
+    """Trains a step under DeepSpeed with the configuration as it would stand in a file; its stage and precision."""
+    import torch.distributed as dist
+
+    from zerolab.engines.deepspeed import import_deepspeed
+
+    deepspeed = import_deepspeed("cpu")
+    model = models.build("gpt-tiny")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    configuration = json.loads(text) | {"zero_allow_untested_optimizer": True}
+    engine, _, _, _ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=configuration, dist_init_required=False
+    )
+    inputs, targets = rank_batches[dist.get_rank()]
+    engine.backward(models.loss(engine(inputs), targets))
+    engine.step()
+    return engine.zero_optimization_stage(), engine.bfloat16_enabled(), engine.train_micro_batch_size_per_gpu()
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+@pytest.mark.parametrize(
+    ("stage", "precision"), [("ddp", "fp32"), ("zero1", "bf16"), ("zero2", "fp32"), ("zero3", "bf16")]
+)
+def test_deepspeed_trains_with_the_configuration_that_the_planner_gives(cluster, require, stage, precision):
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    batches = [models.batches("gpt-tiny", 2, rank, 1)[0] for rank in range(2)]
+    text = as_json(settings(stage, precision, 4)["deepspeed"])
+    number = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]
+    assert cluster.run(run_deepspeed, text, batches) == [(number, precision == "bf16", 4)] * 2

@@ -1,0 +1,326 @@
+"""Stages side by side: the same training on the same ranks, what was measured next to what the formula says.
+
+`compare` trains a model once under each stage, recorded, and once more unrecorded for the clock; the recorder's
+bookkeeping would otherwise be in the seconds. The named terms come from the layout of the flats, never from what was
+measured, so `state - formula - terms` is a real check, and it must be zero on every rank.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean, median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from zerolab import models, theory
+from zerolab.engines import ENGINES
+from zerolab.engines.engine import LossFunction
+from zerolab.engines.partition import FlatLayout, partition
+from zerolab.models import Batch
+from zerolab.recording.recording import Recording
+from zerolab.runtime.cluster import Cluster
+from zerolab.tables import Table
+from zerolab.theory import systems
+from zerolab.waiting import waiting
+
+ModelSource = str | Callable[[], nn.Module]
+BatchSource = Callable[[int, int, int], Iterable[Batch]]
+
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found: `rows` (plain values, one dict a stage) and the recordings by stage.
+
+    Keys of a row: stage, world_size, num_params, precision, losses (means over ranks), state, peak and formula (bytes
+    by category), terms (bytes by name), traffic (logical_bytes, formula_bytes and wire_bytes a step), step_seconds,
+    and ranks, each with its own rank, state, peak and terms. Bytes at the top are rank 0's.
+
+    `step_seconds` is the median of the slowest rank's steps but the first, of a training that was not recorded;
+    `seconds` has those steps one by one, by stage. Two stages whose seconds overlap were not shown to differ: on a box
+    that does something else besides, or with few steps, a median may lie anywhere among them.
+    """
+
+    rows: list[dict[str, Any]]
+    recordings: dict[str, Recording]
+    seconds: dict[str, list[float]] = field(default_factory=dict, kw_only=True)
+
+    def table(self, *, times: bool = False, exact: bool = False) -> Table:
+        """Bytes a rank at the optimizer's update, measured and by formula; `unexplained` must be 0.
+
+        Args:
+            times: show the seconds of a step, too, with the fastest and the slowest.
+            exact: show bytes to the last one, and not in MB.
+        """
+        row = self.rows[0]
+        title = (
+            f"{row['num_params']:,} parameters on {_count(row['world_size'], 'rank')}, {row['precision']}: bytes a rank"
+        )
+        if times and self.seconds:
+            steps = len(next(iter(self.seconds.values())))
+            title += (
+                f"\nseconds: the median of {steps} step{'s' * (steps > 1)}; stages whose ranges overlap may be alike"
+            )
+        rows = [_summary(row) | _range(self.seconds.get(row["stage"])) for row in self.rows]
+        sizes = {name for row in rows for name, value in row.items() if isinstance(value, int)}
+        return Table(rows, title, times=times, sizes=() if exact else sizes)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
+    stages: str | Sequence[str] = theory.STAGES,
+    world_size: int = 4,
+    model: ModelSource = "gpt-10m",
+    batches: BatchSource | Sequence[Batch] | None = None,
+    steps: int = 5,
+    precision: str = "fp32",
+    device: str = "auto",
+    progress: Callable[[str], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+    loss_fn: LossFunction = models.loss,
+) -> Comparison:
+    """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
+
+    Args:
+        stages: names, as a sequence or joined by commas: ddp, zero1, zero2, zero3, or another system's: torch-ddp,
+            torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3.
+        world_size: number of ranks N, at least 1.
+        model: a name of `models.RECIPES`, or a function without arguments that returns a module.
+        batches: None for the named model's own; or a list of (inputs, targets), one a step, whose rows are divided
+            among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Either may hold
+            several tensors, in a tuple or a mapping; inputs in a mapping become the model's keywords.
+        steps: training steps, at least 2: Adam makes its state in the first, so it is measured from the second on.
+        precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
+        device: where the ranks compute: "auto", "cpu" or "cuda".
+        progress: called with a sentence as each stage begins.
+        options: more keywords for every stage's engine, such as {"overlap": False}; zero3 also takes prefetch and
+            release_after_forward.
+        loss_fn: what is trained for, as `training_step` takes it: of what the model returns and the targets, a scalar.
+            By default targets of whole numbers are classes, others are approached in squared error (`models.loss`).
+
+    Raises:
+        ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
+        TypeError: `model` is neither a name nor a function that returns a module, or `loss_fn` is no function.
+        ImportError: DeepSpeed is not installed.
+        RankError: a rank failed; the message has its traceback.
+    """
+    chosen = _checked_stages(stages, world_size, precision)
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
+    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
+    layouts = partition(_build(model), world_size, **cut)  # the engines' own flats, or the terms would be of others
+    feed = _feed(model, batches, world_size, steps)
+    recordings, rows, seconds = {}, [], {}
+    for number, stage in enumerate(chosen, start=1):
+        told = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
+        if progress is not None:
+            progress(told)
+        # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
+        with waiting(told), Cluster(world_size=world_size, device=device) as cluster:
+            # The cluster's, not the caller's: "auto" has been decided by now, once for all ranks.
+            choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
+            training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, **choice)
+            recordings[stage] = cluster.record(partial(training, looked_into=stage in systems.FORMS))
+            # Without the first step, which makes Adam's state and warms caches; the slowest rank's, for which all wait.
+            seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
+            rows.append(_row(recordings[stage], layouts, precision, median(seconds[stage])))
+    return Comparison(rows, recordings, seconds=seconds)
+
+
+def record(
+    stage: str, world_size: int = 4, model: ModelSource = "gpt-tiny", steps: int = 3, *, device: str = "auto"
+) -> Recording:
+    """One recorded training of `model` under `stage`, as `compare` does it. Raises as `compare` does."""
+    (chosen,) = _checked_stages([stage], world_size, "fp32")
+    partition(_build(model), world_size)  # says what is wrong before any rank starts
+    # A named model only: the command line has no way to pass batches.
+    feed = _feed(model, None, world_size, steps)
+    with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
+        return cluster.record(train, chosen, model, feed, steps, device=cluster.device)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One rank's share of a training: its loss of each step, how long each step took, and what the engine showed."""
+
+    losses: list[float]
+    seconds: list[float]
+    shown: dict[str, int]
+
+
+def train(
+    stage: str,
+    model: ModelSource,
+    feed: BatchSource,
+    steps: int,
+    *,
+    device: str,
+    precision: str = "fp32",
+    looked_into: bool = False,
+    options: Mapping[str, Any] | None = None,
+    loss_fn: LossFunction = models.loss,
+) -> Training:
+    """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's.
+
+    `looked_into`: note at each update what the engine shows of its state, for a system whose layout is its own.
+    """
+    # The caller's options last, so that they may change even the learning rate.
+    keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
+    engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, **keywords)
+    losses, seconds = [], []
+    # What another system keeps is no closed form: it has to be looked at when the state is complete.
+    with systems.shown_at_updates(engine if looked_into else None) as shown:
+        for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
+            start = perf_counter()
+            loss = engine.training_step(*_moved((inputs, targets), device), loss_fn)
+            losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
+            seconds.append(perf_counter() - start)
+    return Training(losses, seconds, shown)
+
+
+def stage_names(stages: str | Sequence[str]) -> list[str]:
+    """The names one by one. Raises TypeError for something that is no sequence of names."""
+    if not isinstance(stages, Iterable):
+        raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
+    return [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
+
+
+def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
+    chosen = stage_names(stages)
+    if not chosen:
+        raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
+    for stage in chosen:
+        # Asked only for its refusal; the answer does not matter.
+        systems.state_bytes(stage, 1, 1, precision)  # refuses unknown names
+        systems.check(stage, world_size, precision)
+    return chosen
+
+
+def _build(model: ModelSource) -> nn.Module:
+    """The module: by name, or from the caller's function, whose random numbers are the same on every rank."""
+    if isinstance(model, str):
+        return models.build(model)
+    if not callable(model) or isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+    # The notebook's own random numbers go on as if no model had been made.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model()
+
+
+def _feed(
+    model: ModelSource, batches: BatchSource | Sequence[Batch] | None, world_size: int, steps: int
+) -> BatchSource:
+    """A function of (world_size, rank, steps) that gives a rank its batches."""
+    if steps < 2:
+        raise ValueError(f"steps is {steps}: take at least 2, because Adam makes its state in the first")
+    if batches is None:
+        if not isinstance(model, str):
+            raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets)")
+        return partial(models.batches, model)
+    if callable(batches):
+        return batches
+    if len(batches) < steps:
+        raise ValueError(f"there are {len(batches)} batches for {steps} steps: pass one a step")
+    models.check_pairs(batches)
+    for index, (inputs, targets) in enumerate(batches):
+        for what, part in (("inputs", inputs), ("targets", targets)):
+            leaves = tree_leaves(part)
+            if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
+                raise TypeError(
+                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be shared out: "
+                    "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
+                )
+            if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:
+                raise ValueError(
+                    f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
+                )
+    # It travels to the ranks, where a generator could be read only once.
+    return partial(_share, list(batches))
+
+
+def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list[Batch]:
+    """This rank's rows of each of the first `steps` batches."""
+    return [tree_map(lambda tensor: tensor.chunk(world_size)[rank], batch) for batch in batches[:steps]]
+
+
+def _moved(batch: Any, device: str) -> Any:
+    """The same batch with its tensors on `device`."""
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
+
+
+def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
+    """One stage's row; what its keys mean stands with `Comparison`."""
+    ranks = recording.ranks
+    metas: list[dict[str, Any]] = [rank.meta for rank in ranks]
+    stage, world_size, trainings = str(recording.meta["stage"]), recording.world_size, recording.results or []
+    num_params = sum(layout.numel for layout in layouts)
+    if stage in systems.FORMS:
+        terms = [
+            systems.terms(stage, layouts, precision, state=meta["state"], showed=training.shown)
+            for meta, training in zip(metas, trainings, strict=True)
+        ]
+    else:  # every rank has equal shards, so equal terms, unless a parameter is not used
+        offload = bool(recording.meta["offload"])
+        terms = [
+            theory.terms(stage, layouts, world_size, precision, offload=offload, updated=meta.get("updated", {}))
+            for meta in metas
+        ]
+    return {
+        "stage": stage,
+        "world_size": world_size,
+        "num_params": num_params,
+        "precision": precision,
+        "losses": [fmean(step) for step in zip(*(training.losses for training in trainings), strict=True)],
+        "state": metas[0]["state"],
+        "peak": metas[0]["peak"],
+        "formula": systems.state_bytes(stage, num_params, world_size, precision),
+        "terms": terms[0],
+        "traffic": {
+            "logical_bytes": metas[0]["logical_bytes"][-1],
+            "formula_bytes": systems.traffic_bytes(stage, num_params, world_size, precision),
+            "wire_bytes": metas[0]["wire_bytes"][-1] if metas[0]["wire_bytes"] else None,
+        },
+        "step_seconds": step_seconds,
+        "ranks": [
+            {"rank": rank.rank, "state": meta["state"], "peak": meta["peak"], "terms": its}
+            for rank, meta, its in zip(ranks, metas, terms, strict=True)
+        ],
+    }
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def _range(seconds: list[float] | None) -> dict[str, float]:
+    """The ends of what was measured; nothing where nothing was, as in a simulation."""
+    return {"fastest_seconds": min(seconds), "slowest_seconds": max(seconds)} if seconds else {}
+
+
+def _summary(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as one line of numbers; terms that are zero in this run are left out."""
+    state, formula = sum(row["state"].values()), sum(row["formula"].values())
+    return {
+        "stage": row["stage"],
+        **row["state"],
+        "state": state,
+        "formula": formula,
+        **{name: value for name, value in row["terms"].items() if value},
+        "unexplained": state - formula - sum(row["terms"].values()),
+        "sent a step": row["traffic"]["logical_bytes"],
+        "first loss": row["losses"][0] if row["losses"] else None,  # a simulation has none
+        "last loss": row["losses"][-1] if row["losses"] else None,
+        "step_seconds": row["step_seconds"],
+    }

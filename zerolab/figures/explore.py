@@ -1,0 +1,119 @@
+"""explore(): a panel in a notebook that trains on real ranks what was chosen, and shows what happened."""
+
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from zerolab import theory
+from zerolab.comparison import Comparison, compare
+from zerolab.figures import chart, plots
+from zerolab.figures.what_fits import labelled
+from zerolab.models import RECIPES
+from zerolab.player.widget import Player
+
+OPTIONS = {
+    "overlap": ("reduce while backward goes on", theory.STAGES),
+    "prefetch": ("gather the next unit ahead", ("zero3",)),
+    "release_after_forward": ("release units after forward", ("zero3",)),
+}
+"""The engines' options that the panel offers: keyword, words, and the stages that have it. All are on by default."""
+
+STEPS = 4  # of the progress bar: ranks, training, drawing, done
+
+
+class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
+    """Stage, ranks, model, precision, steps and the engine's options by widget; Run trains and shows player and bars.
+
+    A second run stays beside the first: the bars stand next to each other, and the player shows both recordings on
+    common axes. `runs` lists what ran, the latest last; at most two are shown.
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[Comparison] = []
+        self.stage = widgets.ToggleButtons(options=theory.STAGES, value="zero3")
+        self.ranks = widgets.IntSlider(4, 1, 8, description="ranks")
+        self.model = widgets.Dropdown(options=sorted(RECIPES), value="gpt-tiny", description="model")
+        self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="precision")
+        self.steps = widgets.IntSlider(2, 2, 6, description="steps")
+        self.options = {name: _box(text) for name, (text, _stages) in OPTIONS.items()}
+        self.button = widgets.Button(description="Run", button_style="primary", icon="play")
+        self.progress = widgets.IntProgress(0, 0, STEPS, layout={"width": "160px"})
+        self.said = widgets.Label("Choose, then press Run.")
+        self.shown = widgets.VBox()
+        self.button.on_click(lambda _: self.run())
+        self.stage.observe(self._offer, "value")
+        self._offer()
+        for widget in (self.ranks, self.steps, self.model, self.precision):
+            widget.style.description_width, widget.layout.width = "90px", "420px"  # one column below the other
+        rows = [
+            (labelled("stage", self.stage),),
+            (self.ranks, self.steps),
+            (self.model, self.precision),
+            tuple(self.options.values()),
+        ]
+        head = [widgets.HBox(row) for row in rows]
+        super().__init__([*head, widgets.HBox([self.button, self.progress, self.said]), self.shown])
+
+    # Runs in the kernel's main thread, as a cell would: the stop button then stops the ranks, too.
+    def run(self) -> None:
+        """Trains what is chosen and shows it beside the run before; what goes wrong is said in the panel."""
+        self.button.disabled = True
+        try:
+            self._say(1, f"starting {self.ranks.value} ranks ...")
+            run = compare(
+                [self.stage.value],
+                world_size=self.ranks.value,
+                model=self.model.value,
+                steps=self.steps.value,
+                precision=self.precision.value,
+                device="cpu",
+                progress=lambda text: self._say(2, f"training {text} ..."),
+                options=self._chosen(),
+            )
+            self.runs.append(run)
+            self._say(3, "drawing ...")
+            self._show()
+            self._say(STEPS, f"{self.stage.value} done; change something and run again to compare.")
+        except (RuntimeError, ValueError) as error:
+            self._say(0, str(error).splitlines()[0])
+        finally:
+            self.button.disabled = False
+
+    def _offer(self, *_: object) -> None:
+        """Only the options that the chosen stage has can be changed."""
+        for name, (_text, stages) in OPTIONS.items():
+            self.options[name].disabled = self.stage.value not in stages
+
+    def _chosen(self) -> dict[str, Any]:
+        """The engine's keywords for what is ticked; prefetch is a number of units there."""
+        open_to_choice = {name: box.value for name, box in self.options.items() if not box.disabled}
+        return {name: int(value) if name == "prefetch" else value for name, value in open_to_choice.items()}
+
+    def _show(self) -> None:
+        """The last two runs: bars of measured and formula, and the player on both."""
+        last = self.runs[-2:]  # a third beside them would leave none of them room
+        recordings = [recording for run in last for recording in run.recordings.values()]
+        rows: list[dict[str, Any]] = []
+        for number, run in enumerate(last, start=len(self.runs) - len(last) + 1):
+            rows += [{**row, "stage": f"run {number}: {row['stage']}, {row['world_size']} ranks"} for row in run.rows]
+        bars = go.FigureWidget(plots.stages(rows))
+        title = chart.heading("State a rank: measured, and beside it the formula")
+        bars.layout.update(title=title, width=chart.PANEL_WIDTH)
+        self.shown.children = (bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
+
+    def _say(self, stage: int, text: str) -> None:
+        self.progress.value, self.said.value = stage, text
+
+    def __repr__(self) -> str:
+        """The same text every time."""
+        return f"explore: {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+
+
+def _box(text: str) -> Any:
+    return widgets.Checkbox(value=True, description=text, indent=False, layout={"width": "auto", "margin": "2px 16px"})
+
+
+def explore() -> Explorer:
+    """The panel, for the last line of a cell; needs `pip install zerolab[lab]`."""
+    return Explorer()

@@ -1,0 +1,172 @@
+"""plotly figures over theory and measurements, in the player's words and colours.
+
+Every figure is the same each time it is made from the same data: traces and the element that holds them have fixed
+ids, and axes are fixed, so that nothing jumps. Sizes are bytes with GB = 1e9, seconds are seconds. Needs
+`pip install zerolab[lab]`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from zerolab import theory
+from zerolab.figures.chart import COLOURS, FONT, GRID, NEUTRAL, Chart, finished, line, marker, rounded, words
+from zerolab.theory.moments import PARTS
+from zerolab.theory.planner import Plan
+
+BANDWIDTHS = (0.1e9, 0.3e9, 1e9, 3e9, 10e9, 30e9, 100e9, 300e9)  # bytes a second, from office network to NVLink
+PART_COLOURS = {part: "communication" if part == "buffers" else part for part in PARTS}
+
+
+def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
+    """Bytes of state a rank, stage by stage: what was measured, and beside it, paler, the formula.
+
+    Args:
+        rows: the rows of `compare(...)` or `simulate(...)`, or that object's `.rows`. ValueError if there is none.
+    """
+    every = list(rows)
+    if not every:
+        raise ValueError("there are no rows to draw: give the rows of compare(...), one a stage")
+    figure = go.Figure()
+    for said, opacity, offset in (("measured", 1.0, 0), ("formula", 0.6, 1)):
+        for category in theory.STATE_CATEGORIES:
+            figure.add_bar(
+                name=f"{words(category)}, {said}",
+                x=[row["stage"] for row in every],
+                y=[row["state" if said == "measured" else "formula"][category] for row in every],
+                offsetgroup=str(offset),
+                opacity=opacity,
+                marker=marker(category),
+                hovertemplate="%{x}: %{y:,} bytes",
+            )
+    ranks = every[0]["world_size"]
+    # "3.5 MB", not "3.5M": a number without its unit would be read as parameters.
+    figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
+    figure.update_yaxes(ticksuffix="B", rangemode="tozero")
+    held = ", ".join(f"{row['stage']} {sum(row['state'].values()):,}" for row in every)
+    title = f"State a rank on {ranks} rank{'s' * (ranks > 1)}: measured, and beside it the formula"
+    notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
+    return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if _agrees(every) else "")
+
+
+def _agrees(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether measured and formula are the same to the eye, within a hundredth, in every row."""
+    sums = [[sum(row[said].values()) for said in ("state", "formula")] for row in rows]
+    return all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums)
+
+
+def memory_against_ranks(
+    num_params: float, precision: str = "fp32", sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+) -> Chart:
+    """Bytes of state a rank by the formula against the number of ranks, a line a stage; both axes are logarithmic.
+
+    `num_params` counts elements. Source: `theory.state_bytes`, which raises ValueError for what cannot be.
+    """
+    figure = go.Figure()
+    for stage in theory.STAGES:
+        total = [sum(theory.state_bytes(stage, num_params, size, precision).values()) for size in sizes]
+        figure.add_scatter(
+            name=stage, x=list(sizes), y=[value / 1e9 for value in total], mode="lines+markers", **line(stage)
+        )
+    figure.update_xaxes(type="log", title="ranks", tickvals=list(sizes))
+    figure.update_yaxes(type="log", title="GB a rank at the update", dtick=1)
+    ends = ", ".join(f"{trace.name} {rounded(trace.y[-1])}" for trace in figure.data)
+    title = f"State of {num_params:,.0f} parameters in {precision} against the number of ranks"
+    notice = "zero1 and zero2 level off at what every rank keeps whole; only zero3 halves with every doubling."
+    return finished(figure, "memory", title, f"GB at N = {sizes[-1]:,}: {ends}.", notice=notice)
+
+
+def traffic_against_bandwidth(
+    num_params: float, world_size: int, compute_seconds: float, precision: str = "fp32"
+) -> Chart:
+    """What a step takes at the bandwidth that a slider chooses: computing, and on top of it sending, nothing hidden.
+
+    Args:
+        num_params: elements of the model.
+        world_size: ranks.
+        compute_seconds: what a step computes without any communication, in seconds; ValueError unless positive.
+        precision: "fp32" or "bf16".
+
+    A step sends `theory.traffic_bytes`; at bandwidth B that takes bytes / B seconds, latency left out. Overlap would
+    hide some of it: this is the upper end.
+    """
+    if compute_seconds <= 0:
+        raise ValueError(f"compute_seconds is {compute_seconds!r}: give the seconds that a step computes, above 0")
+    sent = {stage: theory.traffic_bytes(stage, num_params, world_size, precision) for stage in theory.STAGES}
+    figure = go.Figure()
+    start = BANDWIDTHS.index(10e9)
+    seconds = [[size / bandwidth for size in sent.values()] for bandwidth in BANDWIDTHS]
+    text = [f"sends {size / 1e9:.2f} GB" for size in sent.values()]
+    computing = [compute_seconds] * len(sent)
+    figure.add_bar(name="computing", x=list(sent), y=computing, marker=marker("computing"))
+    figure.add_bar(
+        name="communication",
+        x=list(sent),
+        y=seconds[start],
+        text=text,
+        marker=marker("communication"),
+        textposition="outside",
+    )
+    steps = [
+        {"label": f"{bandwidth / 1e9:g}", "method": "restyle", "args": [{"y": [computing, values]}]}
+        for bandwidth, values in zip(BANDWIDTHS, seconds, strict=True)
+    ]
+    slider = {
+        "active": start,
+        "steps": steps,
+        "currentvalue": {"prefix": "GB a second between ranks: "},
+        "pad": {"t": 40},
+        "bgcolor": NEUTRAL,
+        "bordercolor": GRID,
+        "tickcolor": NEUTRAL,
+    }
+    figure.update_layout(barmode="stack", sliders=[slider])
+    # At the slowest network the bars end beyond the axis: a scale for all would leave nothing to see at the others.
+    figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
+    waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
+    title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
+    more = sent["zero3"] / sent["ddp"] if sent["ddp"] else 1.0
+    notice = f"zero3 sends {more:.3g} times what ddp sends; how much that costs is the network's doing."
+    caption = f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
+    return finished(figure, "traffic", title, caption, notice=notice)
+
+
+def plan(found: Plan) -> Chart:
+    """What `theory.plan` found: bytes a GPU stage by stage with the line of its memory, and where the time goes.
+
+    The memory's line stands in the middle of a fixed axis; a bar that ends beyond it says its number. GB is 1e9 bytes.
+    """
+    figure = make_subplots(1, 2, column_widths=[0.62, 0.38], horizontal_spacing=0.1)
+    names, memory = list(found.parts), found.usable / 1e9
+    for part, colour in PART_COLOURS.items():
+        held = [sizes[part] / 1e9 for sizes in found.parts.values()]
+        figure.add_bar(
+            name=words(part), x=names, y=held, marker=marker(colour), hovertemplate="%{x}: %{y:.1f} GB", row=1, col=1
+        )
+    # Sending stands on top of computing: overlap would hide some of it, and a plan should not count on that.
+    for name, column, colour in (
+        ("computing", "compute_seconds", "computing"),
+        ("communication", "communication_seconds", "communication"),
+    ):
+        seconds = [row[column] for row in found]
+        bar = {"marker": marker(colour), "hovertemplate": "%{x}: %{y:.3g} s"}
+        figure.add_bar(name=name, x=names, y=seconds, row=1, col=2, **bar)
+    figure.add_hline(memory, line={"color": COLOURS["limit"], "dash": "dash", "width": 2}, row=1, col=1)
+    for row in found:
+        needs = float(row["needs GB"] or 0)
+        text = f"{needs:,.1f} GB<br>{'fits' if row['fits'] else 'too much'}"
+        place = {"x": row["stage"], "y": 2 * memory, "yanchor": "bottom"}  # in a line above the bars, over no pattern
+        figure.add_annotation(text=text, showarrow=False, font={**FONT, "size": 11}, row=1, col=1, **place)
+    # The memory in the middle whatever it is, so that the bars are read against one height.
+    figure.update_yaxes(
+        title=f"GB a GPU (dashed: its {memory:.4g} GB for tensors)", range=[0, 2 * memory], row=1, col=1
+    )
+    figure.update_yaxes(title="seconds a step", row=1, col=2)
+    below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}
+    figure.update_layout(barmode="stack", legend=below)
+    notice = (
+        "Left: what ends above the dashed line does not fit. Right: time, as if sending never overlapped computing."
+    )
+    return finished(figure, "plan", str(found.title), found.answer, notice=notice, above=98)

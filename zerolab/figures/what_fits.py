@@ -1,0 +1,121 @@
+"""what_fits(): a panel in a notebook that asks the planner: sliders, a bar for each stage, the line of the memory."""
+
+import os
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from zerolab import catalog
+from zerolab.catalog import GIB
+from zerolab.figures import chart, plots
+from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.planner import Plan, plan
+from zerolab.theory.settings import as_json
+
+GPUS = tuple(2**power for power in range(11))
+# GiB as torch reports them, by what the card is sold as: the catalog's GPUs, and smaller ones that people have.
+CARDS = {8: 7.8, 16: 15.7, 24: 23.64, 32: 31.74, 40: 39.39, 48: 47.45, 80: 79.11, 96: 95, 141: 139.8, 180: 178.35}
+MEMORY = {f"{sold} GB card, {gibibytes:g} GiB": gibibytes * GIB for sold, gibibytes in CARDS.items()}
+KERNELS = ("eager", "compiled", "tuned")
+BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
+
+
+def labelled(name: str, toggles: Any) -> Any:
+    """Toggle buttons beside their name: ipywidgets itself breaks the line between the two."""
+    toggles.style.button_width, toggles.layout.width = "72px", "336px"
+    # As wide as the name of the other widgets, and as far from what it names.
+    name_of = widgets.Label(name, layout={"width": "84px", "display": "flex", "justify_content": "flex-end"})
+    return widgets.HBox([name_of, toggles])
+
+
+class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
+    """Model, GPUs, memory, bandwidth, precision, batch, kernels and checkpoints by widget; what fits, and settings.
+
+    `found` is the `Plan` that is shown.
+    """
+
+    found: Plan
+
+    def __init__(self, model: str = "7b", gpus: int = 8, batch: int = 1) -> None:
+        self.model = widgets.Dropdown(options=tuple(catalog.ARCHITECTURES), value=model, description="model")
+        self.gpus = widgets.SelectionSlider(options=GPUS, value=gpus, description="GPUs")
+        self.memory = widgets.SelectionSlider(options=MEMORY.items(), value=79.11 * GIB, description="memory")
+        self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
+        self.precision = widgets.ToggleButtons(options=("bf16", "fp32"))
+        self.checkpointing = widgets.ToggleButtons(options=CHECKPOINTING)
+        self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
+        self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")
+        self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
+        self.fsdp2, self.deepspeed, self.lines = (
+            widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "123"
+        )
+        self._find()
+        self.figure = go.FigureWidget(plots.plan(self.found))
+        self.figure.layout.width = chart.PANEL_WIDTH  # its own choice would squeeze two plots into 700 pixels
+        self._tell()
+        sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.kernels)
+        for widget in sliders:
+            widget.style.description_width, widget.layout.width = "90px", "420px"
+        for widget in (*sliders, self.precision, self.checkpointing):
+            widget.observe(self._on_change, "value")
+        rows = [widgets.HBox(sliders[start : start + 2]) for start in range(0, len(sliders), 2)]
+        rows.append(labelled("precision", self.precision))
+        rows.append(labelled("checkpoints", self.checkpointing))
+        titles = ("with FSDP2", "with DeepSpeed", "checkpointing, before either")
+        settings = widgets.Accordion([self.fsdp2, self.deepspeed, self.lines], titles=titles)
+        super().__init__([*rows, self.answer, self.sensitivity, self.figure, settings])
+
+    def _on_change(self, _: Any) -> None:
+        self._find()
+        self._draw()
+        self._tell()
+
+    def _find(self) -> None:
+        self.found = plan(
+            self.model.value,
+            self.gpus.value,
+            self.memory.value,
+            self.bandwidth.value * 1e9,
+            self.precision.value,
+            batch=self.batch.value,
+            checkpointing=self.checkpointing.value,
+            kernels=self.kernels.value,
+        )
+
+    def _draw(self) -> None:
+        """Changes the bars where they stand, in one message, so that nothing flickers."""
+        new = plots.plan(self.found)
+        with self.figure.batch_update():
+            for mine, its in zip(self.figure.data, new.data, strict=True):
+                mine.y = its.y
+            self.figure.layout.update(new.layout)
+            self.figure.layout.width = chart.PANEL_WIDTH
+
+    def _tell(self) -> None:
+        """The answer in words, how sure its seconds are, and the settings of the first stage that fits."""
+        self.answer.value, self.sensitivity.value = self.found.answer, self.found.sensitivity
+        if not self.found.fitting:
+            self.fsdp2.value = self.deepspeed.value = self.lines.value = "Nothing fits, so there is nothing to set."
+            return
+        settings = self.found.settings()
+        self.fsdp2.value = settings["fsdp2"] or f"FSDP2 has no {self.found.fitting[0]}."
+        self.deepspeed.value = as_json(settings["deepspeed"])
+        self.lines.value = settings["checkpointing"] or "Nothing is checkpointed."
+
+    def __repr__(self) -> str:
+        """The same text every time."""
+        return f"planner: {self.found.title}. {self.found.answer}"
+
+    def _repr_mimebundle_(self, **keywords: Any) -> Any:
+        """The widget beside its text; where nothing answers (ZEROLAB_STATIC=1), the figure in its place."""
+        if os.environ.get("ZEROLAB_STATIC") == "1":
+            return plots.plan(self.found)._repr_mimebundle_() | {"text/plain": repr(self)}
+        shown = super()._repr_mimebundle_(**keywords)
+        data, metadata = shown if isinstance(shown, tuple) else (shown, {})
+        return {**(data or {}), "text/plain": repr(self)}, metadata
+
+
+def what_fits(model: str = "7b", gpus: int = 8, batch: int = 1) -> Planner:
+    """The panel, for the last line of a cell; needs `pip install zerolab[lab]`."""
+    return Planner(model, gpus, batch)

@@ -1,0 +1,1 @@
+"""What surrounds the lessons: the learner's folder, guesses, progress, and recordings that the package brings along."""

@@ -1,0 +1,73 @@
+"""DeepSpeed's recordings: made now where DeepSpeed is installed, else those that the package brings along.
+
+DeepSpeed is an optional extra with hundreds of megabytes behind it, and a lesson about it should open everywhere. The
+recordings in `data/deepspeed/` are real ones, of the same training on the same batches; `about.json` beside them says
+which DeepSpeed and which torch ran, and when. A test records again and compares bytes and collectives.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+
+from zerolab import comparison, models
+from zerolab.recording.recording import Recording
+from zerolab.runtime.cluster import Cluster
+
+STAGES = ("deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3")
+# Small, because the files lie in the package; two steps, because Adam has its state from the second on.
+MODEL, RANKS, STEPS = "gpt-tiny", 4, 2
+FOLDER = files("zerolab").joinpath("data", "deepspeed")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A recording a stage, and one line that says where they come from."""
+
+    recordings: dict[str, Recording]
+    origin: str
+
+    def __getitem__(self, stage: str) -> Recording:
+        """The recording of `deepspeed-0` to `deepspeed-3`. Raises ValueError for another name."""
+        if stage not in self.recordings:
+            raise ValueError(f"there is no recording of {stage!r}: choose one of {', '.join(self.recordings)}")
+        return self.recordings[stage]
+
+
+def deepspeed_runs() -> Runs:
+    """Two steps of `gpt-tiny` on four CPU ranks under each of DeepSpeed's stages: live, or else as shipped."""
+    if find_spec("deepspeed") is not None:
+        return Runs(record_all(), f"recorded just now with DeepSpeed {version('deepspeed')}")
+    about = json.loads(FOLDER.joinpath("about.json").read_text(encoding="utf-8"))
+    # Said in every place that shows them: a shipped recording must not pass for one made here.
+    origin = f"DeepSpeed is not installed here: recorded on {about['date']} with DeepSpeed {about['deepspeed']}"
+    return Runs(load_all(), f"{origin}, torch {about['torch']}")
+
+
+def record_all() -> dict[str, Recording]:
+    """Records every stage now. Raises RankError if DeepSpeed is not installed."""
+    feed = partial(models.batches, MODEL)
+    with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:  # its first engine may compile for a minute
+        return {stage: cluster.record(comparison.train, stage, MODEL, feed, STEPS, device="cpu") for stage in STAGES}
+
+
+def load_all() -> dict[str, Recording]:
+    """The recordings that the package brings along."""
+    recordings = {}
+    for stage in STAGES:
+        with as_file(FOLDER.joinpath(f"{stage}.json")) as path:
+            recordings[stage] = Recording.load(path)
+    return recordings
+
+
+def save_all(folder: Path) -> None:
+    """Records every stage and writes what `load_all` reads, with the versions and today's date."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stage, recording in record_all().items():
+        recording.save(folder / f"{stage}.json")
+    about = {"date": datetime.now(UTC).date().isoformat(), "deepspeed": version("deepspeed"), "torch": version("torch")}
+    folder.joinpath("about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,149 @@
+"""A guess before each measurement: `reveal` puts the two side by side.
+
+A number that one has guessed first is remembered; a number that one is told is not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zerolab import catalog
+from zerolab.lessons import progress
+from zerolab.names import unknown
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+NO_GUESS = "No guess yet. Put a number in place of None, run that cell and this one again, and compare."
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A question with a measured answer.
+
+    Attributes:
+        unit: what the numbers count.
+        measure: reads the answer from a recording.
+        stage: the stage to record when the lesson's own recording is not handed in.
+    """
+
+    unit: str
+    measure: Callable[["Recording"], float]
+    stage: str
+
+
+def _state(recording: "Recording") -> int:
+    """Bytes of model state on rank 0, at the optimizer's update."""
+    state: Any = recording.ranks[0].meta["state"]
+    return int(sum(state.values()))
+
+
+def _bytes_a_parameter(recording: "Recording") -> float:
+    return _state(recording) / int(str(recording.meta["num_params"]))
+
+
+def _state_in_gigabytes(recording: "Recording") -> float:
+    return _state(recording) / 1e9
+
+
+def _elements_sent_a_parameter(recording: "Recording") -> float:
+    """Elements that one rank sends in the last step, for each parameter of the model, without the (N-1)/N."""
+    logical: Any = recording.ranks[0].meta["logical_bytes"]
+    world_size = recording.world_size
+    return float(logical[-1] / 4 / int(str(recording.meta["num_params"])) * world_size / (world_size - 1))
+
+
+def _share_of_parameters(recording: "Recording") -> float:
+    """The most bytes of parameters that rank 0 held at any event, in percent of the whole model's in fp32."""
+    # Events of a step only: before it the model is whole on every rank while it is being cut.
+    most = max(event.live.get("parameters", 0) for event in recording.ranks[0].events if event.step)
+    return 100 * most / (4 * int(str(recording.meta["num_params"])))
+
+
+def _parameters_on_an_a100(recording: "Recording") -> float:
+    """Billions of parameters whose model state, at the bytes that were measured for one, fills an A100 of 80 GiB."""
+    return catalog.gpu("a100").memory_bytes / 1e9 / _bytes_a_parameter(recording)
+
+
+def _sent_for_each_byte(recording: "Recording") -> float:
+    """Bytes that rank 0 sends in an all-reduce, for each byte of what is reduced."""
+    reductions = [event for event in recording.ranks[0].events if event.op == "all_reduce" and event.logical_bytes]
+    return float(reductions[-1].logical_bytes / (4 * reductions[-1].numel))
+
+
+def _held_more_than_once(recording: "Recording") -> float:
+    """Percent of all ranks' model state that would be left over if one copy were kept."""
+    held: Any = [rank.meta["state"] for rank in recording.ranks]
+    sizes: list[int] = [sum(state.values()) for state in held]
+    # One whole copy is what the fullest rank holds; under DDP all are as full.
+    return 100 * (1 - max(sizes) / sum(sizes))
+
+
+def _reductions_under_way(recording: "Recording") -> float:
+    """The most reductions of the last step that rank 0 had started and not yet waited for."""
+    under_way: set[int] = set()
+    most = 0
+    for event in recording.ranks[0].events:
+        if event.step == recording.meta["steps"] and event.op == "reduce_scatter":
+            if event.kind == "collective":
+                under_way.add(event.seq)
+            # A wait points at the exchange that it ends, whichever order they end in.
+            elif event.kind == "wait" and event.parent is not None:
+                under_way.discard(event.parent)
+            most = max(most, len(under_way))
+    return float(most)
+
+
+PREDICTIONS = {
+    "00-ddp-state": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "01-a100-full": Prediction("billion parameters", _parameters_on_an_a100, "ddp"),
+    "02-all-reduce": Prediction("bytes sent for each byte", _sent_for_each_byte, "ddp"),
+    "03-copies": Prediction("% of all model state", _held_more_than_once, "ddp"),
+    "04-zero1-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero1"),
+    "04-zero1-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero1"),
+    "05-zero2-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero2"),
+    "05-zero2-accumulated": Prediction("passes of the model", _elements_sent_a_parameter, "zero2"),
+    "06-zero3-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero3"),
+    "06-zero3-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero3"),
+    "07-fsdp2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "fsdp2"),
+    "08-deepspeed2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "deepspeed-2"),
+    "09-under-way": Prediction("reductions under way", _reductions_under_way, "zero2"),
+    "10-ddp-bf16": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "11-seven-billion": Prediction("GB of model state", _state_in_gigabytes, "zero3"),
+    "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
+}
+
+
+def reveal(prediction_id: str, guess: float | None, recording: "Recording | None" = None) -> None:
+    """Prints the guess, what was measured, and their ratio; without a guess a fixed line.
+
+    Args:
+        prediction_id: a key of `PREDICTIONS`.
+        guess: a number, or None.
+        recording: the lesson's recording of what was asked; None makes one now (`gpt-tiny`, 4 ranks on the CPU).
+
+    Raises:
+        ValueError: an unknown id. A guess that is no number is answered with a line of text.
+    """
+    if prediction_id not in PREDICTIONS:
+        raise ValueError(unknown("prediction", prediction_id, sorted(PREDICTIONS)))
+    if guess is None:
+        print(NO_GUESS)
+        return
+    # True is an int to Python; as a guess it is a slip.
+    if isinstance(guess, bool) or not isinstance(guess, int | float):
+        print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
+        return
+    prediction = PREDICTIONS[prediction_id]
+    measured = prediction.measure(recording if recording is not None else _experiment(prediction))
+    # Only a guess is noted, never what was measured: the file says what a person did.
+    progress.note_guess(prediction_id, float(guess))
+    print(f"guess     {guess:,.2f} {prediction.unit}")
+    print(f"measured  {measured:,.2f} {prediction.unit}")
+    print(f"ratio     {guess / measured:.2f}" if measured else "ratio     -")
+
+
+def _experiment(prediction: Prediction) -> "Recording":
+    from zerolab import comparison
+
+    return comparison.record(prediction.stage, world_size=4, model="gpt-tiny", steps=2, device="cpu")

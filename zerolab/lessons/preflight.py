@@ -1,0 +1,55 @@
+"""Every lesson from top to bottom on this box, before people come: what a host would otherwise find out with them."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from zerolab.lessons.workspace import fill
+from zerolab.waiting import waiting
+
+CELL_SECONDS = 300.0  # a cell that takes longer is no lesson any more
+
+
+def run_lessons() -> bool:
+    """Executes the lessons one after another in a folder of their own, and prints a line for each.
+
+    Returns whether all of them ran. Nothing is written to `work/` or to anybody's progress.
+
+    Raises:
+        ImportError: JupyterLab, and what executes notebooks with it, is not installed.
+
+    """
+    try:
+        import nbclient  # noqa: F401
+    except ImportError as error:
+        raise ImportError('lessons run in JupyterLab: pip install -c constraints.txt -e ".[lab]"') from error
+    with tempfile.TemporaryDirectory() as folder:
+        lessons = [path for path in fill(Path(folder)) if path.suffix == ".ipynb"]
+        ran = [_run(lesson) for lesson in lessons]
+    print(f"{sum(ran)} of {len(ran)} lessons ran")
+    return all(ran)
+
+
+def _run(lesson: Path) -> bool:
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError
+
+    book = nbformat.read(lesson, as_version=4)
+    client = NotebookClient(
+        book,
+        timeout=CELL_SECONDS,
+        resources={"metadata": {"path": str(lesson.parent)}},
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # its warnings speak of the network, and come in each lesson
+    )
+    started, problem = time.monotonic(), ""
+    with waiting(lesson.stem):
+        try:
+            client.execute(env=os.environ | {"ZEROLAB_PROGRESS": "off"})
+        except CellExecutionError as error:
+            problem = f"{error.ename}: {error.evalue}".splitlines()[0]
+        except CellTimeoutError:
+            problem = f"a cell took more than {CELL_SECONDS:.0f} s"
+    print(f"{lesson.stem:<36} {problem or 'well'}, {time.monotonic() - started:.0f} s", flush=True)
+    return not problem

@@ -1,0 +1,151 @@
+"""What a learner has tried and passed: a small JSON file in the user's data folder, never in the project.
+
+`ZEROLAB_PROGRESS` names another file, or `off`. Under tests, and where notebooks are executed for storing, nothing
+is written. Losing the file loses nothing but ticks, so trouble with it is never an error.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zerolab.lessons.workspace import published
+
+FORMAT = 1
+
+
+def path() -> Path | None:
+    """The progress file; None where nothing is to be kept."""
+    named = os.environ.get("ZEROLAB_PROGRESS")
+    if named:
+        return None if named == "off" else Path(named)
+    if "PYTEST_CURRENT_TEST" in os.environ or os.environ.get("ZEROLAB_STATIC") == "1":
+        return None
+    try:
+        import platformdirs
+    except ImportError:  # it comes with zerolab[lab]; a bare server keeps no progress
+        return None
+    return Path(platformdirs.user_data_dir("zerolab")) / "progress.json"
+
+
+def read(file: Path | None = None) -> dict[str, Any]:
+    """`{"exercises": {id: {"tries", "passed"}}, "guesses": {id: guess}}`; empty for a missing or unreadable file.
+
+    `file` is another learner's; by default one's own.
+    """
+    empty: dict[str, Any] = {"format": FORMAT, "exercises": {}, "guesses": {}}
+    file = file or path()
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file else empty
+    except (OSError, ValueError):
+        return empty
+    if not isinstance(content, dict) or any(type(content.get(key)) is not type(value) for key, value in empty.items()):
+        return empty
+    tried = content["exercises"]
+    content["exercises"] = {name: entry for name, entry in tried.items() if _is_an_entry(entry)}
+    return content if content["format"] == FORMAT else empty
+
+
+def _is_an_entry(entry: object) -> bool:
+    # A check must not fail because somebody has edited the file by hand.
+    return isinstance(entry, dict) and isinstance(entry.get("tries"), int) and isinstance(entry.get("passed"), bool)
+
+
+def note_attempt(exercise_id: str, passed: bool) -> None:
+    """Counts one try; an exercise that was passed once stays passed."""
+    content = read()
+    entry = content["exercises"].setdefault(exercise_id, {"tries": 0, "passed": False})
+    entry["tries"] += 1
+    entry["passed"] = entry["passed"] or passed
+    _write(content)
+
+
+def note_guess(prediction_id: str, guess: float) -> None:
+    """Keeps the first guess of a prediction; later ones are no predictions any more."""
+    content = read()
+    content["guesses"].setdefault(prediction_id, guess)
+    _write(content)
+
+
+def reset() -> bool:
+    """Forgets everything; returns whether there was anything to forget."""
+    file = path()
+    if file is None or not file.exists():
+        return False
+    file.unlink()
+    return True
+
+
+def by_lesson() -> list[tuple[str, str]]:
+    """(number of the lesson, id) of each exercise, in the order of the lessons; `-` for one that is in none."""
+    from zerolab.exercises import names
+    from zerolab.exercises.harness.exercise import TAG
+
+    found = {
+        tag.removeprefix(TAG): name[:2]
+        for name, file in published().items()
+        if file.suffix == ".ipynb"
+        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]
+        for tag in cell["metadata"].get("tags", ())
+        if tag.startswith(TAG)
+    }
+    return [(lesson, name) for name, lesson in found.items()] + [("-", name) for name in names() if name not in found]
+
+
+def summary() -> str:
+    """The progress as text, one line an exercise."""
+    done, exercises = read()["exercises"], by_lesson()
+    width = max(len(name) for _, name in exercises)
+    lines, passed = [], 0
+    for lesson, name in exercises:
+        entry = done.get(name, {"tries": 0, "passed": False})
+        passed += entry["passed"]
+        lines.append(
+            f"{lesson:<2}  {name:<{width}}  {'passed' if entry['passed'] else 'open':<6}  {entry['tries']} tries"
+        )
+    return "\n".join([*lines, f"{passed} of {len(exercises)} exercises passed"])
+
+
+def of_class(files: Sequence[Path]) -> str:
+    """How far a class is: for each exercise how many of the learners have tried and passed it, one file a learner.
+
+    Raises OSError for a file that is not there, or may not be read.
+    """
+    for file in files:
+        file.read_bytes()  # one that was mistyped must not count as a learner who has done nothing
+    learners, exercises = [read(file)["exercises"] for file in files], by_lesson()
+    width = max(len(name) for _, name in exercises)
+    lines = []
+    for lesson, name in exercises:
+        entries = [learner[name] for learner in learners if name in learner]
+        passed, tries = sum(entry["passed"] for entry in entries), sum(entry["tries"] for entry in entries)
+        lines.append(f"{lesson:<2}  {name:<{width}}  passed {passed}  tried {len(entries)}  tries {tries}")
+    return "\n".join([*lines, f"{len(learners)} learners"])
+
+
+def main(as_json: bool = False, forget: bool = False, files: Sequence[Path] = ()) -> str:
+    """What `zerolab progress [--json|--reset] [FILE ...]` prints. Raises ValueError for two wishes at once."""
+    if as_json + forget + bool(files) > 1:
+        raise ValueError("--json, --reset and files of a class are three different things: ask for one of them")
+    if files:
+        return of_class(files)
+    if forget:
+        return "progress forgotten" if reset() else "there was no progress to forget"
+    return json.dumps(read(), indent=2, sort_keys=True) if as_json else summary()
+
+
+def _write(content: dict[str, Any]) -> None:
+    """Replaces the file in one move, so that a reader never sees half of it."""
+    file = path()
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".part")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as part:
+            json.dump(content, part, indent=2, sort_keys=True)
+        Path(temporary).replace(file)
+    except OSError:  # a full or read-only home: progress is a convenience
+        return

@@ -1,0 +1,211 @@
+"""The folder `work/` in which a learner works, and the JupyterLab that opens there.
+
+The notebooks of the series stay as they were published; a learner writes in copies. `lab` fills in the copies that
+are missing and starts JupyterLab on them, `reset` brings one back and keeps the old one beside it.
+"""
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+FIRST_NOTEBOOK = "00-start-here.ipynb"
+# JupyterLab's own first port, which people know.
+FIRST_PORT, PORTS = 8888, 100
+PACKAGE = Path(__file__).resolve().parent.parent
+WORK = Path("work")
+# Defaults that a person may still change. Otherwise a question covers a corner of the first lesson: whether Jupyter's
+# news may be fetched, from a network.
+LAB_SETTINGS = PACKAGE / "data" / "jupyterlab"
+
+
+def published() -> dict[str, Path]:
+    """What belongs into a learner's folder, by name: the notebooks of the series and the glossary that they link to.
+
+    They are those of the checkout, or the copies that a wheel carries.
+
+    Raises:
+        RuntimeError: there are none, so this installation is incomplete.
+
+    """
+    # Notebooks lie beside the package in a checkout, and inside it in a wheel.
+    checkout = (PACKAGE.parent / "pyproject.toml").is_file()
+    folder = PACKAGE.parent / "notebooks" if checkout else PACKAGE / "_notebooks"
+    glossary = PACKAGE.parent / "docs" / "glossary.md" if checkout else folder / "glossary.md"
+    notebooks = sorted(folder.glob("*.ipynb"))
+    if not notebooks:
+        raise RuntimeError(f"no notebooks in {folder}, where this zerolab should keep them; install it again")
+    return {path.name: path for path in (*notebooks, glossary)}
+
+
+def fill(folder: Path = WORK) -> list[Path]:
+    """Copies what is missing of the series into `folder` and returns the new files; touches nothing that is there.
+
+    Raises:
+        RuntimeError: `folder` cannot be written to.
+
+    """
+    return [_copy(path, folder / name) for name, path in published().items() if not (folder / name).exists()]
+
+
+def _copy(path: Path, target: Path) -> Path:
+    """Copies a text, its links to docs/ turned to the folder itself, so that it is whole or not there at all."""
+    half = target.with_name(f".{target.name}.new")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half.write_text(_text(path), encoding="utf-8")
+        half.replace(target)
+    except OSError as problem:
+        with contextlib.suppress(OSError):
+            half.unlink()
+        raise RuntimeError(
+            f"{target} could not be written ({problem.strerror}); start zerolab in a folder of your own"
+        ) from problem
+    return target
+
+
+def _text(path: Path) -> str:
+    """A published text as it stands in a learner's folder."""
+    return path.read_text(encoding="utf-8").replace("](../docs/", "](")
+
+
+def reset(which: str, folder: Path = WORK) -> list[tuple[Path, Path | None]]:
+    """Brings notebooks of the series back; returns each, and where the old one is kept (None if it was not changed).
+
+    Args:
+        which: the beginning of one notebook's name, such as `04`, or `all`.
+        folder: the learner's folder.
+
+    Raises:
+        ValueError: no notebook, or more than one, begins so.
+
+    """
+    lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
+    found = list(lessons) if which == "all" else [name for name in lessons if name.startswith(which)]
+    if which != "all" and (len(found) != 1 or not which):
+        begin = f"{len(found)} notebooks begin" if found else "no notebook begins"
+        raise ValueError(f"{begin} with {which!r}; choose one of {', '.join(found or lessons)}, or all")
+    return [_bring_back(lessons[name], folder / name) for name in found]
+
+
+def _bring_back(path: Path, target: Path) -> tuple[Path, Path | None]:
+    if target.exists() and target.read_text(encoding="utf-8", errors="replace") == _text(path):
+        return target, None
+    kept = _keep(target) if target.exists() else None
+    return _copy(path, target), kept
+
+
+def _keep(target: Path) -> Path:
+    """Moves a file to the first free of `.bak`, `.bak2`, `.bak3`, so that no earlier one is lost."""
+    number, kept = 1, target.with_name(target.name + ".bak")
+    while kept.exists():
+        number += 1
+        kept = target.with_name(f"{target.name}.bak{number}")
+    return target.rename(kept)
+
+
+def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
+    """The first port from `first` on that is free, and what keeps it for this process until JupyterLab listens on it.
+
+    Thirty people who start at once would all find the same port free. Each therefore first binds the UDP port of the
+    same number, which only one of them can, and which says nothing to anybody. JupyterLab, which replaces this
+    process, inherits it; it goes with the last process that has it.
+
+    Raises:
+        ValueError: there is no port of this number.
+        RuntimeError: a hundred ports in a row are taken.
+
+    """
+    if not 0 < first < 65536:  # 0 would be any port, and the address is printed before one is chosen
+        raise ValueError(f"the port is {first}; give a number from 1 to 65535, such as {FIRST_PORT}")
+    for port in range(first, min(first + PORTS, 65536)):
+        keep = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # As the server itself does: a port that was closed a moment ago counts as free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                keep.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                keep.close()
+                continue
+            return port, keep
+    raise RuntimeError(f"ports {first} to {first + PORTS - 1} are all taken; close a JupyterLab or give another --port")
+
+
+def has_display(environment: Mapping[str, str]) -> bool:
+    """Whether a browser that is opened here would be seen."""
+    return sys.platform == "darwin" or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+def how_to_reach(port: int, token: str, environment: Mapping[str, str]) -> str:
+    """The address of the first lesson, and the `ssh -L` line that brings it to the person's own machine."""
+    # The address by which this person came here; the host's own name may mean nothing outside.
+    connection = environment.get("SSH_CONNECTION", "").split()
+    host = connection[2] if len(connection) == len(("client", "port", "server", "port")) else socket.gethostname()
+    user = environment.get("USER") or environment.get("LOGNAME") or "USER"
+    return (
+        f"JupyterLab runs here without a display. On this machine:\n"
+        f"    http://127.0.0.1:{port}/lab/tree/{FIRST_NOTEBOOK}?token={token}\n"
+        f"From your own machine, first leave this running there, then open the address above:\n"
+        f"    ssh -N -L {port}:127.0.0.1:{port} {user}@{host}"
+    )
+
+
+def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[str]:
+    """The command that starts JupyterLab on the loopback address, with the learner's folder as all it shows.
+
+    The token is not among its arguments: on a shared box everybody can read those.
+    """
+    return [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        # The address is printed beforehand, so Jupyter may not choose another port.
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
+        f"--LabApp.app_settings_dir={LAB_SETTINGS}",
+        *([] if browser else ["--no-browser"]),
+        *(["--allow-root"] if root else []),
+    ]
+
+
+def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
+    """Fills `folder`, says where to look, and becomes JupyterLab.
+
+    Args:
+        folder: the learner's folder; made if it is not there.
+        port: the first port to try; the next free one is taken.
+        browser: whether to open one; by default where there is a display.
+
+    Raises:
+        RuntimeError: JupyterLab is not installed, no port is free, or `folder` cannot be written to.
+
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')
+    folder = folder.resolve()
+    # Before the port is sought: what could fail for want of rights should fail first.
+    new = fill(folder)
+    chosen, keep = take_port(port)
+    keep.set_inheritable(True)
+    token = os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
+    browser = has_display(os.environ) if browser is None else browser
+    root = os.geteuid() == 0
+    print(f"{len(new)} files copied to {folder}; what was there is untouched.")
+    if root:
+        print("You are root, and so is every cell that you run; --allow-root is added. A user of your own is safer.")
+    if not browser:
+        print(how_to_reach(chosen, token, os.environ))
+    # execve replaces this process, and with it what Python has not written yet.
+    sys.stdout.flush()
+    command = lab_command(folder, chosen, browser=browser, root=root)
+    os.execve(command[0], command, os.environ | {"JUPYTER_TOKEN": token})  # noqa: S606  (no shell is wanted)

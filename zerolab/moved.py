@@ -1,0 +1,64 @@
+"""Modules under their names of the first edition: what people wrote for it goes on, with a line on where they are.
+
+They go with the next edition. `python -W error::FutureWarning` finds what still needs one.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+from warnings import warn
+
+MOVED = {
+    "activations": "theory.activations",
+    "chart": "figures.chart",
+    "expecting": "lessons.errors",
+    "foreign": "theory.systems",
+    "lab": "comparison",
+    "moments": "theory.moments",
+    "panel": "figures.explore",
+    "plan_panel": "figures.what_fits",
+    "planner": "theory.planner",
+    "predictions": "lessons.predictions",
+    "preflight": "lessons.preflight",
+    "progress": "lessons.progress",
+    "published": "simulation.architectures",
+    "published_runs": "theory.published_runs",
+    "schemes": "theory.schemes",
+    "seconds": "theory.seconds",
+    "settings": "theory.settings",
+    "shipped": "lessons.deepspeed_runs",
+    "workspace": "lessons.workspace",
+}
+
+
+class _Moved(ModuleType):
+    """A module that has another name now, and passes on what it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(f"zerolab.{MOVED[self.__name__.removeprefix('zerolab.')]}"), name)
+
+
+class Finder:
+    """Python asks it for modules that nobody else has found, and as the loader of those."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        """Finds `zerolab.` and an old name."""
+        package, _, module = name.rpartition(".")
+        return ModuleSpec(name, self) if package == "zerolab" and module in MOVED else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Says where the module is now."""
+        new = MOVED[spec.name.removeprefix("zerolab.")]
+        warn(f"{spec.name} is zerolab.{new} now, and goes with the next edition", FutureWarning, stacklevel=2)
+        return _Moved(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Does nothing: all is in the module under its new name."""
+
+
+def install() -> None:
+    """Makes the old names importable."""
+    sys.meta_path.append(Finder())

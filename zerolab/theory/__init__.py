@@ -1,0 +1,37 @@
+"""Closed forms: what a rank holds and sends, what fits on which GPUs, and how long a step takes. No torch.
+
+forms        bytes of model state and bytes sent, stage by stage (ZeRO); terms beyond them
+planner      which stages fit a model onto GPUs, what a step costs, and the settings that do it
+moments activations schemes    the memory behind the planner
+seconds published_runs         the time behind it, and the runs of others that it was fitted to
+settings     what to type for a plan in FSDP2, DeepSpeed and Megatron
+systems      which closed form another system follows, and what it holds beyond it
+"""
+
+from zerolab.theory.forms import (
+    BYTES_PER_PARAMETER,
+    PASSES,
+    SHARDED,
+    STAGES,
+    STATE_CATEGORIES,
+    STEP_COUNTER_BYTES,
+    state_bytes,
+    terms,
+    traffic_bytes,
+    traffic_elements,
+)
+from zerolab.theory.planner import plan
+
+__all__ = [
+    "BYTES_PER_PARAMETER",
+    "PASSES",
+    "SHARDED",
+    "STAGES",
+    "STATE_CATEGORIES",
+    "STEP_COUNTER_BYTES",
+    "plan",
+    "state_bytes",
+    "terms",
+    "traffic_bytes",
+    "traffic_elements",
+]

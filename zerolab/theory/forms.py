@@ -1,0 +1,208 @@
+"""Closed forms: what a rank holds and what it sends, per stage, each with its source. Pure arithmetic, no torch.
+
+Sources, cited below by these names:
+
+* ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+  arXiv 1910.02054v3. Its K (bytes of optimizer state a parameter) is 12 in mixed precision and 8 in fp32.
+* FSDP: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", arXiv 2304.11277.
+* Adam: Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", arXiv 1412.6980.
+
+All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from zerolab.names import unknown
+
+if TYPE_CHECKING:
+    from zerolab.engines.partition import FlatLayout
+
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+STATE_CATEGORIES = ("parameters", "gradients", "optimizer_state")
+
+BYTES_PER_PARAMETER = {
+    "fp32": {"parameters": 4, "gradients": 4, "optimizer_state": 8},
+    "bf16": {"parameters": 2, "gradients": 2, "optimizer_state": 12},
+}
+"""ZeRO section 3.1. Adam keeps two moments (4 + 4); mixed precision adds a fp32 master copy of the parameters (4)."""
+
+SHARDED: dict[str, tuple[str, ...]] = {
+    "ddp": (),
+    "zero1": ("optimizer_state",),
+    "zero2": ("optimizer_state", "gradients"),
+    "zero3": ("optimizer_state", "gradients", "parameters"),
+}
+"""Which categories a stage divides by N: ZeRO sections 5.1 (P_os), 5.2 (P_os+g) and 5.3 (P_os+g+p)."""
+
+PASSES = {"ddp": 2, "zero1": 2, "zero2": 2, "zero3": 3}
+"""How often a step moves the model, ZeRO sections 7.1, 7.2.1 and 7.2.2: reduce-scatter the gradients and all-gather
+the parameters (an all-reduce is the same two passes); stage 3 gathers once more, for backward."""
+
+STEP_COUNTER_BYTES = 4  # torch.optim.Adam keeps the step t of algorithm 1 (Adam) as one fp32 scalar a tensor
+FP32_BYTES = 4
+
+
+def state_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer state that one rank holds when Adam updates; sum for the total.
+
+    With b bytes a parameter a category costs b * num_params, or b * num_params / world_size where the stage divides
+    it, rounded down to bytes. `num_params` counts every parameter once, frozen and shared ones too; 7e9 is accepted.
+    Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" here, K = 12).
+
+    Raises ValueError for an unknown stage or precision, and for counts below 1.
+    """
+    # Whole numbers throughout: a float holds every integer only up to 2**53, about 9e15, and 16 bytes for each of a
+    # trillion parameters on 1,024 ranks are more than that.
+    count, ranks = _checked(stage, num_params, world_size)
+    sizes = _sizes(precision)
+    return {
+        # Multiplied before it is divided: rounding a count of parameters down first would lose up to 12 bytes, not one.
+        category: sizes[category] * count // (ranks if category in SHARDED[stage] else 1)
+        for category in STATE_CATEGORIES
+    }
+
+
+def traffic_elements(stage: str, num_params: float, world_size: int) -> int:
+    """Elements that one rank sends in a step, rounded down: 2, 2, 2 or 3 passes of num_params * (N - 1) / N.
+
+    Source: ZeRO section 7 for the passes; FSDP section 3.2 for the exact factor (N - 1) / N of each pass.
+    Raises ValueError as `state_bytes` does.
+    """
+    count, ranks = _checked(stage, num_params, world_size)
+    return PASSES[stage] * count * (ranks - 1) // ranks
+
+
+def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> int:
+    """Bytes that one rank sends in a step: `traffic_elements` times 4 in fp32, times 2 in bf16 (ZeRO section 7)."""
+    return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
+
+
+def terms(
+    stage: str,
+    flats: Iterable[FlatLayout],
+    world_size: int,
+    precision: str = "fp32",
+    *,
+    offload: bool = False,
+    updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> dict[str, int]:
+    """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank that uses the same.
+
+    `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
+
+    * `padding`: each flat is filled up to a multiple of N, and the formula is rounded down (FSDP section 3.2: at most
+      N - 1 elements a flat).
+    * `step_counters`: Adam's step, 4 bytes for each tensor that is updated (Adam, algorithm 1): a flat, or, once a
+      parameter of it got no gradient, each of its parameters.
+    * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in bf16 no
+      fp32 copy of a gradient where that is a whole flat. `updated` has the elements of each tensor that was updated,
+      by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `meta`).
+    * `fp32_gradient_shard`: in bf16 the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
+      or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
+    * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the
+      master copy, which the formula counts).
+    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
+    * `other_dtypes`: only where the model has parameters that are not fp32 (a head in fp64, say), which the formula
+      counts as if they were; negative where they are smaller.
+
+    Raises ValueError as `state_bytes` does.
+    """
+    # An iterator may be given, and it is gone through several times.
+    layouts = list(flats)
+    trainable = [flat for flat in layouts if not flat.frozen]
+    num_params = sum(flat.numel for flat in layouts)
+    formula = state_bytes(stage, num_params, world_size, precision)
+    needed = _formula_of_trainable(stage, layouts, world_size, precision)
+    held = _bytes_in_flats(stage, layouts, precision)
+    # What the optimizer's tensors are as long as: ddp updates everything on every rank.
+    owned = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
+    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, offload)
+    return {
+        "padding": sum(held.values()) - sum(needed.values()),
+        "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
+        "fp32_gradient_shard": FP32_BYTES * owned if precision == "bf16" else 0,
+        # Both sums are closed forms and rounded down; what the rounding takes is part of `padding`.
+        "frozen": sum(needed.values()) - sum(formula.values()),
+        # Left out where it cannot be, so that a table of a run without offload has no row of it.
+        **({"offloaded_copy": FP32_BYTES * owned} if offload and precision == "fp32" else {}),
+        **({"other_dtypes": other_dtypes} if other_dtypes else {}),
+        **({"unused": _bytes_of_unused(stage, trainable, precision, updated)} if updated else {}),
+    }
+
+
+def _formula_of_trainable(stage: str, flats: list[FlatLayout], world_size: int, precision: str) -> dict[str, int]:
+    """The closed form, but gradients and optimizer state only of what is trained."""
+    num_params = sum(flat.numel for flat in flats)
+    num_trained = sum(flat.numel for flat in flats if not flat.frozen)
+    formula = state_bytes(stage, num_params, world_size, precision)
+    trained = dict.fromkeys(STATE_CATEGORIES, 0)
+    # Frozen parameters still take their memory, so only the other two categories are of what is trained.
+    if num_trained:  # a wholly frozen model is legal here: it holds parameters and nothing else
+        trained = state_bytes(stage, num_trained, world_size, precision)
+    return trained | {"parameters": formula["parameters"]}
+
+
+def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict[str, int]:
+    """Bytes of the padded flats, whole or divided as the stage says, without any other term."""
+    sizes, held = _sizes(precision), {}
+    for category in STATE_CATEGORIES:
+        present = [flat for flat in flats if category == "parameters" or not flat.frozen]
+        divided = category in SHARDED[stage]
+        held[category] = sizes[category] * sum(flat.shard_numel if divided else flat.padded for flat in present)
+    return held
+
+
+def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, offload: bool) -> int:
+    """Bytes that flats take beyond what they would take in fp32; negative for flats in half precision."""
+    extra = 0
+    for flat in flats:
+        wider = flat.dtype.itemsize - FP32_BYTES
+        if precision == "fp32":  # everything is in the flat's own dtype: Adam's two moments and an offloaded copy, too
+            parameters, gradients, updated = wider, wider, (2 + offload) * wider
+        else:
+            # Cast to bf16, but whole numbers are not; master, moments and gradient copy have no less than fp32.
+            parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
+            gradients, updated = 0, 4 * max(wider, 0)
+        extra += parameters * (flat.shard_numel if "parameters" in SHARDED[stage] else flat.padded)
+        if not flat.frozen:
+            extra += gradients * (flat.shard_numel if "gradients" in SHARDED[stage] else flat.padded)
+            extra += updated * (flat.padded if stage == "ddp" else flat.shard_numel)
+    return extra
+
+
+def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, updated: Mapping[str, Sequence[int]]) -> int:
+    """Bytes that are not there, because an optimizer makes its state with a first gradient; negative."""
+    missing = 0
+    for flat in flats:
+        sizes, owned = updated.get(flat.name), flat.padded if stage == "ddp" else flat.shard_numel
+        if sizes is not None:
+            width = max(flat.dtype.itemsize, FP32_BYTES) if precision == "bf16" else flat.dtype.itemsize
+            missing += 2 * width * (owned - sum(sizes)) + (width * owned if precision == "bf16" and not sizes else 0)
+    return -missing
+
+
+def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
+    """`num_params` and `world_size` as Python's whole numbers, once every argument has been found usable."""
+    if stage not in SHARDED:
+        raise ValueError(unknown("stage", stage, STAGES))
+    if not _is_count(world_size):
+        raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
+    if not _is_count(num_params):
+        raise ValueError(f"the number of parameters is {num_params!r}: it must be a whole number, 1 or more")
+    return int(num_params), int(world_size)
+
+
+def _is_count(value: float) -> bool:
+    # 7e9 is how people write seven billion, so a float that is a whole number is a count, too; and so is NumPy's.
+    return isinstance(value, Real) and value >= 1 and value // 1 == value  # false for nan and inf too
+
+
+def _sizes(precision: str) -> dict[str, int]:
+    if precision not in BYTES_PER_PARAMETER:
+        raise ValueError(unknown("precision", precision, BYTES_PER_PARAMETER))
+    return BYTES_PER_PARAMETER[precision]

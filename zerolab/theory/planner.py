@@ -1,0 +1,239 @@
+"""Which stages fit a model onto GPUs, what they cost, and the settings that do it: arithmetic only, no torch.
+
+Bytes are those of the highest moment of a step (`moments`): state, gathered units, and what the model's own
+blocks keep for backward, in one of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes
+for them, less what CUDA itself takes. Seconds are
+those of `seconds`, fitted to published runs: how good the kernels are is the one thing here that nobody can
+compute, and how far the seconds depend on it, `Plan.sensitivity` says. GB is 1e9 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from zerolab import catalog
+from zerolab.catalog import Architecture
+from zerolab.tables import Table, Value
+from zerolab.theory import schemes, seconds
+from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.moments import Job, peak
+from zerolab.theory.published_runs import published_utilisation
+from zerolab.theory.settings import settings
+
+LEAST = 1e6  # bytes, or bytes a second, below which a number was meant in other units
+
+
+class Plan(Table):
+    """What `plan` found: a table with one row a stage, and what follows from it.
+
+    `title` says what was asked, `memory` is that of a GPU in bytes and `usable` what CUDA leaves of it, `parts` has the
+    bytes of each stage at its highest moment by `moments.PARTS`, `steps` its seconds by what they go to; `job` and
+    `setting` are what both were worked out for.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[dict[str, Value]],
+        title: str,
+        *,
+        memory: float,
+        parts: dict[str, dict[str, float]],
+        job: Job,
+        setting: seconds.Setting,
+        steps: dict[str, seconds.Step],
+    ) -> None:
+        super().__init__(rows, title, times=True)
+        self.memory, self.usable, self.parts = memory, memory - catalog.CONTEXT_BYTES, parts
+        self.job, self.setting, self.steps = job, setting, steps
+
+    @property
+    def fitting(self) -> list[str]:
+        """The stages that fit; of several, one that shards less is simpler and sends no more."""
+        return [str(row["stage"]) for row in self if row["fits"]]
+
+    @property
+    def answer(self) -> str:
+        """One sentence: which stages fit, or the number that is missing."""
+        if self.fitting:
+            lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
+            return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
+        # The last stage divides the most, so what it lacks is what must be found.
+        row = self[-1]
+        return (
+            f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of the {self.usable / 1e9:.1f} GB that CUDA "
+            f"leaves of each GPU, {row['missing GB']:.1f} GB are missing. {self._remedy}"
+        )
+
+    @property
+    def _remedy(self) -> str:
+        """What helps, in the order in which it would be tried: what costs nothing, then time, then money."""
+        stage = str(self[-1]["stage"])
+        fewer = [replace(self.job, rows=count) for count in range(self.job.rows - 1, 0, -1)]
+        again = [replace(self.job, checkpointing=name) for name in CHECKPOINTING[1:] if name != self.job.checkpointing]
+        both = [replace(job, rows=1) for job in again] if fewer else []
+        least = replace(self.job, rows=1, checkpointing=CHECKPOINTING[-1])
+        more = [replace(least, gpus=self.job.gpus * 2**power) for power in range(1, 13)]
+        for job in (*fewer, *again, *both, *more):
+            if (need := _total(job, stage)) <= self.usable:
+                return f"With {_difference(self.job, job)} it needs {need / 1e9:.1f} GB, and fits."
+        return (
+            f"More GPUs would not help: with {_difference(self.job, more[-1])} it needs "
+            f"{_total(more[-1], stage) / 1e9:.1f} GB. Take larger ones or shorter rows, or divide the blocks, too "
+            "(tensor parallelism)."
+        )
+
+    @property
+    def sensitivity(self) -> str:
+        """Two sentences: where the seconds of the first stage that fits go, and what they owe to the kernels."""
+        stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
+        step, setting = self.steps[stage], self.setting
+        shape = replace(self.job.shape, context=self.job.length)
+        reached = seconds.quoted_flops(shape) * setting.batch * shape.context / step.total / setting.rate
+        low, high = published_utilisation(setting.gpu)
+        fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
+        waits = step.waiting + step.straggling
+        return (
+            f"A step of {stage} takes {step.total:.3g} s: it computes for {step.computing:.3g} s, updates for "
+            f"{step.updating:.2g} s, and waits for {waits:.2g} s of the {step.sending:.3g} s that it sends. It reaches "
+            f"{reached:.0%} of the GPU's dense rate, as it is quoted; published runs on this chip reach {low:.0%} to "
+            f"{high:.0%}. Compiled it would take {fused:.3g} s."
+        )
+
+    def settings(self, stage: str | None = None) -> dict[str, Any]:
+        """The same in other systems, as the function `settings` gives it; None takes the first stage that fits.
+
+        Raises ValueError if none fits.
+        """
+        if stage is None and not self.fitting:
+            raise ValueError(self.answer)
+        return settings(stage or self.fitting[0], self.job.precision, self.job.rows, self.job.checkpointing)
+
+
+def plan(
+    model: str | Architecture,
+    gpus: int,
+    memory: float | None = None,
+    bandwidth: float | None = None,
+    precision: str = "bf16",
+    *,
+    batch: int = 1,
+    length: int | None = None,
+    checkpointing: str = "none",
+    scheme: str = "zerolab",
+    attention: str = "fused",
+    logits: str = "own",
+    gpu: str = "h100",
+    kernels: str = "eager",
+    network: str = "infiniband-ndr",
+    gpus_per_node: int = 8,
+    utilisation: float | None = None,
+) -> Plan:
+    """One row a stage: bytes a GPU at the highest moment, whether they fit, and if not, what is missing; seconds.
+
+    Args:
+        model: a name of the catalog, or a shape of your own.
+        gpus: how many, one rank each.
+        memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the
+            catalog's.
+        bandwidth: bytes a second that a ring carries, wherever the GPUs are; None takes the GPU's link and the network.
+        precision: "fp32" or "bf16".
+        batch: rows a GPU.
+        length: tokens a row; None takes the model's context.
+        checkpointing: what of a block backward computes again: "none", "selective" (all but attention and every second
+            matrix multiplication) or "block" (all of it).
+        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18) or "fsdp2"
+            (16); only the stages are told that it has.
+        attention: "fused", or "math", which stores its matrix.
+        logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
+            do), or by one kernel ("fused").
+        gpu: a name of the catalog, for its rate and what is not given.
+        kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
+        network: a name of the catalog, between nodes.
+        gpus_per_node: how many the GPU's own link joins.
+        utilisation: the part of that rate which a whole step reaches, as it is quoted; None works it out.
+
+    Raises ValueError for an unknown name, a count below 1, a memory or bandwidth that is not positive, or a utilisation
+    outside (0, 1].
+    """
+    shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
+    memory = device.memory_bytes if memory is None else memory
+    _check(memory, bandwidth, batch, utilisation)
+    length = shape.checked_length(batch, length)
+    ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
+    own: dict[str, Any] = {
+        "precision": precision,
+        "checkpointing": checkpointing,
+        "kernels": kernels,
+        "utilisation": utilisation,
+    }
+    setting = seconds.Setting(device, gpus, ring or catalog.link(network), gpus_per_node, batch, link=ring, **own)
+    job = Job(shape, gpus, precision, batch, length, checkpointing, scheme, attention, logits)
+    return _plan(job, setting, memory)
+
+
+def _plan(job: Job, setting: seconds.Setting, memory: float) -> Plan:
+    stages = schemes.stages_of(job.scheme)
+    steps = {stage: seconds.step(replace(job.shape, context=job.length), stage, setting) for stage in stages}
+    every = {stage: peak(job, stage) for stage in stages}
+    rows = [_row(job, stage, every[stage], memory - catalog.CONTEXT_BYTES, steps[stage]) for stage in stages]
+    parts = {stage: its for stage, (_, its) in every.items()}
+    title = _title(job, setting.gpu.name, memory)
+    return Plan(rows, title, memory=memory, parts=parts, job=job, setting=setting, steps=steps)
+
+
+def _row(
+    job: Job, stage: str, highest: tuple[str, dict[str, float]], usable: float, step: seconds.Step
+) -> dict[str, Value]:
+    moment, parts = highest
+    need = sum(parts.values())
+    state = schemes.scheme_bytes(job.scheme, stage, job.shape.num_params, job.gpus, job.precision)
+    return {
+        "stage": stage,
+        "fits": need <= usable,
+        "state GB": sum(state.values()) / 1e9,
+        "highest at": moment,
+        "buffers GB": parts["buffers"] / 1e9,
+        "activations GB": parts["activations"] / 1e9,
+        "needs GB": need / 1e9,
+        "missing GB": None if need <= usable else (need - usable) / 1e9,
+        "compute_seconds": step.computing + step.updating,
+        "communication_seconds": step.sending,
+        "step_seconds": step.total,
+    }
+
+
+def _title(job: Job, gpu: str, memory: float) -> str:
+    """What a reader may have changed, so that two plans beside each other can be told apart."""
+    plain = Job(job.shape, job.gpus, job.precision, 1, job.shape.context)
+    changed = _difference(plain, job)
+    title = f"{job.shape.name} on {job.gpus} {gpu}, {job.precision}, {memory / 1e9:.4g} GB each"
+    return f"{title}, {changed}" if changed else title
+
+
+def _difference(one: Job, other: Job) -> str:
+    """What the other has that this one has not, as one would type it."""
+    names = {"rows": "batch"}
+    changed = [name for name in vars(one) if getattr(one, name) != getattr(other, name)]
+    return ", ".join(f"{names.get(name, name)}={getattr(other, name)!r}" for name in changed)
+
+
+def _total(job: Job, stage: str) -> float:
+    return sum(peak(job, stage)[1].values())
+
+
+def _check(memory: float, bandwidth: float | None, batch: int, utilisation: float | None) -> None:
+    """Refuses what no GPU has; names and counts are refused where they are looked up."""
+    sizes = (
+        ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
+        ("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9"),
+    )
+    # Who writes 80 means gigabytes: it would be answered with a GPU of 8e-08 GB.
+    for name, value, unit, example in sizes:
+        if value is not None and not value >= LEAST:
+            raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")
+    if not batch >= 1 or batch % 1:
+        raise ValueError(f"the batch is {batch!r}: it is a whole number of rows, 1 or more")
+    if utilisation is not None and not 0 < utilisation <= 1:
+        raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")

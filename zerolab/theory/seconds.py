@@ -1,0 +1,275 @@
+"""How long a step takes, in closed form: what is multiplied, moved and sent, and what of that is waited for.
+
+* Matrices: two operations a parameter and token in forward, four in backward, and forward's once more where activations
+  are recomputed, at the part of the card's dense rate that large matrices reach. A table of embeddings multiplies
+  nothing.
+* Attention: 12 L d s operations a token, as quoted utilisations count them (PaLM, arXiv 2204.02311, appendix B). A
+  causal kernel does half of them and a sixth more, as its backward begins with its forward (arXiv 2205.14135).
+* Everything else is bound by the memory: the bytes that a block keeps for backward, as often as the kernels move them.
+* The update reads parameters, gradients and both moments, writes all but the gradients, and clips: `UPDATE_BYTES`.
+* Sending is NCCL's (`zerolab.simulation.nccl`). A block's runs beside another block's computing, and slows it. What
+  takes longer than the computing beside it, the first gather and the last reduction are waited for.
+
+`Constants` were fitted, all at once, to one half of the runs in `published_runs` (tests/bench/fit_seconds.py).
+docs/published-runs.md shows both halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log2
+
+from zerolab.catalog import Architecture, Gpu, Link, link
+from zerolab.names import unknown
+from zerolab.simulation.nccl import Group
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What was fitted: the quality of cards, kernels and networks, which nobody can compute.
+
+    Attributes:
+        a100, h100: part of the dense rate that matrix multiplications reach on the chip; the first held below 0.85.
+        eager: how often a kept byte is moved in a step by torch's operations one by one, norms and attention fused.
+        fused: the same by torch.compile, or by kernels written by hand.
+        contention: part of the time of sending that computing beside it loses.
+        straggling: part of a step that is waited for the slowest, for each doubling of the nodes.
+    """
+
+    a100: float = 0.85
+    h100: float = 0.75
+    eager: float = 22.0
+    fused: float = 6.3
+    contention: float = 0.36
+    straggling: float = 0.0045
+
+
+FITTED = Constants()
+CHIPS = {"a100": "a100", "a100-40gb": "a100", "a800": "a100"}
+"""Which chip a card has; all others count as H100's: H200 has the same, and no run of V100 or B200 was fitted."""
+ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
+"""Part of the dense rate that attention's kernel reaches, not fitted: FlashAttention-2's on A100 is 50 to 73 %, on H100
+35 % (Dao 2023, arXiv 2307.08691, abstract; Shah et al. 2024, arXiv 2407.08608, abstract)."""
+KERNELS = {"eager": "eager", "compiled": "fused", "tuned": "fused"}
+UPDATE_BYTES = 40  # a parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
+LOGIT_WORDS = 4  # of 16 bit, moved as often as what a block keeps: logits and their gradients in fp32
+RECOMPUTED = {"none": 0.0, "selective": 0.5, "block": 1.0}
+"""Part of a block's forward that is done again. Selective: every other block, or every other matrix multiplication."""
+WORD = {"fp32": 4, "bf16": 2}
+QUOTED_OPERATIONS = 12  # of attention for each layer, width and length, a token; the causal mask does not count there
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step, by what they go to; `total` is less than their sum where sending is hidden.
+
+    Attributes:
+        computing: arithmetic and memory traffic of forward and backward.
+        updating: the optimizer's.
+        sending: all collectives, one after the other.
+        waiting: what of that computing does not hide, or is slowed by.
+        straggling: waiting for the slowest node.
+    """
+
+    computing: float
+    updating: float
+    sending: float
+    waiting: float
+    straggling: float
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.computing + self.updating + self.waiting + self.straggling
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step runs on, and how.
+
+    Attributes:
+        gpu: each rank's; `gpus` of them, `gpus_per_node` in each node, nodes joined by `network`.
+        batch: rows a GPU takes at once; `micro_batches` of them make a step.
+        precision: what it computes in, "bf16" or "fp32".
+        checkpointing: "none", "selective" or "block" (every block).
+        kernels: "eager", "compiled" or "tuned".
+        gradient_bytes: of a gradient as it travels; None takes the precision's.
+        hybrid: sharded within a node, and replicated over the nodes.
+        utilisation: part of the dense rate that a whole step reaches, as quoted; None works it out.
+        link: within a node; None takes the GPU's.
+        constants: what was fitted.
+
+    Raises ValueError for a name that is none of these, a count below 1, or a utilisation outside (0, 1].
+    """
+
+    gpu: Gpu
+    gpus: int
+    network: Link
+    gpus_per_node: int = 8
+    batch: int = 1
+    micro_batches: int = 1
+    precision: str = "bf16"
+    checkpointing: str = "none"
+    kernels: str = "eager"
+    gradient_bytes: int | None = None
+    hybrid: bool = False
+    utilisation: float | None = None
+    link: Link | None = None
+    constants: Constants = FITTED
+
+    def __post_init__(self) -> None:
+        _one_of("kernels", self.kernels, KERNELS)
+        _one_of("checkpointing", self.checkpointing, RECOMPUTED)
+        _one_of("precision", self.precision, WORD)
+        counts = {"world size": self.gpus, "number of GPUs in a node": self.gpus_per_node, "batch": self.batch}
+        for name, count in (counts | {"number of micro-batches": self.micro_batches}).items():
+            if not count >= 1 or count % 1:
+                raise ValueError(f"the {name} is {count!r}: it must be a whole number, 1 or more")
+        if self.utilisation is not None and not 0 < self.utilisation <= 1:
+            raise ValueError(f"the utilisation is {self.utilisation!r}: it is a part, above 0 and at most 1")
+
+    @property
+    def rate(self) -> float:
+        """Dense operations a second, as in the datasheet."""
+        return self.gpu.flops[self.precision]
+
+
+def step(shape: Architecture, stage: str, setting: Setting) -> Step:
+    """How long a step of AdamW takes under a stage, rows as long as the shape's context. Source: this module's head."""
+    block, again = _block(shape, setting), RECOMPUTED[setting.checkpointing]
+    forward, backward = block, (2 + again) * block + _attention(shape, setting) / 2
+    sending, exposed = _communication(shape, stage, setting, forward, backward)
+    if setting.utilisation is not None:  # as quoted it has all of it in: what is recomputed, moved and waited for
+        computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
+        computing /= setting.rate * setting.utilisation
+        return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
+    computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * _head(shape, setting))
+    waiting = exposed + setting.constants.contention * min(sending, computing)
+    updating = UPDATE_BYTES * shape.num_params / _owners(stage, setting) / setting.gpu.memory_bytes_per_second
+    straggling = setting.constants.straggling * log2(_nodes(setting)) * (computing + waiting + updating)
+    return Step(computing, updating, sending, waiting, straggling)
+
+
+def _owners(stage: str, setting: Setting) -> int:
+    """Among how many an update is divided."""
+    if stage == "ddp":
+        return 1
+    return min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
+
+
+def quoted_flops(shape: Architecture) -> float:
+    """Operations a token of forward and backward, as a quoted utilisation counts them: 6 a matrix parameter, 12 L d s.
+
+    Source: torchtitan, utils.py, get_num_flop_per_token; mosaicml/llm-foundry, scripts/train/benchmarking/README.md.
+    Neither what is recomputed nor the causal mask counts.
+    """
+    attention = QUOTED_OPERATIONS * shape.depth * shape.width * shape.context
+    return 6 * matrix_params(shape) + attention
+
+
+def matrix_params(shape: Architecture) -> int:
+    """Parameters that are multiplied with: the blocks' and the output's; embeddings and positions are looked up."""
+    # A tied output is the embedding, stored once; it is multiplied with all the same.
+    return shape.depth * shape.block_params + shape.vocabulary * shape.width
+
+
+def _tokens(shape: Architecture, setting: Setting) -> int:
+    return setting.batch * shape.context
+
+
+def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
+    """Part of a card's dense rate that large matrix multiplications reach."""
+    return float(getattr(constants, chip(gpu)))
+
+
+def chip(gpu: Gpu) -> str:
+    """Whose constants a card takes: "a100" or "h100"."""
+    return CHIPS.get(gpu.name, "h100")
+
+
+def _block(shape: Architecture, setting: Setting) -> float:
+    """Forward of one block."""
+    tokens, rate = _tokens(shape, setting), setting.rate * matrix_part(setting.gpu, setting.constants)
+    multiplied = 2 * shape.block_params * tokens / rate
+    # A third of what is moved in a step is moved in forward.
+    return multiplied + _attention(shape, setting) + _moved(_kept(shape), shape, setting) / 3
+
+
+def _attention(shape: Architecture, setting: Setting) -> float:
+    """Forward of one block's attention: half of what is quoted, because of the mask; backward takes 2.5 times that."""
+    flops = QUOTED_OPERATIONS / 6 * shape.width * shape.context * _tokens(shape, setting)
+    return flops / (setting.rate * ATTENTION_PART[chip(setting.gpu)])
+
+
+def _head(shape: Architecture, setting: Setting) -> float:
+    """Forward of the output matrix and the loss."""
+    flops = 2 * shape.width * shape.vocabulary * _tokens(shape, setting)
+    return (
+        flops / (setting.rate * matrix_part(setting.gpu, setting.constants))
+        + _moved(LOGIT_WORDS / 2 * shape.vocabulary, shape, setting) / 3
+    )
+
+
+def _moved(numbers: float, shape: Architecture, setting: Setting) -> float:
+    """Seconds in which `numbers` a token are moved as often as the kernels do it."""
+    nbytes = WORD[setting.precision] * numbers * _tokens(shape, setting)
+    times = float(getattr(setting.constants, KERNELS[setting.kernels]))
+    return times * nbytes / setting.gpu.memory_bytes_per_second
+
+
+def _kept(shape: Architecture) -> float:
+    """Numbers a token that a block keeps for backward, attention and norms fused (arXiv 2205.05198, equation 1)."""
+    return 17 * shape.width if shape.kind == "gpt" else 8 * shape.width + 4 * shape.hidden
+
+
+def _nodes(setting: Setting) -> int:
+    return -(-setting.gpus // setting.gpus_per_node)
+
+
+def _communication(
+    shape: Architecture, stage: str, setting: Setting, forward: float, backward: float
+) -> tuple[float, float]:
+    """Seconds of all collectives of a step, and of those that no computing runs beside."""
+    gather, reduce = _gather(shape.block_params, setting), _reduce(stage, shape.block_params, setting)
+    first, last = _gather(shape.root_params, setting), _reduce(stage, shape.root_params, setting)
+    if stage == "zero3":
+        # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
+        late = max(0.0, gather - forward) + max(0.0, gather + reduce - backward)
+        sending = shape.depth * (2 * gather + reduce) + 2 * first + last
+        exposed = shape.depth * late + first + last + max(0.0, first - forward)
+        return setting.micro_batches * sending, setting.micro_batches * exposed
+    if stage == "ddp":  # an all-reduce does both halves
+        gather = first = 0.0
+    # Only the last micro-batch is reduced; in stage 2 each one is, as nobody has room to add them up.
+    reductions = setting.micro_batches if stage == "zero2" else 1
+    late = shape.depth * (reductions * max(0.0, reduce - backward) + max(0.0, gather - forward))
+    return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
+
+
+def _gather(numel: int, setting: Setting) -> float:
+    return _within(setting).seconds("all_gather", WORD[setting.precision] * numel)
+
+
+def _reduce(stage: str, numel: int, setting: Setting) -> float:
+    nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel
+    seconds = _within(setting).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
+    if setting.hybrid and _nodes(setting) > 1:
+        across = Group(_nodes(setting), _nodes(setting), _link(setting), setting.network)
+        seconds += across.seconds("all_reduce", nbytes / setting.gpus_per_node)
+    return seconds
+
+
+def _link(setting: Setting) -> Link:
+    return setting.link or link(setting.gpu.link)
+
+
+def _within(setting: Setting) -> Group:
+    """The ranks that shard among them."""
+    ranks = min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
+    return Group(ranks, -(-ranks // setting.gpus_per_node), _link(setting), setting.network)
+
+
+def _one_of(what: str, value: str, names: Iterable[str]) -> None:
+    if value not in names:
+        raise ValueError(unknown(what, value, names))
