@@ -26,7 +26,7 @@ def test_a_cell_of_the_first_edition_runs_and_shows_one_line():
         "from zerolab.lab import record\nfrom zerolab import workspace\nprint(record.__name__, workspace.lab.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", cell], check=False, capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("record <function lab"), done.stderr
+    assert done.stdout == "record lab\n", done.stderr
     said = [line for line in done.stderr.splitlines() if "FutureWarning" in line]
     assert [line.split(": ", 2)[0].split(":")[0] for line in said] == ["<string>", "<string>"]
 
