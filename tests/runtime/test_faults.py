@@ -3,6 +3,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import types
 
@@ -99,6 +100,35 @@ def test_a_rank_that_died_between_two_runs_is_named_by_the_next_one_and_replaced
     assert (caught.value.rank, caught.value.phase, caught.value.signal) == (2, "idle", "SIGKILL")
     assert three.run(dist.get_rank) == [0, 1, 2]
     assert "fresh ranks" in capsys.readouterr().out
+
+
+def halt_at_the_next_answer():
+    """Has the rank stop itself in the very moment in which the kernel has its next answer."""
+    from multiprocessing.connection import Connection
+
+    answering, send = threading.get_ident(), Connection.send_bytes
+
+    def send_and_halt(pipe, data):
+        send(pipe, data)
+        if threading.get_ident() == answering:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Connection.send_bytes = send_and_halt
+
+
+@pytest.mark.parametrize("dies", ["before the next run", "during the next run"])
+def test_a_rank_is_idle_from_the_moment_in_which_the_kernel_has_its_answer(three, dies):
+    three.run(halt_at_the_next_answer)
+    pid = three.run(os.getpid)[2]
+    killing = threading.Timer(0.3 * (dies == "during the next run"), os.kill, (pid, signal.SIGKILL))
+    killing.start()
+    if dies == "before the next run":
+        while psutil.pid_exists(pid):
+            time.sleep(0.01)
+    with pytest.raises(RankError, match=rf"^rank 2 \(pid {pid}\) was killed by SIGKILL") as caught:
+        three.run(dist.get_rank)
+    killing.join()
+    assert caught.value.phase == "idle"
 
 
 def test_a_process_that_a_rank_started_goes_with_it(three):

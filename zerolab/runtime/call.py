@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from zerolab.runtime import abort, faults, stack
-from zerolab.runtime.board import FAILED, Position
+from zerolab.runtime.board import FAILED, RESTING, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped
@@ -185,6 +185,8 @@ class Call:
 
     def _take_commands(self, member: "Member") -> None:
         kind, value = pickle.loads(member.commands.recv_bytes())
+        # Said here and not by the rank: who has answered may be halted, or killed, before it gets to its next line.
+        self._ranks.board.write_stage(member.rank, RESTING)
         if kind == "raised":
             value = pickle.loads(value)
         when = value["time"] if kind == "raised" else time.monotonic_ns()

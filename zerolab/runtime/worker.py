@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from zerolab import models
 from zerolab.runtime import counter, lookout, report, stack, surroundings, travel
-from zerolab.runtime.board import JOINING, PACKING, RESTING, RUNNING, UNPACKING, Board
+from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
 _exit = os._exit  # as it was before `_leave_a_stack_behind`
@@ -49,7 +49,6 @@ def main(inherited: Fds) -> None:
         setup: Setup = pickle.loads(commands.recv_bytes())
         commands.send_bytes(_attempt(lambda: _join(setup, inherited), rank))
         while True:
-            counter.stage(RESTING)
             message = commands.recv_bytes()
             counter.reset()
             surroundings.tidy(inherited.output)
