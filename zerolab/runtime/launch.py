@@ -19,7 +19,7 @@ from typing import IO
 from zerolab.runtime.interrupts import held_back, interruptible
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
-_FAREWELL = 2.0  # seconds that it gets to take its ranks along, and what they started, when the kernel exits
+_FAREWELL = 2.0  # seconds that the kernel, as it exits, waits for it to take its ranks along, and what they started
 
 Ending = tuple[int | None, int]
 """How a process ended: exit code, or minus the signal, or None if nobody knows; and when, in monotonic nanoseconds."""
@@ -33,6 +33,7 @@ class ForkLauncher:
         self._requests = itertools.count()
         self._started: dict[int, int] = {}  # process numbers by request: an interrupted caller never takes its own
         self._ended: dict[int, Ending] = {}
+        self._has_started_ranks = False
         # Packets and not a stream: a message is read whole or not at all, whoever is interrupted.
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._control, inherited):
@@ -92,13 +93,20 @@ class ForkLauncher:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the server and all its ranks. Called as the kernel exits."""
+        """Have the server end its ranks, what they had started, and itself. Called as the kernel exits.
+
+        On a busy box that takes longer than the kernel waits, and the server goes on alone: killed, it would leave
+        behind what only it can find.
+        """
+        with contextlib.suppress(OSError):  # the server has gone
+            self._control.shutdown(socket.SHUT_RDWR)  # a process that was forked from the kernel may hold it open, too
         self._control.close()
-        try:
+        if self._has_started_ranks:
+            self._process.send_signal(signal.SIGCONT)  # whoever has halted it cannot let it go on any more
+        else:  # it may go on importing torch for a minute, and has nothing to clean up
+            self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_FAREWELL)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
         self._log.close()
 
     def _is_readable(self, limit: float) -> bool:
@@ -127,6 +135,7 @@ class ForkLauncher:
             # Numbers come round again: what an earlier process of this number came to is not this one's end.
             self._ended.pop(report["started"], None)
             self._started[report["request"]] = report["started"]
+            self._has_started_ranks = True
         else:
             self._ended[report["ended"]] = report["code"], report["time"]
         return True
