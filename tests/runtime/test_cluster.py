@@ -18,6 +18,7 @@ import torch.distributed as dist
 from zerolab import Cluster, RankError
 from zerolab.runtime import launch
 from zerolab.runtime.cluster import most_recent
+from zerolab.runtime.ranks import Ranks
 
 
 def pids(cluster):
@@ -205,9 +206,73 @@ def test_a_cluster_that_another_thread_closes_while_it_runs_says_so(tmp_path):
 
     thread = threading.Thread(target=close_when_it_runs)
     thread.start()
-    with pytest.raises(RuntimeError, match=r"closed\) was closed by another thread while it was running something"):
+    with pytest.raises(RuntimeError, match=r"closed\) was closed while it was running something"):
         cluster.run(run_until_killed)
     thread.join()
+
+
+def test_a_run_whose_cluster_is_closed_meanwhile_never_reads_what_was_opened_in_the_place_of_its_pipes(
+    monkeypatch, tmp_path
+):
+    cluster, opened, really = Cluster(2, device="cpu"), [], Ranks.wait
+    (tmp_path / "file").write_text("mine")
+
+    def close_and_open_others():
+        cluster.close()
+        opened.extend(os.open(tmp_path / "file", os.O_RDWR) for _ in range(40))
+
+    def wait(ranks, limit):
+        arrived = really(ranks, limit)
+        if arrived and not opened:
+            closing = threading.Thread(target=close_and_open_others)
+            closing.start()
+            closing.join()
+        return arrived
+
+    ranks, members = pids(cluster), cluster._ranks.members
+    monkeypatch.setattr(Ranks, "wait", wait)
+    with pytest.raises(RuntimeError, match="was closed while it was running something"):
+        cluster.run(lambda: print("something arrives", flush=True) or time.sleep(1000))
+    assert are_gone(ranks)
+    assert all(member.commands.closed for member in members)
+    assert [os.read(descriptor, 100) for descriptor in opened] == [b"mine"] * 40
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+class Closing:
+    """An argument that closes the cluster while it is packed, as another thread might just then."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+
+    def __reduce__(self):
+        self.cluster.close()
+        return str, ()
+
+
+def test_a_cluster_that_is_closed_as_a_run_begins_starts_no_fresh_ranks():
+    with Cluster(1, device="cpu") as cluster:
+        with pytest.raises(RuntimeError, match="was closed while it was running something"):
+            cluster.run(print, Closing(cluster))
+        assert cluster._ranks is None
+
+
+def test_a_cluster_that_is_closed_while_it_starts_fresh_ranks_ends_those_too(monkeypatch):
+    cluster, start = Cluster(1, device="cpu"), Cluster._start
+    with pytest.raises(RankError):
+        cluster.run(os._exit, 3)
+
+    def close_meanwhile(self):
+        closing = threading.Thread(target=cluster.close)
+        closing.start()
+        closing.join()
+        return start(self)
+
+    monkeypatch.setattr(Cluster, "_start", close_meanwhile)
+    with pytest.raises(RuntimeError, match="was closed while it was running something"):
+        cluster.run(os.getpid)
+    assert cluster._ranks is None
 
 
 def test_ranks_see_the_environment_folder_and_path_of_the_moment_they_start(monkeypatch, tmp_path):

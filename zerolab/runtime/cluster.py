@@ -97,17 +97,17 @@ class Cluster:
         return Recording.merge([part for _, part in answers], results=[result for result, _ in answers])
 
     def close(self) -> None:
-        """Ends the ranks. Calling it again does nothing."""
+        """Ends the ranks. Calling it again does nothing; a run that another thread has under way ends in an error."""
         self._closed = True
         self._idle.stop()
         _open.pop(id(self), None)
-        try:
-            if (
-                self._is_ours() and self._ranks is not None and not self._busy.locked()
-            ):  # closed from a thread, they are read elsewhere
-                self._ranks.show_late_output()  # nobody would see it later
-        finally:
-            self._let_go()  # Stop may have been pressed just then
+        if not self._is_ours():
+            self._let_go()
+            return
+        ranks = self._ranks
+        # Never closed under the hands of the thread that runs: their numbers may soon be those of other files.
+        if not self._finish() and ranks is not None:
+            ranks.end()
 
     @property
     def closed(self) -> bool:
@@ -134,8 +134,7 @@ class Cluster:
     ) -> list[Any]:
         from zerolab.runtime import travel
 
-        if self._closed:
-            raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
+        self._refuse_if_closed()
         if not self._is_ours():  # before anything is read from the pipes, which both processes hold
             raise RuntimeError(
                 f"{self!r} belongs to process {self._owner}, and this is {os.getpid()}, forked from it: use the "
@@ -155,10 +154,8 @@ class Cluster:
             except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
                 self._lost = True
                 self._let_go()
-                if self._closed and isinstance(error, Exception):  # the pipes were closed under this thread's hands
-                    raise RuntimeError(
-                        f"{self!r} was closed by another thread while it was running something"
-                    ) from None
+                if self._closed and isinstance(error, Exception):  # whatever it says comes of that
+                    raise RuntimeError(f"{self!r} was closed while it was running something") from None
                 raise
             else:
                 self._lost = False
@@ -166,11 +163,15 @@ class Cluster:
             finally:
                 self._idle.touch()
                 self._busy.release()
+                if self._closed:
+                    self._finish()  # `close` has left it to this thread
         # The ranks have done their part: a result that cannot be made again here is no reason to lose them.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
     def _answers(self, task: str, call: bytes, chosen: Sequence[int]) -> list[bytes]:
+        self._refuse_if_closed()  # by another thread, while this call was packed
         ranks = self._usable_ranks()
+        self._refuse_if_closed()  # or while fresh ranks started
         self._lost = True  # until this call has come to its end: nothing that ends it may leave them in use
         # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their lines.
         message = pickle.dumps((task, self._sent_cells.news(), call))
@@ -226,6 +227,24 @@ class Cluster:
     def _is_ours(self) -> bool:
         """Whether this process made it, and not the one that it was forked from."""
         return os.getpid() == self._owner
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
+
+    def _finish(self) -> bool:
+        """Lets go of a closed cluster's ranks; False if a thread runs something on them, which does it in its turn."""
+        with held_back():  # Stop may be pressed just then
+            if not self._busy.acquire(blocking=False):
+                return False
+            try:
+                if self._ranks is not None:
+                    with interruptible():
+                        self._ranks.show_late_output()  # nobody would see it later
+            finally:
+                self._let_go()
+                self._busy.release()
+        return True
 
     def _let_go(self) -> None:
         with held_back():

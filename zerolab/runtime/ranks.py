@@ -130,6 +130,12 @@ class Ranks:
         """Stop waiting for a pipe that has come to its end."""
         self._selector.unregister(getattr(member, pipe))
 
+    def end(self) -> None:
+        """End all ranks and what they started, and leave open what led to them: another thread may read it."""
+        pids = [member.pid for member in self.members]
+        self._launcher.kill(pids)
+        self._wait_for_the_end(pids)
+
     def kill(self) -> None:
         """End all ranks and what they started, and close everything that led to them. Harmless when repeated.
 
@@ -140,8 +146,9 @@ class Ranks:
             # Emptied first: a garbage collector may call this while it is under way.
             members, self.members = self.members, []
             self._selector.close()
+            pids = [member.pid for member in members]
             if is_ours:
-                self._launcher.kill([member.pid for member in members])
+                self._launcher.kill(pids)
             for member in members:
                 member.commands.close()
                 member.lifeline.close()
@@ -149,8 +156,12 @@ class Ranks:
                 os.close(member.crash)
             for file in self._files:
                 file.close()
-        deadline = time.monotonic() + (GOODBYE if is_ours else 0)
-        while time.monotonic() < deadline and any(self._launcher.ending(member.pid) is None for member in members):
+        if is_ours:
+            self._wait_for_the_end(pids)
+
+    def _wait_for_the_end(self, pids: list[int]) -> None:
+        deadline = time.monotonic() + GOODBYE
+        while time.monotonic() < deadline and any(self._launcher.ending(pid) is None for pid in pids):
             time.sleep(0.005)
 
     def _start(self, rank: int) -> Member:
