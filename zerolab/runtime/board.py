@@ -68,7 +68,7 @@ class Place(NamedTuple):
 class Board:
     """Each rank writes its own pages, the kernel reads all. Nobody locks: a reader may see a line too early.
 
-    One thing is the kernel's to write: that a rank rests. It does so when it has the rank's answer, before the next call.
+    One thing is the kernel's to write: that a rank rests, when it has the rank's answer and before the next call.
 
     A position is never seen half written, though a rank may be stopped or killed in the middle of writing it: half of
     one and half of another was once a rank that had waited since the machine was started, and a hang that was none.
