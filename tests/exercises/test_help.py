@@ -43,6 +43,14 @@ def test_the_cells_are_statement_hole_check_sentence_and_picture():
         assert sources[4] == "attempt.play()"
 
 
+@pytest.mark.parametrize("exercise_id", names())
+def test_a_solution_that_is_pasted_below_what_the_exercise_gives_runs_as_it_is(exercise_id, capsys):
+    solution(exercise_id)
+    namespace = {"__name__": "__main__"}
+    exec(f"{load(exercise_id).given}\n{capsys.readouterr().out}", namespace)  # noqa: S102  the project's own text
+    assert callable(namespace[load(exercise_id).name])
+
+
 def test_whoever_is_stuck_has_hint_and_solution_at_hand(capsys):
     for exercise in map(load, names()):
         cell = dict(enumerate(exercise.cells()))[1][1]

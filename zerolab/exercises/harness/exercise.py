@@ -1,7 +1,5 @@
 """What an exercise is made of, read from its file, and the notebook cells that are written from it."""
 
-import __future__
-
 import ast
 import importlib
 import inspect
@@ -132,8 +130,8 @@ class Exercise:
         return "\n\n".join(["\n".join([f"class {self.name}({base.__name__}):", *values]), *methods])
 
     def solution_source(self) -> str:
-        """The solution as text."""
-        return dedent(inspect.getsource(self.solution))
+        """The solution as text, as a cell takes it below the lines that the exercise gives."""
+        return _without_annotations(dedent(inspect.getsource(self.solution)))
 
     def wrong_source(self, wrong: Wrong) -> str:
         """A wrong answer as text. Raises ValueError unless its edit fits exactly one place of the solution."""
@@ -148,27 +146,37 @@ class Exercise:
         return source.replace(wrong.replace, wrong.by)
 
     def broken_source(self) -> str:
-        """What a learner of the clinic gets to mend: the first wrong answer, without docstring and annotations."""
+        """What a learner of the clinic gets to mend: the first wrong answer, without its docstring."""
         source = self.wrong_source(self.wrong[0])
         (function,) = ast.parse(source).body
         if not isinstance(function, ast.FunctionDef):
             raise TypeError(f"{self.id}: what is to be mended must be a function")
         first = function.body[1 if ast.get_docstring(function) is not None else 0]
-        lines = source.splitlines()
-        for inner in (node for part in function.body for node in ast.walk(part) if isinstance(node, ast.FunctionDef)):
-            arguments = ", ".join(argument.arg for argument in inner.args.args)
-            lines[inner.lineno - 1] = f"{' ' * inner.col_offset}def {inner.name}({arguments}):"
-        return "\n".join([f"def {self.name}({', '.join(self.arguments)}):", *lines[first.lineno - 1 :], ""])
+        head, *lines = source.splitlines()
+        return "\n".join([head, *lines[first.lineno - 2 :], ""])
 
     def compile(self, source: str) -> Callable[..., Any]:
         """The function in a text, as if a cell had defined it below the lines that the exercise gives."""
         namespace: dict[str, Any] = {"__name__": "__main__"}
         text = f"from zerolab.exercises import hole\n{self.given}\n{source}"
-        # Annotations of the package's source name types that a cell has not imported.
-        unevaluated = __future__.annotations.compiler_flag  # a cell of the notebook has no annotations
-        exec(compile(text, f"<{self.id}>", "exec", flags=unevaluated), namespace)  # noqa: S102  the package's own text
+        exec(compile(text, f"<{self.id}>", "exec"), namespace)  # noqa: S102  the package's own text
         function: Callable[..., Any] = namespace[self.name]
         return function
+
+
+def _without_annotations(source: str) -> str:
+    """A text without its functions' annotations: they name types that a cell has not imported."""
+    lines = source.splitlines(keepends=True)
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    for function in sorted(functions, key=lambda function: -function.lineno):  # upwards, so that line numbers stay
+        for argument in ast.walk(function.args):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        head = f"{' ' * function.col_offset}def {function.name}({ast.unparse(function.args)}):\n"
+        # Not up to the first statement: a comment may stand before it.
+        end = function.returns.end_lineno if function.returns else function.lineno
+        lines[function.lineno - 1 : end] = [head]
+    return "".join(lines)
 
 
 def names() -> list[str]:
@@ -194,7 +202,7 @@ def _read(exercise_id: str, module: ModuleType) -> Exercise:
         title=title.rstrip("."),
         statement=statement.strip(),
         hole=module.hole,
-        given=module.given,
+        given=getattr(module, "given", ""),
         look_for=module.look_for,
         solution=module.solution,
         hints=module.hints,
