@@ -13,7 +13,7 @@ An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it ex
     the docstring   title, statement, and the numeric targets in words
     solution        the right answer: a function, or a class
     hole            what the hole says; of a class a dict from each method to what it should do
-    given           the import lines of the learner's cell
+    given           the import lines of the learner's cell, if it needs any
     look_for        a sentence on what to see in the picture
     hints           three
     targets         what a right answer must reach; its class is the kind of the exercise

@@ -55,7 +55,6 @@ edges = (
 )
 solution = accumulated_traffic
 hole = "count the elements that one rank sends"
-given = ""
 look_for = "Each row is one call. Compare `zero1` and `zero2` where there are several micro-batches."
 targets = FunctionTargets(
     draw=draw, edges=edges, forbids=("zerolab.theory:traffic_elements", "zerolab.theory:traffic_bytes")

@@ -53,7 +53,6 @@ edges = (
 )
 solution = buckets
 hole = "fill the buckets"
-given = ""
 look_for = "Each row is one model. Compare where your buckets end with where the right ones do."
 targets = FunctionTargets(draw=draw, edges=edges, tries=24)
 hints = (

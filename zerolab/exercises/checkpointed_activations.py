@@ -58,7 +58,6 @@ edges = (
 )
 solution = checkpointed_activations
 hole = "find the highest moment of backward"
-given = ""
 look_for = "Each row is one call. Longer segments keep fewer inputs, and have more inside."
 targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (

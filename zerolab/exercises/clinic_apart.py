@@ -15,21 +15,15 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather`: mending it costs no traffic.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
-from zerolab.recording.events import Event
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, Gradients, OptimizerClass, last_update
 
 
 def zero1(
-    parameters: torch.Tensor,
-    gradients: Iterator[torch.Tensor],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    parameters: torch.Tensor, gradients: Gradients, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Updates this rank's part, and only then fetches the others'."""
     mine = parameters.chunk(world_size)[rank]
@@ -42,21 +36,12 @@ def zero1(
     return optimizer
 
 
-def telling(event: Event) -> bool:
-    """Rank 0's update of the last turn."""
-    return event.rank == 0 and event.kind == "optimizer" and event.step == 2
-
-
 solution = zero1
-hole = "mend what follows, then delete this line"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+hole = MEND
+given = COLLECTIVES
+telling = last_update
 look_for = "When it passes, look at the end of each turn in the timeline: which bar comes last now?"
-targets = TrainingTargets(
-    stage="zero1",
-    returns="the optimizer",
-    shards=("optimizer_state",),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = ZERO1
 suspects = (
     Suspect(
         says="A rank updates a part that another rank owns.",

@@ -16,21 +16,15 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
-from zerolab.recording.events import Event
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO2, Backwards, OptimizerClass, last_update
 
 
 def zero2(
-    units: list[torch.Tensor],
-    backwards: Iterator[Iterator[tuple[int, torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[torch.Tensor], backwards: Backwards, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Keeps of each gradient its own part and, for a plot, one number."""
     mine = [unit.chunk(world_size)[rank] for unit in units]
@@ -48,24 +42,14 @@ def zero2(
     return optimizer
 
 
-def telling(event: Event) -> bool:
-    """Rank 0's update of the last turn."""
-    return event.rank == 0 and event.kind == "optimizer" and event.step == 2
-
-
 solution = zero2
-hole = "mend what follows, then delete this line"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+hole = MEND
+given = COLLECTIVES
+telling = last_update
 look_for = (
     "When it passes, look at **Live memory**: the gradients rise and fall, and turn 2 ends as high as turn 1 did."
 )
-targets = TrainingTargets(
-    stage="zero2",
-    shape="backward",
-    returns="the optimizer",
-    shards=("gradients", "optimizer_state"),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = ZERO2
 suspects = (
     Suspect(
         says="Adam's memory: it exists only from the first update on.",

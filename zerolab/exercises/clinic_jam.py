@@ -16,21 +16,16 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO2, Backwards, OptimizerClass
 from zerolab.recording.events import Event
 
 
 def zero2(
-    units: list[torch.Tensor],
-    backwards: Iterator[Iterator[tuple[int, torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[torch.Tensor], backwards: Backwards, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Gathers the units in one order, which all ranks share."""
     mine = [unit.chunk(world_size)[rank] for unit in units]
@@ -52,16 +47,10 @@ def telling(event: Event) -> bool:
 
 
 solution = zero2
-hole = "mend what follows, then delete this line"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+hole = MEND
+given = COLLECTIVES
 look_for = "When it passes, read one moment of the timeline from top to bottom: all ranks exchange the same unit."
-targets = TrainingTargets(
-    stage="zero2",
-    shape="backward",
-    returns="the optimizer",
-    shards=("gradients", "optimizer_state"),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = ZERO2
 suspects = (
     Suspect(
         says="One rank made no all_gather, and the others wait for it.",

@@ -16,21 +16,18 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather`.
 """
 
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, GradientsWithRows, OptimizerClass
 from zerolab.recording.events import Event
 
 
 def zero1(
-    parameters: torch.Tensor,
-    gradients: Iterator[tuple[torch.Tensor, list[int]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    parameters: torch.Tensor, gradients: GradientsWithRows, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Weighs each rank's mean by its share of all rows; the sum of these is the mean over all rows."""
     mine = parameters.chunk(world_size)[rank]
@@ -50,17 +47,10 @@ def telling(event: Event) -> bool:
 
 
 solution = zero1
-hole = "mend what follows, then delete this line"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+hole = MEND
+given = COLLECTIVES
 look_for = "The picture is as before, byte for byte: this fault is one of numbers. The check compared them."
-targets = TrainingTargets(
-    stage="zero1",
-    shape="rows",
-    batches="uneven",
-    returns="the optimizer",
-    shards=("optimizer_state",),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = replace(ZERO1, shape="rows", batches="uneven")
 suspects = (
     Suspect(
         says="The sum of the gradients was taken, not a mean.",

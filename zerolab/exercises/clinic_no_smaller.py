@@ -17,22 +17,19 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is two `all_gather` and one `reduce_scatter` for each unit.
 """
 
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
 from zerolab.engines.collectives import reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import MEND, ZERO3, Batches, OptimizerClass
 from zerolab.exercises.harness.unit import ShardedUnit
 from zerolab.recording.events import Event
 
 
 def zero3(
-    units: list[ShardedUnit],
-    batches: Iterator[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[ShardedUnit], batches: Batches, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Releases a unit after each use, in forward, too."""
     optimizer = optimizer_cls([unit.mine for unit in units])
@@ -60,18 +57,12 @@ def telling(event: Event) -> bool:
 
 
 solution = zero3
-hole = "mend what follows, then delete this line"
+hole = MEND
 given = "from zerolab.engines.collectives import all_reduce, reduce_scatter"
 look_for = (
     "When it passes, the parameters in the picture are a wave: one unit is whole, then the next one, there and back."
 )
-targets = TrainingTargets(
-    stage="zero3",
-    shape="sharded",
-    returns="the optimizer",
-    shards=("parameters", "gradients", "optimizer_state"),
-    collectives=("all_gather", "reduce_scatter", "all_gather"),
-)
+targets = replace(ZERO3, shape="sharded")
 suspects = (
     Suspect(
         says="The optimizer state is not sharded.",

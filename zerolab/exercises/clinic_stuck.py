@@ -17,21 +17,18 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, Backwards, OptimizerClass
 from zerolab.recording.events import Event
 
 
 def zero1(
-    units: list[torch.Tensor],
-    backwards: Iterator[Iterator[tuple[int, torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[torch.Tensor], backwards: Backwards, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Reduces every unit on every rank: where there is no gradient, zeros take its place."""
     mine = [unit.chunk(world_size)[rank] for unit in units]
@@ -54,16 +51,13 @@ def telling(event: Event) -> bool:
 
 
 solution = zero1
-hole = "mend what follows, then delete this line"
-given = "import torch\n\nfrom zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+hole = MEND
+given = f"import torch\n\n{COLLECTIVES}"
 look_for = "When it passes, all timelines show the same exchanges in turn 2, although each rank left another unit out."
-targets = TrainingTargets(
-    stage="zero1",
+targets = replace(
+    ZERO1,
     shape="backward",
     batches="skipping",
-    returns="the optimizer",
-    shards=("optimizer_state",),
-    collectives=("reduce_scatter", "all_gather"),
     scratch_parts=8,  # on up to four ranks the zeros that stand in for a unit, and those that `get` makes in vain
 )
 suspects = (

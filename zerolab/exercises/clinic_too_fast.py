@@ -16,21 +16,17 @@ Targets, on 2, 3, 1 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import Suspect, TrainingTargets, Wrong
-from zerolab.recording.events import Event
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, Backwards, OptimizerClass, last_update
 
 
 def zero1(
-    units: list[torch.Tensor],
-    backwards: Iterator[Iterator[tuple[int, torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[torch.Tensor], backwards: Backwards, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Starts every reduction as early as it can, and waits for all of them before the update."""
     mine = [unit.chunk(world_size)[rank] for unit in units]
@@ -48,22 +44,12 @@ def zero1(
     return optimizer
 
 
-def telling(event: Event) -> bool:
-    """Rank 0's update of the last turn."""
-    return event.rank == 0 and event.kind == "optimizer" and event.step == 2
-
-
 solution = zero1
-hole = "mend what follows, then delete this line"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+hole = MEND
+given = COLLECTIVES
+telling = last_update
 look_for = "When it passes, look where the waits for reduce_scatter end in the timeline, and where the update begins."
-targets = TrainingTargets(
-    stage="zero1",
-    shape="backward",
-    returns="the optimizer",
-    shards=("optimizer_state",),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = replace(ZERO1, shape="backward")
 suspects = (
     Suspect(
         says="Too many exchanges are under way at once, and their messages mix.",

@@ -22,18 +22,17 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * each turn is one `all_reduce`: `2 (N-1)/N Ψ` elements sent.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_reduce
 from zerolab.exercises import TrainingTargets, Wrong
+from zerolab.exercises.harness.stages import Gradients, OptimizerClass
 
 
 def my_ddp(
     parameters: torch.Tensor,
-    gradients: Iterator[torch.Tensor],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
+    gradients: Gradients,
+    optimizer_cls: OptimizerClass,
     rank: int,  # noqa: ARG001  (all ranks do the same)
     world_size: int,
 ) -> torch.optim.Optimizer:

@@ -52,7 +52,6 @@ edges = (
 )
 solution = deepspeed_estimator
 hole = "add up what is whole and what is sharded"
-given = ""
 look_for = "Each row is one call. At one GPU nothing is shared out, and stage 2 says 20 bytes a parameter."
 targets = FunctionTargets(draw=draw, edges=edges)
 hints = (

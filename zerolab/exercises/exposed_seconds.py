@@ -48,7 +48,6 @@ edges = (
 )
 solution = exposed_seconds
 hole = "follow two clocks"
-given = ""
 look_for = "Each row is one call. The last reduction is never hidden: nothing is left to compute beside it."
 targets = FunctionTargets(draw=draw, edges=edges)
 hints = (

@@ -50,7 +50,6 @@ edges = (
 )
 solution = fsdp_rows
 hole = "find the first row and the row after the last"
-given = ""
 look_for = "Each row of the table is one call. Look at the last ranks where `N` does not divide the rows."
 targets = FunctionTargets(draw=draw, edges=edges, tries=32)
 hints = (

@@ -87,7 +87,6 @@ edges: tuple[Callable[..., bool], ...] = (
 )
 solution = gpus_needed
 hole = "find the smallest number of GPUs"
-given = ""
 look_for = "Each row is one call. Where it says 0, no number of GPUs is enough: what is whole does not fit."
 targets = FunctionTargets(draw=draw, edges=edges, tries=24)
 hints = (

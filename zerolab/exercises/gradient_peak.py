@@ -50,7 +50,6 @@ edges = (
 )
 solution = gradient_peak
 hole = "find the highest moment"
-given = ""
 look_for = "Each row is one call. Where one unit is much larger than the others, it decides."
 targets = FunctionTargets(draw=draw, edges=edges)
 hints = (

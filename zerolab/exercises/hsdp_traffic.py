@@ -48,7 +48,6 @@ edges = (
 )
 solution = hsdp_traffic
 hole = "count what a rank sends inside its group, and across"
-given = ""
 look_for = "Each row is one call: what stays inside, and what crosses."
 targets = FunctionTargets(draw=draw, edges=edges)
 hints = (

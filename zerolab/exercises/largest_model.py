@@ -52,7 +52,6 @@ edges = (
 )
 solution = largest_model
 hole = "count the parameters that fit"
-given = ""
 look_for = (
     "Each row is one device. The smaller the bytes of a parameter, the larger the model; GiB and GB are 7 % apart."
 )

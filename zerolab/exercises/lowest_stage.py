@@ -65,7 +65,6 @@ edges = (
 )
 solution = lowest_stage
 hole = "try the stages in turn"
-given = ""
 look_for = "Each row is one call. Where it says `none`, more GPUs or fewer rows would have to help."
 targets = FunctionTargets(draw=draw, edges=edges, tries=32)
 hints = (

@@ -54,7 +54,6 @@ edges = (
 )
 solution = mixed_bytes
 hole = "count the bytes"
-given = ""
 look_for = "Each row is one call. Compare `ddp` with the 16 bytes a parameter of fp32."
 targets = FunctionTargets(
     draw=draw, edges=edges, tries=16, forbids=("zerolab.theory:state_bytes", "zerolab.theory:terms")

@@ -61,7 +61,6 @@ edges: tuple[Callable[..., bool], ...] = (
 )
 solution = elements_sent
 hole = "add up what was sent"
-given = ""
 look_for = "Each row is one profile. Find the all-reduce that costs more than the rest of its row."
 targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (

@@ -57,7 +57,6 @@ edges: tuple[Callable[..., bool], ...] = (
 )
 solution = ring_seconds
 hole = "add up the messages"
-given = ""
 look_for = "Each row is one call. Find one where latency is most of the time, and one where it is nothing."
 targets = FunctionTargets(draw=draw, edges=edges, forbids=("zerolab.simulation.nccl:Group.seconds",))
 hints = (

@@ -46,7 +46,6 @@ def with_moments(wanted: tuple[int, str]) -> Callable[..., bool]:
 edges = (*map(with_moments, product(range(3), ("fp32", "mixed"))),)
 solution = state_bytes
 hole = "count the bytes"
-given = ""
 look_for = "Each row is one call: the inputs, what your function gave, and what is right."
 targets = FunctionTargets(draw=draw, edges=edges, forbids=("zerolab.theory:state_bytes",))
 hints = (

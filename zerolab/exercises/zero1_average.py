@@ -23,20 +23,15 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import TrainingTargets, Wrong
+from zerolab.exercises import Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, Gradients, OptimizerClass
 
 
 def zero1(
-    parameters: torch.Tensor,
-    gradients: Iterator[torch.Tensor],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    parameters: torch.Tensor, gradients: Gradients, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Trains as long as there are gradients; this rank updates its own part only."""
     # A view, not a copy: the update lands in `parameters` itself, and all_gather finds it in its place.
@@ -52,17 +47,12 @@ def zero1(
 
 solution = zero1
 hole = "average the gradients"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+given = COLLECTIVES
 look_for = (
     "When it passes, look at the picture: in every turn each rank's timeline shows two bars of communication, and its "
     "optimizer state covers one part of the flat and no more."
 )
-targets = TrainingTargets(
-    stage="zero1",
-    returns="the optimizer",
-    shards=("optimizer_state",),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = ZERO1
 hints = (
     "Only the owner updates a part. Give the optimizer a part of `parameters` itself, a view and not a copy.",
     "`reduce_scatter(gradient).wait()` leaves the sum of all ranks' gradients in this rank's part. DDP takes the mean.",

@@ -25,20 +25,15 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * each turn is one `reduce_scatter` and one `all_gather` for each unit: `2 (N-1)/N Ψ` elements sent.
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import TrainingTargets, Wrong
+from zerolab.exercises import Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO2, Backwards, OptimizerClass
 
 
 def zero2(
-    units: list[torch.Tensor],
-    backwards: Iterator[Iterator[tuple[int, torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[torch.Tensor], backwards: Backwards, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Trains as long as there are backwards; whole gradients go as soon as they are reduced."""
     mine = [unit.chunk(world_size)[rank] for unit in units]
@@ -57,18 +52,12 @@ def zero2(
 
 solution = zero2
 hole = "reduce each unit's gradient as it comes, keep your part, let the rest go"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+given = COLLECTIVES
 look_for = (
     "When it passes, look at the gradients in the picture: during backward one unit's bar is whole, and of the units "
     "before it each rank has one part."
 )
-targets = TrainingTargets(
-    stage="zero2",
-    shape="backward",
-    returns="the optimizer",
-    shards=("gradients", "optimizer_state"),
-    collectives=("reduce_scatter", "all_gather"),
-)
+targets = ZERO2
 hints = (
     "It is ZeRO-1 for each unit: reduce_scatter when its gradient comes, all_gather after `step()`.",
     (

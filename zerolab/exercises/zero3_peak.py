@@ -50,7 +50,6 @@ edges = (
 )
 solution = zero3_peak
 hole = "find the highest moment"
-given = ""
 look_for = "Each row is one call. Compare rows with the same units count and another `prefetch`."
 targets = FunctionTargets(draw=draw, edges=edges)
 hints = (

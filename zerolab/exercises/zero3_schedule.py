@@ -54,7 +54,6 @@ edges = (
 )
 solution = schedule
 hole = "write the order of a step"
-given = ""
 look_for = "Each row is one call. Read one with `prefetch=0`, and see how each wait stands right behind its start."
 targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (

@@ -30,21 +30,16 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
   is released and gathered again (a real engine may keep it).
 """
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
-from zerolab.exercises import TrainingTargets, Wrong
+from zerolab.exercises import Wrong
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO3, Batches, OptimizerClass
 from zerolab.exercises.harness.unit import Unit
 
 
 def zero3(
-    units: list[Unit],
-    batches: Iterator[tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]],
-    optimizer_cls: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
-    rank: int,
-    world_size: int,
+    units: list[Unit], batches: Batches, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
     """Trains as long as there are batches; a unit is whole only while it is used."""
     # Clones: the flats are about to lose their memory, and a view would lose it with them.
@@ -79,18 +74,12 @@ def zero3(
 
 solution = zero3
 hole = "gather each unit before it is used, release it after"
-given = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
+given = COLLECTIVES
 look_for = (
     "When it passes, look at the parameters in the picture: one unit after the other becomes whole and goes again, "
     "forwards and then backwards, and each rank keeps its own part of every unit."
 )
-targets = TrainingTargets(
-    stage="zero3",
-    shape="units",
-    returns="the optimizer",
-    shards=("parameters", "gradients", "optimizer_state"),
-    collectives=("all_gather", "reduce_scatter", "all_gather"),
-)
+targets = ZERO3
 hints = (
     (
         "Make `mine`: a clone of your part of each unit. Then release every unit, and make the optimizer over `mine`. "
