@@ -87,3 +87,167 @@ def wrong_plots_a_view(units, backwards, optimizer_cls, rank, world_size):
         for unit in units:
             all_gather(unit).wait()
     return optimizer
+
+
+def right_without_a_plot(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def right_a_histogram_for_the_plot(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            plot.append(torch.histc(gradient, bins=10).tolist())
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def right_the_norm_of_the_whole_gradient(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        squares = 0.0
+        for number, gradient in backward:
+            squares += gradient.square().sum().item()
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        plot.append(math.sqrt(squares))
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def wrong_plots_copies(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            plot.append(gradient.clone())
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def wrong_plots_lists(units, backwards, optimizer_cls, rank, world_size):
+    """outside of torch"""
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            plot.append(gradient.tolist())
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def wrong_plots_this_ranks_parts(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            plot.append(mine[number].grad)
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def wrong_the_plot_begins_anew_in_each_turn(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            plot.append(gradient)
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+        plot.clear()
+    return optimizer
+
+
+def wrong_norms_once_the_turn_is_over(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            plot.append(gradient)
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+        norms = [gradient.norm().item() for gradient in plot]
+        plot = []
+    return optimizer
+
+
+def wrong_only_the_last_turns_gradients_by_number(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = {}
+    for backward in backwards:
+        for number, gradient in backward:
+            plot[number] = gradient
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def wrong_keeps_functions_that_compute_the_norm(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    plot = []
+    for backward in backwards:
+        for number, gradient in backward:
+            plot.append(gradient.norm if number else gradient.sum)
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer

@@ -54,3 +54,183 @@ def wrong_no_names_and_another_order(units, backwards, optimizer_cls, rank, worl
         for turn in range(len(units)):
             all_gather(units[(turn + rank) % len(units)]).wait()
     return optimizer
+
+
+def right_all_started_and_then_waited_for(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        exchanges = [all_gather(unit, name=f"unit {number}") for number, unit in enumerate(units)]
+        for exchange in exchanges:
+            exchange.wait()
+    return optimizer
+
+
+def right_an_order_that_turns_alike_on_all_ranks(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for turn in range(len(units)):
+            number = (turn + 1) % len(units)
+            all_gather(units[number], name=f"unit {number}").wait()
+    return optimizer
+
+
+def right_the_longest_first(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for number in sorted(range(len(units)), key=lambda number: -len(units[number])):
+            all_gather(units[number], name=f"unit {number}").wait()
+    return optimizer
+
+
+def right_without_names(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
+def wrong_the_hole_deleted_and_nothing_else(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for turn in range(len(units)):
+            number = (turn + rank) % len(units)
+            all_gather(units[number], name=f"unit {number}").wait()
+    return optimizer
+
+
+def wrong_all_started_before_any_is_waited_for(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        exchanges = []
+        for turn in range(len(units)):
+            number = (turn + rank) % len(units)
+            exchanges.append(all_gather(units[number], name=f"unit {number}"))
+        for exchange in exchanges:
+            exchange.wait()
+    return optimizer
+
+
+def wrong_a_barrier_before_each(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for turn in range(len(units)):
+            number = (turn + rank) % len(units)
+            dist.barrier()
+            all_gather(units[number], name=f"unit {number}").wait()
+    return optimizer
+
+
+def wrong_named_by_turn(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for turn in range(len(units)):
+            number = (turn + rank) % len(units)
+            all_gather(units[number], name=f"turn {turn}").wait()
+    return optimizer
+
+
+def wrong_one_name_for_all(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for turn in range(len(units)):
+            number = (turn + rank) % len(units)
+            all_gather(units[number], name="unit").wait()
+    return optimizer
+
+
+def wrong_nobody_waits(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for number, unit in enumerate(units):
+            all_gather(unit, name=f"unit {number}")
+    return optimizer
+
+
+def wrong_each_rank_gathers_some_units(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        optimizer.step()
+        for number, unit in enumerate(units):
+            if number % world_size == rank:
+                all_gather(unit, name=f"unit {number}").wait()
+    return optimizer
+
+
+def wrong_gathered_before_the_update(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+            del gradient
+        for number, unit in enumerate(units):
+            all_gather(unit, name=f"unit {number}").wait()
+        optimizer.step()
+    return optimizer
