@@ -20,10 +20,6 @@ import torch.distributed as dist
 """
 
 
-# What a case of the clinic asks for once it is mended is what the exercise asks that it was made of.
-LIKE = {"clinic-apart": "zero1-average", "clinic-growing": "zero2-free", "clinic-jam": "zero2-free"}
-
-
 def exercises_with_answers():
     """The ids of the exercises that have a file."""
     return sorted(path.stem.replace("_", "-") for path in FOLDER.glob("*.py"))
@@ -33,8 +29,6 @@ def answers_to(exercise_id):
     """The answers by name."""
     namespace = {"__name__": "__main__"}
     exec(f"{IMPORTS}\n{load(exercise_id).given}\n", namespace)  # noqa: S102  the project's own text
-    for name in (exercise_id, LIKE.get(exercise_id)):
-        if name is not None:
-            path = FOLDER / f"{name.replace('-', '_')}.py"
-            exec(compile(path.read_text(encoding="utf-8"), path.name, "exec"), namespace)  # noqa: S102
+    path = FOLDER / f"{exercise_id.replace('-', '_')}.py"
+    exec(compile(path.read_text(encoding="utf-8"), path.name, "exec"), namespace)  # noqa: S102
     return {name: value for name, value in namespace.items() if name.startswith(("right_", "wrong_"))}

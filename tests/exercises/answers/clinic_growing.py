@@ -171,6 +171,7 @@ def wrong_plots_lists(units, backwards, optimizer_cls, rank, world_size):
 
 
 def wrong_plots_this_ranks_parts(units, backwards, optimizer_cls, rank, world_size):
+    """those of the steps before are still there"""
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     plot = []

@@ -225,7 +225,8 @@ def _judge_weights(pieces: list[tuple[int, Array]], turn: Turn, tolerance: float
         if _close(mine, before, tolerance):
             return f"{why}; they were not updated."
         if turn.world_size > 1 and others.any() and _close(mine[others], before[others], tolerance):
-            return f"{why}; part {turn.rank} is new, the other parts are as old as before the update."
+            own = "is new" if _close(mine[~others], wanted[~others], tolerance) else "is not DDP's either"
+            return f"{why}; the other parts are as old as before the update, and part {turn.rank} {own}."
         if _close(mine, before + (wanted - before) / turn.world_size, tolerance):
             return f"{why}; they are the mean of one new copy and of old ones. Bring the owner's part, as it is."
         # Checked last, since in the first turn it is what is right.
