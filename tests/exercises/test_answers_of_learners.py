@@ -114,9 +114,9 @@ def test_what_was_misjudged_once_is_judged_as_what_it_is(exercise_id, name, two_
 
 
 def test_a_collective_that_depends_on_what_a_rank_has_hangs_on_four_ranks():
-    """On these a part is all zeros; on fewer it is none."""
+    """On these a shard is all zeros; on fewer it is none."""
     draws = [exercises.load("clip-shards").targets.draw(dice, size) for dice, size in _dice((2, 3, 4))]
-    assert [sum(not part.any() for part, _ in arguments) for arguments in draws] == [0, 0, 1]
+    assert [sum(not shard.any() for shard, _ in arguments) for arguments in draws] == [0, 0, 1]
 
 
 def test_every_rank_leaves_out_a_unit_of_its_own():

@@ -186,7 +186,7 @@ def test_what_catches_every_exception_and_goes_on_is_ended_and_told(kind, monkey
 
     def deaf():
         while True:
-            with contextlib.suppress(BaseException):  # one around the other: the request may come between two turns
+            with contextlib.suppress(BaseException):  # one around the other: the request may come between two steps
                 while True:
                     with contextlib.suppress(BaseException):
                         time.sleep(0.01)

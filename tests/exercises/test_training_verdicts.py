@@ -1,4 +1,4 @@
-"""What a check of a training loop says of common mistakes, and that its recording counts whole turns."""
+"""What a check of a training loop says of common mistakes, and that its recording counts whole steps."""
 
 import os
 import signal
@@ -45,12 +45,12 @@ def refused(exercise_id, *edits, seed=1):
 
 
 @pytest.mark.parametrize("exercise_id", ["zero1-average", "zero2-free", "zero3-train"])
-def test_each_turn_of_a_right_answer_shows_all_that_the_target_sends(exercise_id):
+def test_each_step_of_a_right_answer_shows_all_that_the_target_sends(exercise_id):
     attempt = answered(exercise_id)
     assert attempt.passed, str(attempt)
     collectives, recording = exercises.load(exercise_id).targets.collectives, attempt.recording
     units = len(recording.units)
-    # Of the last step alone: a gather that is booked to the turn before is missing here.
+    # Of the last step alone: a gather that is booked to the step before is missing here.
     rows = {row["op"]: row["count"] for row in recording.traffic()}
     assert {op: rows[op] for op in collectives} == {op: units * collectives.count(op) for op in collectives}
     made = [event for event in recording.rank(0).events if event.kind == "collective" and event.parent is None]
@@ -77,7 +77,7 @@ def test_whatever_is_drawn_a_whole_gradient_or_a_third_whole_unit_weighs_more_th
     for seed, world_size in product(range(100), (2, 3, 4)):
         plan = targets.plan(seed, world_size)
         padded = [layout.padded for layout in plan.layouts(plan.build(), world_size)]
-        budget = Budget(padded, world_size, targets.shards, targets.scratch_parts, 0)
+        budget = Budget(padded, world_size, targets.shards, targets.scratch_shards, 0)
         assert min(padded) * FP32 > budget.beside("gradients"), f"seed {seed}, {world_size} ranks"
         three = max(map(sum, zip(padded, padded[1:], padded[2:], strict=False)))
         assert three * FP32 > budget.peak("parameters") - budget.state("parameters"), f"seed {seed}, {world_size} ranks"
@@ -163,11 +163,11 @@ def test_an_optimizer_over_flats_that_are_whole_at_the_update_is_named():
         return optimizer
 
     said = str(check("zero3-train", zero3, seed=1))
-    assert "unit 0: the optimizer updates the whole flat; it must update your copy of part 0" in said
+    assert "unit 0: the optimizer updates the whole flat; it must update your copy of shard 0" in said
 
 
 def test_a_unit_that_stays_whole_between_two_turns_can_still_be_released():
-    """What the check reads of a unit must not keep its memory from being given back in the next turn."""
+    """What the check reads of a unit must not keep its memory from being given back in the next step."""
     kept = ("            unit.release()\n            reduce_scatter", "            reduce_scatter")
     said = refused("zero3-train", kept)
     assert "parameters at the update" in said
@@ -176,7 +176,7 @@ def test_a_unit_that_stays_whole_between_two_turns_can_still_be_released():
 
 def test_an_update_for_each_unit_is_told_as_such():
     said = refused("zero3-train", ("        optimizer.step()\n", ""), STEP_FOR_EACH)
-    assert "turn 1: step() was called 6 times; once is due in a turn" in said
+    assert "step 1: optimizer.step() was called 6 times; once is due in a step" in said
 
 
 def test_a_loop_that_gathers_one_unit_ahead_and_waits_late_for_a_reduction_passes():

@@ -1,19 +1,19 @@
-"""Case 3, more with every turn.
+"""Case 3, more with every step.
 
 The cell below is what was examined: ZeRO-2 over several units, broken. It also collects something for a plot of the
 gradients. Find the line, mend it, and take the `hole` away.
 
-* `units`: each unit's flat, of `world_size` equal parts; rank `r` owns part `r` of every unit.
-* `backwards`: one backward pass a turn. It gives `(number, gradient)` from the last unit to the first; each `gradient`
+* `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
+* `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first; each `gradient`
   is a new tensor that nobody keeps but you.
 
 What you keep for the plot is not checked: one number for each gradient, its norm, is enough. What stays in memory is.
 
 Targets, on 2, 3, 1 and 4 ranks:
 
-* after each turn the parameters equal those of DDP under SGD, to 1e-6;
+* after each step the parameters equal those of DDP under SGD, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ/N + 8Ψ/N` bytes, and never whole gradients of more than two units;
-* each turn is one `reduce_scatter` and one `all_gather` for each unit.
+* each step is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
 import torch
@@ -26,7 +26,7 @@ from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO2, Backwards
 def zero2(
     units: list[torch.Tensor], backwards: Backwards, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
-    """Keeps of each gradient its own part and, for a plot, one number."""
+    """Keeps of each gradient its own shard and, for a plot, one number."""
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     plot = []
@@ -47,17 +47,17 @@ hole = MEND
 given = COLLECTIVES
 telling = last_update
 look_for = (
-    "When it passes, look at **Live memory**: the gradients rise and fall, and turn 2 ends as high as turn 1 did."
+    "When it passes, look at **Live memory**: the gradients rise and fall, and step 2 ends as high as step 1 did."
 )
 targets = ZERO2
 suspects = (
     Suspect(
         says="Adam's memory: it exists only from the first update on.",
-        reply="Adam's bytes appear once, in turn 1, and stay. What grows in turn 2 again has another colour.",
+        reply="Adam's bytes appear once, in step 1, and stay. What grows in step 2 again has another colour.",
     ),
     Suspect(
-        says="Gradients of units that are done are still in memory, those of the turn before, too.",
-        reply="the gradients rise with each unit, in both turns, and fall at none.",
+        says="Gradients of units that are done are still in memory, those of the step before, too.",
+        reply="the gradients rise with each unit, in both steps, and fall at none.",
         guilty=True,
     ),
     Suspect(
@@ -70,7 +70,7 @@ suspects = (
     ),
 )
 hints = (
-    "Which line keeps something beyond the turn?",
+    "Which line keeps something beyond the step?",
     "A list that has a tensor in it keeps all of it in memory. A view of a tensor does so, too.",
     "`gradient.norm().item()` is a number, and keeps nothing.",
 )

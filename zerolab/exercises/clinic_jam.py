@@ -3,17 +3,17 @@
 The cell below is what was examined: ZeRO-2 over several units, broken. Find the line, mend it, and take the `hole`
 away.
 
-* `units`: each unit's flat, of `world_size` equal parts; rank `r` owns part `r` of every unit.
-* `backwards`: one backward pass a turn. It gives `(number, gradient)` from the last unit to the first.
+* `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
+* `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first.
 * `name=` says what travels, so that messages of two units cannot mix.
 
 Targets, on 2, 3, 1 and 4 ranks:
 
 * all ranks make the same exchanges **in the same order**, and wait for each (NCCL, which tells exchanges apart by their
   order alone, knows no other way);
-* after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
+* after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ/N + 8Ψ/N` bytes;
-* each turn is one `reduce_scatter` and one `all_gather` for each unit.
+* each step is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
 import torch
@@ -79,8 +79,8 @@ wrong = (
     Wrong(
         says="`zero2` hangs",
         replace="        for number, unit in enumerate(units):\n            all_gather(unit, name",
-        by="""        for turn in range(len(units)):
-            number = (turn + rank) % len(units)  # spreads the load: not all ranks want the same unit at once
+        by="""        for offset in range(len(units)):
+            number = (offset + rank) % len(units)  # spreads the load: not all ranks want the same unit at once
             all_gather(units[number], name""",
     ),
     Wrong(
@@ -108,7 +108,7 @@ wrong = (
 """,
     ),
     Wrong(
-        says="the other parts are as old as before the update",
+        says="the other shards are as old as before the update",
         replace="""        for number, unit in enumerate(units):
             all_gather(unit""",
         by="""        for number, unit in enumerate(units[:world_size]):

@@ -2,8 +2,8 @@
 
 The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, mend it, and take the `hole` away.
 
-* `parameters`: the flat, of `world_size` equal parts; rank `r` owns part `r`.
-* `gradients`: each turn brings `(gradient, rows)`: this rank's gradient, which is the mean over the rows of its own
+* `parameters`: the flat, of `world_size` equal shards; rank `r` owns shard `r`.
+* `gradients`: each step brings `(gradient, rows)`: this rank's gradient, which is the mean over the rows of its own
   batch, and a list with the number of rows of every rank's batch, `rows[rank]` being this rank's.
 
 A right step is the one that a single process would make on all the rows at once: each **row** weighs the same.
@@ -11,9 +11,9 @@ A right step is the one that a single process would make on all the rows at once
 Targets, on 2, 3, 1 and 4 ranks:
 
 * the optimizer gets the mean gradient over all rows of all ranks;
-* after each turn the parameters equal those of one process, under SGD with momentum, to 1e-6;
+* after each step the parameters equal those of one process, under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
-* each turn is one `reduce_scatter` and one `all_gather`.
+* each step is one `reduce_scatter` and one `all_gather`.
 """
 
 from dataclasses import replace
@@ -42,7 +42,7 @@ def zero1(
 
 
 def telling(event: Event) -> bool:
-    """Rank 0 ends the forward of the last turn."""
+    """Rank 0 ends the forward of the last step."""
     return event.rank == 0 and event.op == "forward" and event.step == 2
 
 
@@ -54,20 +54,20 @@ targets = replace(ZERO1, shape="rows", batches="uneven")
 suspects = (
     Suspect(
         says="The sum of the gradients was taken, not a mean.",
-        reply="then turn 1 would be wrong already, by far: it equals DDP's.",
+        reply="then step 1 would be wrong already, by far: it equals DDP's.",
     ),
     Suspect(
-        says="In turn 2 the ranks have batches of different sizes, and all ranks weigh the same.",
-        reply="rank 0's activations are many times rank 3's, its forward takes longer, and only this turn is wrong.",
+        says="In step 2 the ranks have batches of different sizes, and all ranks weigh the same.",
+        reply="rank 0's activations are many times rank 3's, its forward takes longer, and only this step is wrong.",
         guilty=True,
     ),
     Suspect(
-        says="In turn 2 a rank did not take part in the exchange.",
-        reply="all four rows of the timeline show the same exchanges in both turns.",
+        says="In step 2 a rank did not take part in the exchange.",
+        reply="all four rows of the timeline show the same exchanges in both steps.",
     ),
     Suspect(
-        says="The gradient of turn 1 was still in the buffer in turn 2.",
-        reply="that would spoil every turn but the first, and in an epoch only the last one is wrong.",
+        says="The gradient of step 1 was still in the buffer in step 2.",
+        reply="that would spoil every step but the first, and in an epoch only the last one is wrong.",
     ),
 )
 hints = (

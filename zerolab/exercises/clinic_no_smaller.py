@@ -2,7 +2,7 @@
 
 The cell below is what was examined: ZeRO-3, broken. Find what is missing, mend it, and take the `hole` away. A unit has
 
-* `unit.mine`, this rank's part of its flat, which the optimizer updates;
+* `unit.mine`, this rank's shard of its flat, which the optimizer updates;
 * `unit.gather()`, which makes the flat whole on every rank by one `all_gather`, and `unit.release()`, which gives the
   whole flat's memory back. Each unit is released when the function begins;
 * `unit.forward(inputs)`, and `unit.backward(output_gradient)`, which gives the gradients of inputs and parameters. The
@@ -12,9 +12,9 @@ Each batch is `(inputs, loss_gradient)`; `loss_gradient(outputs)` is where backw
 
 Targets, on 2, 3, 1 and 4 ranks:
 
-* after each turn a rank's parts equal those of DDP under SGD with momentum, to 1e-6;
+* after each step a rank's shards equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `16Ψ/N` bytes, and **never more than two whole units** beside them;
-* each turn is two `all_gather` and one `reduce_scatter` for each unit.
+* each step is two `all_gather` and one `reduce_scatter` for each unit.
 """
 
 from dataclasses import replace
@@ -83,7 +83,7 @@ suspects = (
     ),
 )
 hints = (
-    "At the update everything is as small as the formula says. Which moment of a turn is the highest?",
+    "At the update everything is as small as the formula says. Which moment of a step is the highest?",
     "What does the loop over units do in forward with a unit that it has used? And what in backward?",
     "Release a unit after its forward. Backward gathers it again: that is the third pass of ZeRO-3.",
 )

@@ -3,18 +3,18 @@
 The cell below is what was examined: ZeRO-1 over several units, broken. Find the line, mend it, and take the `hole`
 away.
 
-* `units`: each unit's flat, of `world_size` equal parts; rank `r` owns part `r` of every unit.
-* `backwards`: one backward pass a turn. It gives `(number, gradient)` from the last unit to the first. **A unit that
-  this rank's batch did not pass through gives nothing**: there is no gradient of it, on this rank, in this turn. As in
+* `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
+* `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first. **A unit that
+  this rank's batch did not pass through gives nothing**: there is no gradient of it, on this rank, in this step. As in
   DDP that counts as a gradient of zeros.
 * `name=` says what travels, so that messages of two units cannot mix.
 
 Targets, on 2, 3, 1 and 4 ranks:
 
 * every rank makes the same exchanges, whatever its batch passed through, and nobody waits for ever;
-* after each turn the parameters equal those of DDP under SGD, to 1e-6;
+* after each step the parameters equal those of DDP under SGD, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
-* each turn is one `reduce_scatter` and one `all_gather` for each unit.
+* each step is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
 from dataclasses import replace
@@ -46,24 +46,24 @@ def zero1(
 
 
 def telling(event: Event) -> bool:
-    """Rank 1 begins the turn that never ends: from here it can be played."""
+    """Rank 1 begins the step that never ends: from here it can be played."""
     return event.rank == 1 and event.op == "forward" and event.step == 2 and event.unit == "0"
 
 
 solution = zero1
 hole = MEND
 given = f"import torch\n\n{COLLECTIVES}"
-look_for = "When it passes, all timelines show the same exchanges in turn 2, although each rank left another unit out."
+look_for = "When it passes, all timelines show the same exchanges in step 2, although each rank left another unit out."
 targets = replace(
     ZERO1,
     shape="backward",
     batches="skipping",
-    scratch_parts=8,  # on up to four ranks the zeros that stand in for a unit, and those that `get` makes in vain
+    scratch_shards=8,  # on up to four ranks the zeros that stand in for a unit, and those that `get` makes in vain
 )
 suspects = (
     Suspect(
         says="The model is too large: the exchange takes longer than the timeout.",
-        reply="turn 1 made the same exchanges, of the same sizes, in milliseconds.",
+        reply="step 1 made the same exchanges, of the same sizes, in milliseconds.",
     ),
     Suspect(
         says="Rank 1 has ended, and the others wait for a dead process.",
@@ -76,8 +76,8 @@ suspects = (
         guilty=True,
     ),
     Suspect(
-        says="Two ranks own the same part of a unit.",
-        reply="in turn 1 every part of every unit has one owner.",
+        says="Two ranks own the same shard of a unit.",
+        reply="in step 1 every shard of every unit has one owner.",
     ),
 )
 hints = (
@@ -116,7 +116,7 @@ wrong = (
 """,
     ),
     Wrong(
-        says="the mean gradient of the turn before: set `grad` in each turn",
+        says="the mean gradient of the step before: set `grad` in each step",
         replace="            mine[number].grad = ",
         by="            if number in there:\n                mine[number].grad = ",
     ),

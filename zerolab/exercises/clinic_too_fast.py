@@ -3,17 +3,17 @@
 The cell below is what was examined: ZeRO-1 over several units, broken. It was written so that exchanges run while
 backward goes on. Find what is wrong, mend it, and take the `hole` away.
 
-* `units`: each unit's flat, of `world_size` equal parts; rank `r` owns part `r` of every unit.
-* `backwards`: one backward pass a turn. It gives `(number, gradient)` from the last unit to the first.
+* `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
+* `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first.
 * `reduce_scatter(gradient)` starts the exchange and returns it. When its `wait()` has returned, and not before, this
-  rank's part of `gradient` is the sum.
+  rank's shard of `gradient` is the sum.
 
 Targets, on 2, 3, 1 and 4 ranks:
 
 * every exchange is waited for, and the optimizer gets the **mean** of all ranks' gradients;
-* after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
+* after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
-* each turn is one `reduce_scatter` and one `all_gather` for each unit.
+* each step is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
 from dataclasses import replace
@@ -62,15 +62,15 @@ suspects = (
     ),
     Suspect(
         says="Some exchanges are never waited for.",
-        reply="six were started in a turn and six were waited for. Look when.",
+        reply="six were started in a step and six were waited for. Look when.",
     ),
     Suspect(
         says="The parameters travel before they are updated.",
-        reply="the six all_gathers are the last thing in a turn.",
+        reply="the six all_gathers are the last thing in a step.",
     ),
 )
 hints = (
-    "What does this rank's part of `gradient` hold while the exchange is under way? Its own numbers, and no others.",
+    "What does this rank's shard of `gradient` hold while the exchange is under way? Its own numbers, and no others.",
     "Waiting late is fine, waiting after the sum was used is not. Who uses the sum first?",
     "First start all, then for each: wait, divide, set `grad`. Then the update.",
 )

@@ -3,17 +3,17 @@
 The cell below is what was examined: ZeRO-1 over several units, broken. It reduces four units at a time, because many
 small exchanges are slow. Find what is missing, mend it, and take the `hole` away.
 
-* `units`: each unit's flat, of `world_size` equal parts; rank `r` owns part `r` of every unit.
-* `backwards`: one backward pass a turn. It gives `(number, gradient)` from the last unit to the first.
+* `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
+* `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first.
 
 How many units are reduced at a time is up to you, and any number of units must do.
 
 Targets, on 2, 3, 1 and 4 ranks:
 
-* the optimizer of rank `r` updates part `r` of **each** unit from the mean of all ranks' gradients;
-* after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
+* the optimizer of rank `r` updates shard `r` of **each** unit from the mean of all ranks' gradients;
+* after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
-* each turn is one `reduce_scatter` and one `all_gather` for each unit.
+* each step is one `reduce_scatter` and one `all_gather` for each unit.
 """
 
 from dataclasses import replace
@@ -64,17 +64,17 @@ suspects = (
         reply="they are in forward and backward like the others, and travel in every all_gather.",
     ),
     Suspect(
-        says="Padding is missing: the parts at the end of each flat belong to nobody.",
+        says="Padding is missing: the shards at the end of each flat belong to nobody.",
         reply="then every unit would lack a bit. Four units have all of it, and two have nothing.",
     ),
     Suspect(
         says="Of the first two units no gradient is ever reduced, so nothing updates them.",
-        reply="a turn has four reduce_scatters for six units, and Adam has no state of the two units that come last.",
+        reply="a step has four reduce_scatters for six units, and Adam has no state of the two units that come last.",
         guilty=True,
     ),
     Suspect(
         says="The updates of the first two units are not sent.",
-        reply="a turn has six all_gathers. What they bring for these two is as old as before.",
+        reply="a step has six all_gathers. What they bring for these two is as old as before.",
     ),
 )
 hints = (

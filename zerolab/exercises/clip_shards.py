@@ -1,10 +1,10 @@
 """Clip what is sharded.
 
 Clipping scales all gradients of a model down when their norm is too large: the square root of the sum of all squares.
-Under ZeRO-1 a rank has the mean gradient of its own part only. Write a function that clips it as one process with the
+Under ZeRO-1 a rank has the mean gradient of its own shard only. Write a function that clips it as one process with the
 whole gradient would. It gets
 
-* `mine`: this rank's part of the mean gradient. The parts of all ranks together are the gradient;
+* `mine`: this rank's shard of the mean gradient. The shards of all ranks together are the gradient;
 * `max_norm`: the largest norm allowed.
 
 If the norm of the whole gradient is larger than `max_norm`, multiply `mine`, in place, by `max_norm` over the norm;
@@ -13,8 +13,8 @@ when that is done. There is nothing to return.
 
 Targets, on 1, 2, 3 and 4 ranks:
 
-* every rank's `mine` is its part of the clipped gradient;
-* one `all_reduce` on every rank, whatever its own part is like; scratch as large as `mine` is free to use.
+* every rank's `mine` is its shard of the clipped gradient;
+* one `all_reduce` on every rank, whatever its own shard is like; scratch as large as `mine` is free to use.
 """
 
 import random
@@ -37,27 +37,27 @@ def clip_shard(mine: torch.Tensor, max_norm: float) -> None:
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
-    """For each rank a part, the later ones larger, and a limit that some parts alone are below and some above.
+    """For each rank a shard, the later ones larger, and a limit that some shards alone are below and some above.
 
-    On four ranks one of the parts is all zeros.
+    On four ranks one of the shards is all zeros.
     """
-    part = dice.randrange(6000, 8000)
+    shard = dice.randrange(6000, 8000)
     numbers = np.random.default_rng(dice.randrange(2**31))
-    parts = [(numbers.standard_normal(part) * (rank + 1)).astype(np.float32) for rank in range(world_size)]
+    shards = [(numbers.standard_normal(shard) * (rank + 1)).astype(np.float32) for rank in range(world_size)]
     if world_size == 4:  # one that has nothing: a collective must not depend on what a rank has
-        parts[dice.randrange(4)][:] = 0
+        shards[dice.randrange(4)][:] = 0
     # On three ranks nothing is to be clipped, so that whoever always scales is found out by the second run.
-    limit = norm_of(parts) * (1.5 if world_size == 3 else 0.6)
-    return [(mine, limit) for mine in parts]
+    limit = norm_of(shards) * (1.5 if world_size == 3 else 0.6)
+    return [(mine, limit) for mine in shards]
 
 
-def norm_of(parts: list[Any]) -> float:
-    """The norm of all parts together, in float64."""
-    return float(np.sqrt(sum(np.square(part, dtype=np.float64).sum() for part in parts)))
+def norm_of(shards: list[Any]) -> float:
+    """The norm of all shards together, in float64."""
+    return float(np.sqrt(sum(np.square(shard, dtype=np.float64).sum() for shard in shards)))
 
 
 def scaled(arguments: list[tuple[Any, ...]], rank: int, norm: float) -> Any:
-    """The rank's part, clipped as if the gradient's norm were `norm`."""
+    """The rank's shard, clipped as if the gradient's norm were `norm`."""
     mine, limit = arguments[rank]
     return torch.from_numpy(mine * np.float32(min(1.0, limit / norm) if norm else 1.0))
 
@@ -92,13 +92,13 @@ hints = (
 )
 wrong = (
     Wrong(
-        says="clips by the norm of this rank's own part, so that each rank scales by another factor",
+        says="clips by the norm of this rank's own shard, so that each rank scales by another factor",
         replace="    dist.all_reduce(squares)\n",
         by="",
         gives=lambda arguments, rank: scaled(arguments, rank, norm_of([arguments[rank][0]])),
     ),
     Wrong(
-        says="adds up the norms of the parts; it is their squares that add up",
+        says="adds up the norms of the shards; it is their squares that add up",
         whole="""
 def clip_shard(mine, max_norm):
     norm = mine.norm()
@@ -148,9 +148,9 @@ def clip_shard(mine, max_norm):
         says="started all_gather; the target is all_reduce",
         whole="""
 def clip_shard(mine, max_norm):
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, mine)
-    norm = torch.cat(parts).norm()
+    shards = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(shards, mine)
+    norm = torch.cat(shards).norm()
     if norm > max_norm:
         mine.mul_(max_norm / norm)
 """,

@@ -3,7 +3,7 @@
 Write the training loop of `DDP` for one flat. Your function gets
 
 * `parameters`: all parameters of a model in one tensor, the same on every rank;
-* `gradients`: an iterator. Each turn runs forward and backward on this rank's batch and gives this rank's gradient, one
+* `gradients`: an iterator. Each step runs forward and backward on this rank's batch and gives this rank's gradient, one
   tensor as large as `parameters`. You may write into it, and should: there is no memory for a second gradient;
 * `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
   from `t.grad`;
@@ -12,14 +12,14 @@ Write the training loop of `DDP` for one flat. Your function gets
 `all_reduce(tensor)` adds the tensors of all ranks up, in place, on every rank. It starts the exchange; call `.wait()`
 on what it returns.
 
-All ranks begin with the same parameters, and after each turn they must again. Return the optimizer.
+All ranks begin with the same parameters, and after each step they must again. Return the optimizer.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
 * the optimizer of every rank updates all parameters from the **mean** of all ranks' gradients;
-* after each turn the parameters equal those of one process that saw all batches, to 1e-6;
+* after each step the parameters equal those of one process that saw all batches, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ` bytes (and 4 bytes for Adam's step counter);
-* each turn is one `all_reduce`: `2 (N-1)/N Ψ` elements sent.
+* each step is one `all_reduce`: `2 (N-1)/N Ψ` elements sent.
 """
 
 import torch
@@ -52,7 +52,7 @@ given = "from zerolab.engines.collectives import all_reduce"
 look_for = "When it passes, all rows of the picture are alike: each rank holds everything, whole."
 targets = TrainingTargets(stage="ddp", returns="the optimizer", shards=(), collectives=("all_reduce",))
 hints = (
-    "The optimizer is made once, before the loop, over `[parameters]`. It keeps its memory from turn to turn.",
+    "The optimizer is made once, before the loop, over `[parameters]`. It keeps its memory from step to step.",
     "`all_reduce(gradient).wait()` leaves the sum over all ranks in `gradient`. A mean is the sum divided by how many.",
     "Put the mean into `parameters.grad`, then call `optimizer.step()`.",
 )
@@ -97,7 +97,7 @@ def my_ddp(parameters, gradients, optimizer_cls, rank, world_size):
         by="gradient.div_(world_size).div_(world_size)",
     ),
     Wrong(
-        says="the optimizer had forgotten the turns before",
+        says="the optimizer had forgotten the steps before",
         whole="""
 def my_ddp(parameters, gradients, optimizer_cls, rank, world_size):
     for gradient in gradients:

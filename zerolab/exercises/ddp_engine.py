@@ -80,7 +80,7 @@ wrong = (
         by="gradient.div_(self.world_size**2)",
     ),
     Wrong(
-        says="the other parts are as old as before the update",
+        says="the other shards are as old as before the update",
         whole="""
 class MyDDP(Engine):
     stage = "ddp"

@@ -49,7 +49,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
 
 
 def nothing_but(wanted: str) -> Callable[..., bool]:
-    """On more than two ranks, where one part and the others are not of one size, a profile of one kind."""
+    """On more than two ranks, where one shard and the others are not of one size, a profile of one kind."""
     return lambda profile, world_size: world_size > 2 and {op for op, _, _ in profile} == {wanted}
 
 
@@ -85,7 +85,7 @@ wrong = (
         by="elements_out",
     ),
     Wrong(
-        says="has a rank send its own part to itself, too",
+        says="has a rank send its own shard to itself, too",
         replace="passes * whole * (world_size - 1) // world_size",
         by="passes * whole",
     ),

@@ -2,25 +2,25 @@
 
 Write the training loop of ZeRO-1 for one flat. Your function gets
 
-* `parameters`: all parameters of a model in one tensor, the same on every rank. It has `world_size` equal parts,
-  `parameters.chunk(world_size)`; rank `r` owns part `r`.
-* `gradients`: an iterator. Each turn runs forward and backward on this rank's batch and gives this rank's gradient, one
+* `parameters`: all parameters of a model in one tensor, the same on every rank. It has `world_size` equal shards,
+  `parameters.chunk(world_size)`; rank `r` owns shard `r`.
+* `gradients`: an iterator. Each step runs forward and backward on this rank's batch and gives this rank's gradient, one
   tensor as large as `parameters`. You may write into it.
 * `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
   from `t.grad`.
 
-`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size` parts.
-They start the exchange; call `.wait()` on what they return.
+`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size`
+shards. They start the exchange; call `.wait()` on what they return.
 
-After each turn every rank must have the parameters that DDP would have. Return the optimizer.
+After each step every rank must have the parameters that DDP would have. Return the optimizer.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
-* the optimizer of rank `r` updates part `r` from the **mean** of all ranks' gradients;
-* after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
-* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one part is free, and
-  so is a copy of your own part. What lies outside of torch, in numpy arrays or lists, takes memory, too;
-* each turn is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
+* the optimizer of rank `r` updates shard `r` from the **mean** of all ranks' gradients;
+* after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
+* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one shard is free, and
+  so is a copy of your own shard. What lies outside of torch, in numpy arrays or lists, takes memory, too;
+* each step is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
 """
 
 import torch
@@ -33,7 +33,7 @@ from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, Gradients, Opti
 def zero1(
     parameters: torch.Tensor, gradients: Gradients, optimizer_cls: OptimizerClass, rank: int, world_size: int
 ) -> torch.optim.Optimizer:
-    """Trains as long as there are gradients; this rank updates its own part only."""
+    """Trains as long as there are gradients; this rank updates its own shard only."""
     # A view, not a copy: the update lands in `parameters` itself, and all_gather finds it in its place.
     mine = parameters.chunk(world_size)[rank]
     optimizer = optimizer_cls([mine])
@@ -49,14 +49,14 @@ solution = zero1
 hole = "average the gradients"
 given = COLLECTIVES
 look_for = (
-    "When it passes, look at the picture: in every turn each rank's timeline shows two bars of communication, and its "
-    "optimizer state covers one part of the flat and no more."
+    "When it passes, look at the picture: in every step each rank's timeline shows two bars of communication, and its "
+    "optimizer state covers one shard of the flat and no more."
 )
 targets = ZERO1
 hints = (
-    "Only the owner updates a part. Give the optimizer a part of `parameters` itself, a view and not a copy.",
-    "`reduce_scatter(gradient).wait()` leaves the sum of all ranks' gradients in this rank's part. DDP takes the mean.",
-    "After `step()` each rank has a new part and N - 1 old ones. `all_gather(parameters).wait()` brings the new ones.",
+    "Only the owner updates a shard. Give the optimizer a shard of `parameters` itself, a view and not a copy.",
+    "`reduce_scatter(gradient).wait()` leaves the sum of all gradients in this rank's shard. DDP takes the mean.",
+    "After `step()` each rank has a new shard and N - 1 old ones. `all_gather(parameters).wait()` brings the new ones.",
 )
 wrong = (
     Wrong(
@@ -75,17 +75,17 @@ wrong = (
         by="mine = parameters.chunk(world_size)[rank].clone()",
     ),
     Wrong(
-        says="updates part 0",
+        says="updates shard 0",
         replace="mine = parameters.chunk(world_size)[rank]",
         by="mine = parameters.chunk(world_size)[0]",
     ),
     Wrong(
-        says="the other parts are as old as before the update",
+        says="the other shards are as old as before the update",
         replace="        all_gather(parameters).wait()\n",
         by="",
     ),
     Wrong(
-        says="the optimizer had forgotten the turns before",
+        says="the optimizer had forgotten the steps before",
         whole="""
 def zero1(parameters, gradients, optimizer_cls, rank, world_size):
     mine = parameters.chunk(world_size)[rank]

@@ -3,26 +3,26 @@
 Write the training loop of ZeRO-2 over several units. Your function gets
 
 * `units`: a list with one tensor for each unit, its flat: all parameters of the unit end to end. Each has `world_size`
-  equal parts, `unit.chunk(world_size)`; rank `r` owns part `r` of every unit.
-* `backwards`: an iterator with one backward pass a turn. A backward pass is an iterator, too: it gives
+  equal shards, `unit.chunk(world_size)`; rank `r` owns shard `r` of every unit.
+* `backwards`: an iterator with one backward pass a step. A backward pass is an iterator, too: it gives
   `(number, gradient)` from the last unit to the first, each as soon as autograd has it. `gradient` is as large as
   `units[number]`, new, and kept by nobody but you.
 * `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
   from `t.grad`.
 
-`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size` parts.
-They start the exchange; call `.wait()` on what they return.
+`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size`
+shards. They start the exchange; call `.wait()` on what they return.
 
-After each turn every rank must have the parameters that DDP would have. Return the optimizer.
+After each step every rank must have the parameters that DDP would have. Return the optimizer.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
-* the optimizer of rank `r` updates part `r` of each unit from the **mean** of all ranks' gradients;
-* after each turn the parameters equal those of DDP under SGD with momentum, to 1e-6;
+* the optimizer of rank `r` updates shard `r` of each unit from the **mean** of all ranks' gradients;
+* after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ/N + 8Ψ/N` bytes at the update: no variable may hold the whole gradient of a unit then.
-  A copy of your own parts is free;
+  A copy of your own shards is free;
 * it never holds whole gradients of more than two units;
-* each turn is one `reduce_scatter` and one `all_gather` for each unit: `2 (N-1)/N Ψ` elements sent.
+* each step is one `reduce_scatter` and one `all_gather` for each unit: `2 (N-1)/N Ψ` elements sent.
 """
 
 import torch
@@ -51,17 +51,17 @@ def zero2(
 
 
 solution = zero2
-hole = "reduce each unit's gradient as it comes, keep your part, let the rest go"
+hole = "reduce each unit's gradient as it comes, keep your shard, let the rest go"
 given = COLLECTIVES
 look_for = (
     "When it passes, look at the gradients in the picture: during backward one unit's bar is whole, and of the units "
-    "before it each rank has one part."
+    "before it each rank has one shard."
 )
 targets = ZERO2
 hints = (
     "It is ZeRO-1 for each unit: reduce_scatter when its gradient comes, all_gather after `step()`.",
     (
-        "A part that is a view, such as `gradient.chunk(world_size)[rank]`, keeps the whole gradient in memory. "
+        "A shard that is a view, such as `gradient.chunk(world_size)[rank]`, keeps the whole gradient in memory. "
         "Dividing with `/` makes a new tensor; `div_` does not."
     ),
     "After a `for` loop its variables still exist: the last gradient stays in memory until `del gradient`.",
@@ -89,7 +89,7 @@ wrong = (
         by="all_reduce(gradient).wait()",
     ),
     Wrong(
-        says="the other parts are as old as before the update",
+        says="the other shards are as old as before the update",
         replace="        for unit in units:\n            all_gather(unit).wait()\n",
         by="",
     ),
@@ -99,7 +99,7 @@ wrong = (
         by="unit.chunk(world_size)[rank].clone() for unit in units",
     ),
     Wrong(
-        says="more than its own part is still there",
+        says="more than its own shard is still there",
         replace="            del gradient\n",
         by="",
     ),

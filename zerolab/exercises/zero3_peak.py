@@ -8,7 +8,7 @@ holds during a forward pass in fp32. It gets
 * `world_size`: the number of ranks, `N`;
 * `prefetch`: how many of the units that come next are gathered while one is in use: 0, 1 or 2.
 
-A shard is kept beside the gathered flat, which has a place for all `N` parts. A flat is padded to a multiple of `N`. A
+A shard is kept beside the gathered flat, which has a place for all `N` shards. A flat is padded to a multiple of `N`. A
 unit is released before the next one is used. Nothing runs on ranks: `check` calls your function with numbers that it
 draws.
 
@@ -79,7 +79,7 @@ def zero3_peak(units, world_size, prefetch):
     ),
     Wrong(says="never releases: all units are whole", replace="max(windows)", by="sum(whole)"),
     Wrong(
-        says="counts a gathered unit without the own part, although its flat has a place for all parts",
+        says="counts a gathered unit without the own shard, although its flat has a place for all shards",
         replace="shard * world_size for",
         by="shard * (world_size - 1) for",
     ),

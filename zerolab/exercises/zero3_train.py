@@ -3,30 +3,30 @@
 Write the training loop of ZeRO-3. Your function gets
 
 * `units`: a list of units. A unit has `unit.parameters`, its flat: all parameters of the unit end to end, `world_size`
-  equal parts, whole when your function begins, and the same on every rank.
+  equal shards, whole when your function begins, and the same on every rank.
     * `unit.release()` gives the flat's memory back; until the next `unit.allocate()` nothing may touch it.
     * `unit.allocate()` takes memory for it again, with nothing in particular in it.
     * `unit.forward(inputs)` gives the outputs. The flat must be whole. The unit remembers its last forward.
     * `unit.backward(output_gradient)` gives `(input_gradient, gradient)`: the gradient of its inputs, for the unit
       before it, and that of its parameters, one new tensor as large as the flat. The flat must be whole again.
-* `batches`: an iterator. Each turn gives `(inputs, loss_gradient)`: what the first unit gets, and a function. Called
+* `batches`: an iterator. Each step gives `(inputs, loss_gradient)`: what the first unit gets, and a function. Called
   with the outputs of the last unit it gives the gradient of the loss for them.
 * `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
   from `t.grad`. Plain tensors will do; you need neither `torch.nn.Parameter` nor `torch.no_grad`.
 
-`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size` parts.
-They start the exchange; call `.wait()` on what they return.
+`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size`
+shards. They start the exchange; call `.wait()` on what they return.
 
-Between the turns a rank keeps, of the parameters, only a copy of its own part of every unit; the optimizer and its
+Between the steps a rank keeps, of the parameters, only a copy of its own shard of every unit; the optimizer and its
 `grad`s may stay. No prefetch is asked for; one unit ahead is allowed. Return the optimizer.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
-* the optimizer of rank `r` updates its copy of part `r` of each unit from the **mean** of all ranks' gradients;
-* after each turn these parts equal those of DDP under SGD with momentum, to 1e-6;
+* the optimizer of rank `r` updates its copy of shard `r` of each unit from the **mean** of all ranks' gradients;
+* after each step these shards equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `16Ψ/N` bytes at the update;
-* beside its own parts it never has the whole parameters of more than two units, nor whole gradients of more than two;
-* each turn is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent. The last unit, too,
+* beside its own shards it never has the whole parameters of more than two units, nor whole gradients of more than two;
+* each step is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent. The last unit, too,
   is released and gathered again (a real engine may keep it).
 """
 
@@ -77,21 +77,21 @@ hole = "gather each unit before it is used, release it after"
 given = COLLECTIVES
 look_for = (
     "When it passes, look at the parameters in the picture: one unit after the other becomes whole and goes again, "
-    "forwards and then backwards, and each rank keeps its own part of every unit."
+    "forwards and then backwards, and each rank keeps its own shard of every unit."
 )
 targets = ZERO3
 hints = (
     (
-        "Make `mine`: a clone of your part of each unit. Then release every unit, and make the optimizer over `mine`. "
-        "`all_gather` sends the part at your place in the flat, so copy `mine[number]` there before you call it."
+        "Make `mine`: a clone of your shard of each unit. Then release every unit, and make the optimizer over `mine`. "
+        "`all_gather` sends the shard at your place in the flat, so copy `mine[number]` there before you call it."
     ),
     (
-        "Write a helper `gather(number)`: allocate, copy your part in, all_gather, wait. Forward is then, for each "
+        "Write a helper `gather(number)`: allocate, copy your shard in, all_gather, wait. Forward is then, for each "
         "unit: gather, forward, release. Backward is the same from the last unit to the first."
     ),
     (
         "What `unit.backward` gives second is this rank's gradient of the whole unit. Reduce-scatter it, set "
-        "`mine[number].grad` to your part divided by `world_size` (a new tensor, not a view), and delete the whole "
+        "`mine[number].grad` to your shard divided by `world_size` (a new tensor, not a view), and delete the whole "
         "one: a variable outlives its loop."
     ),
 )
@@ -127,7 +127,7 @@ wrong = (
         by="",
     ),
     Wrong(
-        says="more than its own part is still there",
+        says="more than its own shard is still there",
         replace="            del gradient\n",
         by="",
     ),

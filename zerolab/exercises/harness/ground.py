@@ -26,7 +26,7 @@ Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on
 LEARNING_RATE = 0.5  # of SGD: large, so that a wrong mean moves the weights far
 UNEVEN = 32  # how many times the smallest uneven batch the largest is: so that one sees it in the activations
-MOMENTUM = 0.9  # of SGD: an optimizer that is made anew in each turn shows in the weights
+MOMENTUM = 0.9  # of SGD: an optimizer that is made anew in each step shows in the weights
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": LEARNING_RATE, "momentum": MOMENTUM}),
     "adam": (torch.optim.Adam, {"lr": 1e-3}),
@@ -38,7 +38,7 @@ class Plan:
     """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches.
 
     `units` says whether the model's blocks are units, each with a flat of its own, or all of it is one flat; `batches`
-    what the last turn brings: "even" batches as the others, "uneven" ones, or some that are "skipping" a unit, on each
+    what the last step brings: "even" batches as the others, "uneven" ones, or some that are "skipping" a unit, on each
     of the ranks `skippers` another one.
     """
 
@@ -126,14 +126,14 @@ class Noted:
     """What the ground saw of one training run on one rank."""
 
     given: list[Given] = field(default_factory=list)
-    weights: list[list[tuple[int, Array]]] = field(default_factory=list)  # after each turn: where, and what
-    turns: int = 0
+    weights: list[list[tuple[int, Array]]] = field(default_factory=list)  # after each step: where, and what
+    steps: int = 0
     outside: int = 0  # the most bytes outside of torch
     returned: str = "None"  # the type's name
 
 
 class Ground:
-    """A model whose parameters lie in flats of `world_size` equal parts, and the optimizers over them.
+    """A model whose parameters lie in flats of `world_size` equal shards, and the optimizers over them.
 
     To a recorder it is what an engine is, so that the picture of an answer shows who holds which span.
     """
@@ -147,7 +147,7 @@ class Ground:
         self.flats: list[Unit] = []
         self._places: Any = WeakIdKeyDictionary()  # of a tensor that an optimizer updates: start, stop, in place?
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []  # the latest last
-        self.releases = False  # whether the answer gives the flats' memory back, and updates copies of its parts
+        self.releases = False  # whether the answer gives the flats' memory back, and updates copies of its shards
         self.noted = Noted()
         self.under_way: Callable[[torch.Tensor], str] = lambda _: ""  # see Unit
 
@@ -213,7 +213,7 @@ class Ground:
             self.know(optimizer)
             for tensor in _tensors_of(optimizer):
                 if tensor.grad is not None:
-                    given = Given(self.noted.turns, values_of(tensor.grad), *self._place_of(tensor))
+                    given = Given(self.noted.steps, values_of(tensor.grad), *self._place_of(tensor))
                     self.noted.given.append(given)
 
         handle = register_optimizer_step_pre_hook(note)
@@ -223,7 +223,7 @@ class Ground:
             handle.remove()
 
     def note_weights(self) -> None:
-        """Notes the parameters after a turn: of the flats that are whole, and what an optimizer updated elsewhere."""
+        """Notes the parameters after a step: of the flats that are whole, and what an optimizer updated elsewhere."""
         parameters = {name: parameter for name, parameter in self.model.named_parameters() if is_there(parameter)}
         # Of a flat that is still whole while the optimizer updates a copy of it, the copy is what is new.
         places = [self._place_of(tensor) for tensor in self._updated()] if self.releases else []
@@ -259,7 +259,7 @@ class Ground:
         what = f"the optimizer updates whole flats, and that of unit {name} is released: it was used after release."
         if not whole or self.world_size == 1:
             what = f"used after release: the optimizer's tensor for unit {name} lies in the flat, which is released."
-        raise UsedAfterRelease(f"{what} Make the optimizer over clones of your parts")
+        raise UsedAfterRelease(f"{what} Make the optimizer over clones of your shards")
 
     def _place_of(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
         """As `_place`, which is asked once for each tensor: its values change."""

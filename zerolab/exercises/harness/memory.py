@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zerolab.recording.events import Event, RankRecording
 
 FP32 = 4
-COUNTERS = 256  # bytes of Adam's step counters, 4 for each tensor that it updates: a part may be several
+COUNTERS = 256  # bytes of Adam's step counters, 4 for each tensor that it updates: a shard may be several
 SLACK = 8192  # bytes of small things: a batch, the loss, scalars
 STATE = {"parameters": FP32, "gradients": FP32, "optimizer_state": 2 * FP32}
 IN_PLACE = "Work in place (`/` makes a new tensor, `div_` does not), and keep no copies."
@@ -22,7 +22,7 @@ class Budget:
         padded: elements of each flat, padding included.
         world_size: number of ranks.
         shards: the categories that are divided by N.
-        scratch_parts: parts of the largest flat that may lie about beside the state.
+        scratch_shards: shards of the largest flat that may lie about beside the state.
         activations: bytes that one step's activations may take.
         batch: bytes of a rank's inputs and targets, which are neither state nor activations.
     """
@@ -30,7 +30,7 @@ class Budget:
     padded: list[int]
     world_size: int
     shards: tuple[str, ...]
-    scratch_parts: int
+    scratch_shards: int
     activations: int
     batch: int = 0
 
@@ -40,18 +40,18 @@ class Budget:
         return self.beside("other") + self.batch
 
     def beside(self, category: str) -> int:
-        """Bytes that may lie beside a category's state: of a sharded one parts only.
+        """Bytes that may lie beside a category's state: of a sharded one shards only.
 
         With the slack for small things in it, a unit that is left whole would pass or not as the sizes are drawn.
         """
         if category == "parameters" and "parameters" not in self.shards:
             return self.own + SLACK
-        parts = max(self.padded) // self.world_size * FP32 * self.scratch_parts
-        return parts if category in self.shards else parts + SLACK
+        shards = max(self.padded) // self.world_size * FP32 * self.scratch_shards
+        return shards if category in self.shards else shards + SLACK
 
     @property
     def own(self) -> int:
-        """Bytes of a copy of the parts that the rank owns, which an optimizer may update in place of the flats'."""
+        """Bytes of a copy of the shards that the rank owns, which an optimizer may update in place of the flats'."""
         return sum(self.padded) * FP32 // self.world_size if "optimizer_state" in self.shards else 0
 
     @property
@@ -77,7 +77,7 @@ class Budget:
         """How many units may be whole beside the state."""
         if category in self.shards:
             return WHOLE_UNITS
-        # Where gradients stay whole, those of the turn before may still be there when the next ones come; and a unit's
+        # Where gradients stay whole, those of the step before may still be there when the next ones come; and a unit's
         # are there twice while they are laid end to end.
         return 1 + len(self.padded) if category == "gradients" and len(self.padded) > 1 else 0
 
@@ -113,14 +113,14 @@ def _explain_state(rank: int, category: str, held: int, wanted: int, units: list
     name, whole = category.replace("_", " "), sum(units)
     why = f"rank {rank} holds {held:,} bytes of {name} at the update; the target is {wanted:,}"
     if wanted < whole <= held <= whole + SLACK:
-        return f"{why}: it keeps {name} for the whole flat, not for its own part."
+        return f"{why}: it keeps {name} for the whole flat, not for its own shard."
     if wanted < held < whole and category == "gradients" and held - wanted in units:
         return (
-            f"{why}: {held - wanted:,} too many, as much as one unit's whole gradient, so more than its own part is "
+            f"{why}: {held - wanted:,} too many, as much as one unit's whole gradient, so more than its own shard is "
             "still there. A variable still refers to it (a `for` variable too: `del gradient`), or a view of it does."
         )
     if wanted < held < whole:
-        return f"{why}: more than its own part is still there. A view of a tensor keeps all of it in memory."
+        return f"{why}: more than its own shard is still there. A view of a tensor keeps all of it in memory."
     if wanted < whole < held:
         return f"{why}: whole {name} of what is done are still there. A list, or a view, keeps them in memory."
     if held >= wanted + whole:
@@ -217,23 +217,23 @@ def judge_order(ranks: Sequence[RankRecording]) -> str:
 
 
 def judge_collectives(
-    rank: RankRecording, budget: Budget, collectives: Sequence[str], turns: int, *, in_steps: bool
+    rank: RankRecording, budget: Budget, collectives: Sequence[str], steps: int, *, in_steps: bool
 ) -> str:
-    """Empty if each turn made exactly the target's collectives over each flat; over a single one, in order.
+    """Empty if each step made exactly the target's collectives over each flat; over a single one, in order.
 
     `in_steps` leaves out what happens outside of training steps: an engine's checks and its first broadcast.
     """
     made = [event for event in started(rank) if event.step or not in_steps]
-    names, wanted = [event.op for event in made], list(collectives) * turns * len(budget.padded)
+    names, wanted = [event.op for event in made], list(collectives) * steps * len(budget.padded)
     if rank.world_size == 1:
         return ""
     if Counter(names) != Counter(wanted) or (len(budget.padded) == 1 and names != wanted):
-        return f"rank {rank.rank}: {_explain_collectives(names, list(collectives), turns, len(budget.padded))}"
+        return f"rank {rank.rank}: {_explain_collectives(names, list(collectives), steps, len(budget.padded))}"
     sent = sum(event.logical_bytes for event in made)
     target = sum(_passes(op) for op in wanted) * (sum(budget.padded) // rank.world_size) * (rank.world_size - 1) * FP32
     target //= len(budget.padded)
     if sent != target:
-        return f"rank {rank.rank} sent {sent:,} bytes in {turns} turns; the target is {target:,}."
+        return f"rank {rank.rank} sent {sent:,} bytes in {steps} steps; the target is {target:,}."
     return ""
 
 
@@ -241,16 +241,16 @@ def _passes(op: str) -> int:
     return 2 if op == "all_reduce" else 1
 
 
-def _explain_collectives(names: Sequence[str], wanted: list[str], turns: int, units: int) -> str:
+def _explain_collectives(names: Sequence[str], wanted: list[str], steps: int, units: int) -> str:
     # One that comes on top of all that are due stands in place of none.
-    if "all_reduce" in names and names.count("reduce_scatter") < wanted.count("reduce_scatter") * turns * units:
+    if "all_reduce" in names and names.count("reduce_scatter") < wanted.count("reduce_scatter") * steps * units:
         return (
             "it made an all_reduce where a reduce_scatter is enough: every rank gets all the sums, and throws away "
-            "those of the parts that others own."
+            "those of the shards that others own."
         )
     if units == 1:
-        made = ", ".join(names[: max(1, len(names) // turns)]) or "nothing"
-        return f"a turn made {made}; the target is {', '.join(wanted)}."
+        made = ", ".join(names[: max(1, len(names) // steps)]) or "nothing"
+        return f"a step made {made}; the target is {', '.join(wanted)}."
     made = ", ".join(f"{count} {name}" for name, count in Counter(names).items()) or "nothing"
-    target = ", ".join(f"{count * units * turns} {name}" for name, count in Counter(wanted).items())
-    return f"{turns} turns over {units} units made {made}; the target is {target}."
+    target = ", ".join(f"{count * units * steps} {name}" for name, count in Counter(wanted).items())
+    return f"{steps} steps over {units} units made {made}; the target is {target}."

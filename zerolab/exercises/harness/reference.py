@@ -51,7 +51,7 @@ def run_reference(plan: Plan, world_size: int) -> Reference:
     for step in range(STEPS):
         reference.local.append([gradient(step, rank) for rank in range(world_size)])
         reference.rows.append([plan.rows_of(step, rank) for rank in range(world_size)])
-        # The first step of a fresh optimizer has no momentum yet: that is what "made anew in each turn" looks like.
+        # The first step of a fresh optimizer has no momentum yet: that is what "made anew in each step" looks like.
         reference.forgetful.append(laid_out(parameters) - LEARNING_RATE * reference.mean(step))
         _set_gradients(layouts, parameters, reference.mean(step))
         optimizer.step()

@@ -28,7 +28,7 @@ class TrainingTargets(Targets):
         collectives: the collectives of one step over one flat, in order. Sets the volume too.
         value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
         weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
-        scratch_parts: how many parts of the largest flat may lie about beside the state.
+        scratch_shards: how many shards of the largest flat may lie about beside the state.
         batches: what the batches are like; see `ground.Plan`.
     """
 
@@ -39,7 +39,7 @@ class TrainingTargets(Targets):
     shape: str = "flat"
     value: float = 1e-6
     weights: float = 1e-6
-    scratch_parts: int = 1
+    scratch_shards: int = 1
     batches: str = "even"
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class TrainingTargets(Targets):
             padded,
             recording.world_size,
             self.shards,
-            self.scratch_parts,
+            self.scratch_shards,
             activations,
             batch=memory.FP32 * plan.most_rows * (plan.widths[0] + plan.widths[-1]),
         )

@@ -57,13 +57,13 @@ def train(answer: Callable[..., Any], plan: Plan, manner: Manner, forbids: tuple
 
 
 def _flat(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
-    """`answer(parameters, gradients, optimizer_cls, rank, world_size)`: one flat; each turn brings its gradient."""
+    """`answer(parameters, gradients, optimizer_cls, rank, world_size)`: one flat; each step brings its gradient."""
     ground.lay_flats()
     (unit,) = ground.flats
     buffer = unit.begin_gradient()
 
     def gradients() -> Iterator[torch.Tensor]:
-        for step in _turns(ground):
+        for step in _steps(ground):
             compute_gradient(ground, unit, buffer, step)
             yield buffer
 
@@ -71,13 +71,13 @@ def _flat(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
 
 
 def _rows(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
-    """As `flat`, but each turn brings (gradient, rows): also a list with the rows of every rank's batch."""
+    """As `flat`, but each step brings (gradient, rows): also a list with the rows of every rank's batch."""
     ground.lay_flats()
     (unit,) = ground.flats
     buffer = unit.begin_gradient()
 
     def gradients() -> Iterator[tuple[torch.Tensor, list[int]]]:
-        for step in _turns(ground):
+        for step in _steps(ground):
             compute_gradient(ground, unit, buffer, step)
             yield buffer, [ground.plan.rows_of(step, rank) for rank in range(ground.world_size)]
 
@@ -85,7 +85,7 @@ def _rows(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
 
 
 def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
-    """`answer(units, backwards, optimizer_cls, rank, world_size)`: flats; each turn is a backward, unit by unit.
+    """`answer(units, backwards, optimizer_cls, rank, world_size)`: flats; each step is a backward, unit by unit.
 
     `units` are the units' flats. A backward gives (number, gradient) from the last unit to the first, each gradient as
     soon as it exists, and keeps none; a unit that the batch did not pass through gives none.
@@ -105,7 +105,7 @@ def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any
             del gradient  # only the answer has it from here on
             yield number, handed.pop()
 
-    backwards = (backward(step) for step in _turns(ground))
+    backwards = (backward(step) for step in _steps(ground))
     parameters = [unit.parameters for unit in ground.flats]
     return answer(parameters, backwards, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
 
@@ -113,23 +113,23 @@ def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any
 def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     """`answer(units, batches, optimizer_cls, rank, world_size)`: the answer runs forward and backward of each unit.
 
-    `units` are `Unit`s. Each turn brings (inputs, loss_gradient): a tensor, and a function that gives the gradient of
+    `units` are `Unit`s. Each step brings (inputs, loss_gradient): a tensor, and a function that gives the gradient of
     the last unit's outputs.
     """
     ground.lay_flats()
     ground.releases = True
     for unit in ground.flats:  # here the answer itself says when a unit is used
         unit.under_way = ground.under_way
-    batches = (_batch(ground, step) for step in _turns(ground))
+    batches = (_batch(ground, step) for step in _steps(ground))
     return answer(list(ground.flats), batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
 
 
 def _sharded(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
-    """As `units`, but each is a `ShardedUnit`: released, with this rank's part at `mine` and a `gather()`."""
+    """As `units`, but each is a `ShardedUnit`: released, with this rank's shard at `mine` and a `gather()`."""
     ground.lay_flats()
     ground.releases = True
     units = [ShardedUnit(unit, ground.rank, ground.world_size) for unit in ground.flats]
-    batches = (_batch(ground, step) for step in _turns(ground))
+    batches = (_batch(ground, step) for step in _steps(ground))
     return answer(units, batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
 
 
@@ -138,7 +138,7 @@ def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
     optimizer_cls, keywords = OPTIMIZERS[optimizer]
     engine = _watched(answer)(ground.model, optimizer_cls, **keywords)
     for step in range(STEPS):
-        ground.noted.turns += 1
+        ground.noted.steps += 1
         engine.training_step(*ground.plan.batch(step, ground.rank), nn.functional.mse_loss)
         ground.note_weights()
     return engine
@@ -175,10 +175,10 @@ def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int
         nn.functional.mse_loss(ground.model(inputs), targets).backward()
 
 
-def _turns(ground: Ground) -> Iterator[int]:
+def _steps(ground: Ground) -> Iterator[int]:
     for step in range(STEPS):
-        ground.noted.turns += 1
-        announce_step()  # what an answer gathers before its first forward is of this turn
+        ground.noted.steps += 1
+        announce_step()  # what an answer gathers before its first forward is of this step
         yield step
         ground.note_weights()
 

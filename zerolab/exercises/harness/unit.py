@@ -27,7 +27,7 @@ class Unit:
     """One unit of a model on one rank.
 
     Attributes:
-        parameters: the unit's flat, shape [padded]: all its parameters end to end, of `world_size` equal parts. The
+        parameters: the unit's flat, shape [padded]: all its parameters end to end, of `world_size` equal shards. The
             module's parameters are views of it.
         under_way: the name of an exchange of a tensor's memory that nobody has waited for; empty if there is none.
     """
@@ -61,7 +61,7 @@ class Unit:
     def allocate(self) -> None:
         """Takes memory for the flat again; what is in it then is nothing in particular.
 
-        It is NaN, and not what lay there before: else a gather that forgets a part would work now and then.
+        It is NaN, and not what lay there before: else a gather that forgets a shard would work now and then.
         """
         self.parameters.untyped_storage().resize_(self.parameters.numel() * self.parameters.element_size())
         self.parameters.fill_(torch.nan)
@@ -148,10 +148,10 @@ class Unit:
 
 
 class ShardedUnit:
-    """A unit of which this rank keeps a part and nothing else, until it is gathered.
+    """A unit of which this rank keeps a shard and nothing else, until it is gathered.
 
     Attributes:
-        mine: this rank's part of the flat, a copy of shape [padded / N]: what an optimizer updates.
+        mine: this rank's shard of the flat, a copy of shape [padded / N]: what an optimizer updates.
     """
 
     def __init__(self, unit: Unit, rank: int, world_size: int) -> None:
@@ -160,10 +160,10 @@ class ShardedUnit:
         unit.release()
 
     def __repr__(self) -> str:
-        return f"{self._unit!r}, of which this rank keeps part {self._rank}"
+        return f"{self._unit!r}, of which this rank keeps shard {self._rank}"
 
     def gather(self) -> None:
-        """Makes the unit whole on every rank, of all ranks' parts. All ranks call it."""
+        """Makes the unit whole on every rank, of all ranks' shards. All ranks call it."""
         self._unit.allocate()
         self._unit.parameters.chunk(self._world_size)[self._rank].copy_(self.mine)
         all_gather(self._unit.parameters, name=self._unit.layout.name).wait()
