@@ -97,7 +97,7 @@ def test_ranks_that_wait_for_each_other_ask_for_different_units(patients):
         ("no-smaller", []),
     ],
 )
-def test_weights_differ_from_ddps_in_the_turns_that_the_fault_spoils(case, turns, patients):
+def test_weights_differ_from_ddps_in_the_steps_that_the_fault_spoils(case, turns, patients):
     assert apart(patients[f"clinic-{case}"]) == turns
 
 

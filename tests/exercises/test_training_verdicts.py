@@ -166,7 +166,7 @@ def test_an_optimizer_over_flats_that_are_whole_at_the_update_is_named():
     assert "unit 0: the optimizer updates the whole flat; it must update your copy of shard 0" in said
 
 
-def test_a_unit_that_stays_whole_between_two_turns_can_still_be_released():
+def test_a_unit_that_stays_whole_between_two_steps_can_still_be_released():
     """What the check reads of a unit must not keep its memory from being given back in the next step."""
     kept = ("            unit.release()\n            reduce_scatter", "            reduce_scatter")
     said = refused("zero3-train", kept)

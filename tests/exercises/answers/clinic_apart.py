@@ -173,7 +173,7 @@ def wrong_gathers_its_own_part(parameters, gradients, optimizer_cls, rank, world
     return optimizer
 
 
-def wrong_the_gather_comes_with_the_next_turn(parameters, gradients, optimizer_cls, rank, world_size):
+def wrong_the_gather_comes_with_the_next_step(parameters, gradients, optimizer_cls, rank, world_size):
     mine = parameters.chunk(world_size)[rank]
     optimizer = optimizer_cls([mine])
     for gradient in gradients:
@@ -195,7 +195,7 @@ def wrong_nobody_waits_for_the_gather(parameters, gradients, optimizer_cls, rank
     return optimizer
 
 
-def wrong_a_new_optimizer_in_each_turn(parameters, gradients, optimizer_cls, rank, world_size):
+def wrong_a_new_optimizer_in_each_step(parameters, gradients, optimizer_cls, rank, world_size):
     mine = parameters.chunk(world_size)[rank]
     for gradient in gradients:
         reduce_scatter(gradient).wait()

@@ -187,7 +187,7 @@ def wrong_plots_this_ranks_parts(units, backwards, optimizer_cls, rank, world_si
     return optimizer
 
 
-def wrong_the_plot_begins_anew_in_each_turn(units, backwards, optimizer_cls, rank, world_size):
+def wrong_the_plot_begins_anew_in_each_step(units, backwards, optimizer_cls, rank, world_size):
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     plot = []
@@ -204,7 +204,7 @@ def wrong_the_plot_begins_anew_in_each_turn(units, backwards, optimizer_cls, ran
     return optimizer
 
 
-def wrong_norms_once_the_turn_is_over(units, backwards, optimizer_cls, rank, world_size):
+def wrong_norms_once_the_step_is_over(units, backwards, optimizer_cls, rank, world_size):
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     plot = []
@@ -222,7 +222,7 @@ def wrong_norms_once_the_turn_is_over(units, backwards, optimizer_cls, rank, wor
     return optimizer
 
 
-def wrong_only_the_last_turns_gradients_by_number(units, backwards, optimizer_cls, rank, world_size):
+def wrong_only_the_last_steps_gradients_by_number(units, backwards, optimizer_cls, rank, world_size):
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     plot = {}

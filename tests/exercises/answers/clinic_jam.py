@@ -21,7 +21,7 @@ def wrong_started_in_another_order_on_each_rank(units, backwards, optimizer_cls,
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        order = [(turn + rank) % len(units) for turn in range(len(units))]
+        order = [(offset + rank) % len(units) for offset in range(len(units))]
         for exchange in [all_gather(units[number], name=f"unit {number}") for number in order]:
             exchange.wait()
         del exchange
@@ -51,8 +51,8 @@ def wrong_no_names_and_another_order(units, backwards, optimizer_cls, rank, worl
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        for turn in range(len(units)):
-            all_gather(units[(turn + rank) % len(units)]).wait()
+        for offset in range(len(units)):
+            all_gather(units[(offset + rank) % len(units)]).wait()
     return optimizer
 
 
@@ -71,7 +71,7 @@ def right_all_started_and_then_waited_for(units, backwards, optimizer_cls, rank,
     return optimizer
 
 
-def right_an_order_that_turns_alike_on_all_ranks(units, backwards, optimizer_cls, rank, world_size):
+def right_an_order_that_is_rotated_alike_on_all_ranks(units, backwards, optimizer_cls, rank, world_size):
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     for backward in backwards:
@@ -80,8 +80,8 @@ def right_an_order_that_turns_alike_on_all_ranks(units, backwards, optimizer_cls
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        for turn in range(len(units)):
-            number = (turn + 1) % len(units)
+        for offset in range(len(units)):
+            number = (offset + 1) % len(units)
             all_gather(units[number], name=f"unit {number}").wait()
     return optimizer
 
@@ -123,8 +123,8 @@ def wrong_the_hole_deleted_and_nothing_else(units, backwards, optimizer_cls, ran
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        for turn in range(len(units)):
-            number = (turn + rank) % len(units)
+        for offset in range(len(units)):
+            number = (offset + rank) % len(units)
             all_gather(units[number], name=f"unit {number}").wait()
     return optimizer
 
@@ -139,8 +139,8 @@ def wrong_all_started_before_any_is_waited_for(units, backwards, optimizer_cls, 
             del gradient
         optimizer.step()
         exchanges = []
-        for turn in range(len(units)):
-            number = (turn + rank) % len(units)
+        for offset in range(len(units)):
+            number = (offset + rank) % len(units)
             exchanges.append(all_gather(units[number], name=f"unit {number}"))
         for exchange in exchanges:
             exchange.wait()
@@ -156,14 +156,14 @@ def wrong_a_barrier_before_each(units, backwards, optimizer_cls, rank, world_siz
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        for turn in range(len(units)):
-            number = (turn + rank) % len(units)
+        for offset in range(len(units)):
+            number = (offset + rank) % len(units)
             dist.barrier()
             all_gather(units[number], name=f"unit {number}").wait()
     return optimizer
 
 
-def wrong_named_by_turn(units, backwards, optimizer_cls, rank, world_size):
+def wrong_named_by_offset(units, backwards, optimizer_cls, rank, world_size):
     mine = [unit.chunk(world_size)[rank] for unit in units]
     optimizer = optimizer_cls(mine)
     for backward in backwards:
@@ -172,9 +172,9 @@ def wrong_named_by_turn(units, backwards, optimizer_cls, rank, world_size):
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        for turn in range(len(units)):
-            number = (turn + rank) % len(units)
-            all_gather(units[number], name=f"turn {turn}").wait()
+        for offset in range(len(units)):
+            number = (offset + rank) % len(units)
+            all_gather(units[number], name=f"offset {offset}").wait()
     return optimizer
 
 
@@ -187,8 +187,8 @@ def wrong_one_name_for_all(units, backwards, optimizer_cls, rank, world_size):
             mine[number].grad = gradient.chunk(world_size)[rank] / world_size
             del gradient
         optimizer.step()
-        for turn in range(len(units)):
-            number = (turn + rank) % len(units)
+        for offset in range(len(units)):
+            number = (offset + rank) % len(units)
             all_gather(units[number], name="unit").wait()
     return optimizer
 

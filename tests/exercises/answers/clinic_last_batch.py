@@ -129,7 +129,7 @@ def wrong_rows_sent_round(parameters, gradients, optimizer_cls, rank, world_size
     return optimizer
 
 
-def wrong_first_turns_rows(parameters, gradients, optimizer_cls, rank, world_size):
+def wrong_first_steps_rows(parameters, gradients, optimizer_cls, rank, world_size):
     first = []
     return _train(
         parameters,

@@ -89,7 +89,7 @@ def wrong_bucket_never_emptied(units, backwards, optimizer_cls, rank, world_size
     return _train(units, backwards, optimizer_cls, rank, world_size, buckets)
 
 
-def wrong_rest_in_the_next_turn(units, backwards, optimizer_cls, rank, world_size):
+def wrong_rest_in_the_next_step(units, backwards, optimizer_cls, rank, world_size):
     left = []
 
     def buckets(backward, _units):

@@ -154,7 +154,7 @@ def wrong_waits_after_the_update(parameters, gradients, optimizer_cls, rank, wor
     return optimizer
 
 
-def wrong_two_updates_a_turn(parameters, gradients, optimizer_cls, rank, world_size):
+def wrong_two_updates_a_step(parameters, gradients, optimizer_cls, rank, world_size):
     optimizer = optimizer_cls([parameters])
     for gradient in gradients:
         all_reduce(gradient).wait()

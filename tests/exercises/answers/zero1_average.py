@@ -76,7 +76,7 @@ def right_add_param_group(parameters, gradients, optimizer_cls, rank, world_size
     return optimizer
 
 
-def right_gathers_at_the_start_of_the_next_turn_too_late_no_just_a_helper(
+def right_gathers_at_the_start_of_the_next_step_too_late_no_just_a_helper(
     parameters, gradients, optimizer_cls, rank, world_size
 ):
     def own(flat):
@@ -260,7 +260,7 @@ def wrong_optimizer_over_everything(parameters, gradients, optimizer_cls, rank, 
     return optimizer
 
 
-def wrong_new_optimizer_each_turn(parameters, gradients, optimizer_cls, rank, world_size):
+def wrong_new_optimizer_each_step(parameters, gradients, optimizer_cls, rank, world_size):
     mine = parameters.chunk(world_size)[rank]
     for gradient in gradients:
         optimizer = optimizer_cls([mine])
@@ -283,7 +283,7 @@ def wrong_optimizers_for_all_parts(parameters, gradients, optimizer_cls, rank, w
     return optimizers
 
 
-def wrong_stops_after_one_turn(parameters, gradients, optimizer_cls, rank, world_size):
+def wrong_stops_after_one_step(parameters, gradients, optimizer_cls, rank, world_size):
     mine = parameters.chunk(world_size)[rank]
     optimizer = optimizer_cls([mine])
     gradient = next(gradients)
