@@ -40,8 +40,9 @@ Kinds of targets, each judged by value on drawn inputs and from the recording (t
                      "engine"    class Own(Engine), with own, reduce, keep, publish; or any class that is called as an
                                  engine and has `training_step`
 
-What the exercises of a stage share stands in `harness/stages.py`: the types of what a loop gets, the stage's targets, the
-learner's import line. `targets.forbids` names functions that would be the answer, such as `"zerolab.theory:state_bytes"`.
+What the exercises of a stage share stands in `harness/stages.py`: the types of what a loop gets, what the stage must
+reach, the learner's import line. `targets.forbids` names functions that would be the answer, such as
+`"zerolab.theory:state_bytes"`.
 """
 
 from zerolab.exercises.harness.attempt import Attempt
