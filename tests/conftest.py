@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zerolab.doctor import find_chromium
 from zerolab.player.browser import chromium as start_chromium
+from zerolab.player.browser import find_chromium
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable

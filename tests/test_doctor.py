@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 
@@ -136,20 +135,3 @@ def test_seats_are_set_by_what_is_scarcest():
     assert doctor.seats([card], 20 * GB, 64, context) == (10, "main memory")
     cut = card | {"mig": "Enabled"}
     assert doctor.seats([cut], 1000 * GB, 64, context) == (64, "cores"), "ranks use the CPU then"
-
-
-def test_chromium_is_the_one_that_was_named_before_any_on_the_path(tmp_path, monkeypatch):
-    named, found = tmp_path / "mine", tmp_path / "google-chrome"
-    for path in (named, found):
-        path.touch(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("ZEROLAB_CHROMIUM", raising=False)
-    assert doctor.find_chromium() == found
-    monkeypatch.setenv("ZEROLAB_CHROMIUM", str(named))
-    assert doctor.find_chromium() == named
-
-
-def test_a_named_chromium_that_is_not_there_is_an_error_and_no_guess(monkeypatch):
-    monkeypatch.setenv("ZEROLAB_CHROMIUM", "/nowhere/chromium")
-    with pytest.raises(FileNotFoundError, match="ZEROLAB_CHROMIUM is '/nowhere/chromium', which is no file"):
-        doctor.find_chromium()

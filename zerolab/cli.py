@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerolab import __version__, theory
+from zerolab import __version__, files, theory
 from zerolab.names import unknown
 from zerolab.waiting import waiting
 
@@ -41,20 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("zerolab: stopped", file=sys.stderr)
         # What a shell gives a program that Ctrl-C ended.
         return 130
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON to `path`, whole or not at all: to a neighbour first, which then takes the name.
-
-    Raises OSError if the folder does not exist or may not be written to.
-    """
-    # In the same folder, so that the move stays within one file system and is a single step.
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        neighbour.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        neighbour.replace(path)
-    finally:
-        neighbour.unlink(missing_ok=True)
 
 
 def _parse(arguments: Sequence[str]) -> Arguments:
@@ -106,7 +92,8 @@ def _add_compare(commands: Any) -> None:
 
 
 def _compare(arguments: Arguments) -> None:
-    _check_folder(arguments.json)
+    if arguments.json:
+        files.check_place(arguments.json)
     from zerolab.comparison import compare
 
     comparison = compare(
@@ -118,7 +105,7 @@ def _compare(arguments: Arguments) -> None:
         device=arguments.device,
     )
     if arguments.json:
-        write_json(arguments.json, comparison.rows)
+        files.write_json(arguments.json, comparison.rows)
     # After the file: a closed pipe must not cost the rows.
     print(comparison.table(times=True))
 
@@ -148,7 +135,8 @@ def _add_simulate(commands: Any) -> None:
 
 
 def _simulate(arguments: Arguments) -> None:
-    _check_folder(arguments.json)
+    if arguments.json:
+        files.check_place(arguments.json)
     from zerolab.simulation.run import simulate
 
     options = ("precision", "rows", "length", "checkpointing", "gpu", "network", "gpus_per_node", "utilisation")
@@ -157,7 +145,7 @@ def _simulate(arguments: Arguments) -> None:
     chosen["bandwidth"] = None if arguments.bandwidth is None else arguments.bandwidth * 1e9
     simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
     if arguments.json:
-        write_json(arguments.json, simulation.rows)
+        files.write_json(arguments.json, simulation.rows)
     print(simulation.table(times=True))
     print(f"GB is 1e9 bytes. Seconds are modelled: {simulation.hardware.describe()}")
 
@@ -170,7 +158,7 @@ def _add_record(commands: Any) -> None:
 
 
 def _record(arguments: Arguments) -> None:
-    _check_folder(arguments.out)
+    files.check_place(arguments.out)
     from zerolab.comparison import record
 
     recording = record(arguments.stage, arguments.world_size, arguments.model, arguments.steps, device=arguments.device)
@@ -187,7 +175,7 @@ def _add_play(commands: Any) -> None:
 
 def _play(arguments: Arguments) -> None:
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
-    _check_folder(page)
+    files.check_place(page)
     from zerolab.lessons.workspace import has_display
     from zerolab.recording.recording import Recording
 
@@ -254,15 +242,3 @@ def _progress(arguments: Arguments) -> None:
     from zerolab.lessons import progress
 
     print(progress.main(arguments.json, arguments.reset, arguments.files))
-
-
-def _check_folder(path: Path | None) -> None:
-    """Refuses a path that could not be written to, before minutes of training are spent on it."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file in it")
-    if not os.access(path.parent, os.W_OK):
-        raise FileNotFoundError(
-            f"cannot write {path}: the folder {path.parent} does not exist or is not yours to write"
-        )

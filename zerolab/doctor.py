@@ -5,7 +5,6 @@ something fails without which no lesson runs. GPUs are touched only to see what 
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -18,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
+from zerolab.player.browser import find_chromium
 from zerolab.runtime import machine
 from zerolab.runtime.devices import unusable
 from zerolab.runtime.machine import Card
 
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LESSON_RANKS = 4
 LESSON_BYTES = 2_000_000_000  # main memory of a kernel with four ranks and one lesson; a test of the runtime holds it
 SHARED_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of /dev/shm: NCCL keeps its buffers there, ranks on the CPU nothing
@@ -64,35 +63,6 @@ class Report(TypedDict):
     deepspeed: str | None
     seats: int
     limited_by: str
-
-
-def find_chromium() -> Path | None:
-    """Finds Chromium or Chrome: `ZEROLAB_CHROMIUM`, then one on the path, then playwright's own; None without one.
-
-    Raises:
-        FileNotFoundError: `ZEROLAB_CHROMIUM` names a file that is not there.
-    """
-    named = os.environ.get("ZEROLAB_CHROMIUM")
-    if named:
-        if not Path(named).is_file():
-            raise FileNotFoundError(f"ZEROLAB_CHROMIUM is {named!r}, which is no file; correct it or unset it")
-        return Path(named)
-    for name in CHROMIUM_NAMES:
-        found = shutil.which(name)
-        if found:
-            return Path(found)
-    return _playwrights_own()
-
-
-def _playwrights_own() -> Path | None:
-    """The browser that `playwright install chromium` keeps, if there is one."""
-    if importlib.util.find_spec("playwright") is None:
-        return None
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = Path(playwright.chromium.executable_path)
-    return path if path.is_file() else None
 
 
 def _chromium() -> tuple[Path | None, str]:

@@ -4,13 +4,14 @@ In a notebook it is an output that ends empty, at a terminal the last line of st
 not a test, and not a notebook whose outputs are stored (`ZEROLAB_STATIC=1`).
 """
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from zerolab.runtime import variables
 
 SILENCE = 3.0  # seconds that a person waits without a word
 EVERY = 1.0  # seconds between two states of the line
@@ -67,7 +68,7 @@ def waiting(text: str) -> Iterator[None]:
 
 def _screen() -> Callable[[str], None] | None:
     """Writes the line where a person looks; None if nobody does."""
-    if os.environ.get("ZEROLAB_STATIC") == "1":
+    if variables.static():
         return None
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and hasattr(shell, "kernel"):

@@ -135,11 +135,6 @@ def test_a_card_that_shares_the_main_memory_has_what_is_free_there(driver, monke
     assert free(cards, world_size=4)[0] == ()
 
 
-@pytest.mark.parametrize(("value", "named"), [("", None), ("0", (0,)), ("2, 0,2", (2, 0)), ("cpu", ())])
-def test_zerolab_devices_names_gpus_or_the_cpu(value, named):
-    assert devices.named_devices({"ZEROLAB_DEVICES": value}) == named
-
-
 def test_zerolab_devices_choose_among_the_gpus_that_torch_sees():
     assert devices.chosen_of(4, None) == [0, 1, 2, 3]
     assert devices.chosen_of(4, (2, 0)) == [2, 0]

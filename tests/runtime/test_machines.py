@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, Zero3, doctor, models
-from zerolab.runtime import devices, idle, machine
+from zerolab.runtime import devices, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 GB = 10**9
@@ -250,14 +250,3 @@ def test_a_cluster_that_is_closed_or_forgotten_is_watched_no_longer():
     while len(watchers()) > there and time.monotonic() < patience:
         time.sleep(0.02)
     assert len(watchers()) == there
-
-
-@pytest.mark.parametrize(("value", "seconds"), [("", 1200), ("0", 0), ("1.5", 90)])
-def test_idle_minutes_are_twenty_or_what_is_set(value, seconds):
-    assert idle.limit({"ZEROLAB_IDLE_MINUTES": value}) == seconds
-
-
-@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf"])
-def test_idle_minutes_that_make_no_sense_are_refused(value):
-    with pytest.raises(ValueError, match=f"ZEROLAB_IDLE_MINUTES is '{value}'; give minutes such as 20, or 0"):
-        idle.limit({"ZEROLAB_IDLE_MINUTES": value})

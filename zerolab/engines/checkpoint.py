@@ -5,7 +5,6 @@ safetensors, which load without executing anything; a save that is killed leaves
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from zerolab import files
 from zerolab.engines import native_state
 from zerolab.engines.checks import check_state, check_tensors
 from zerolab.engines.collectives import all_gather
@@ -233,12 +233,8 @@ def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str,
                 else:
                     numbers[place] = value
         about = {"format": FORMAT, "numbers": json.dumps(numbers), "groups": json.dumps(optimizer["param_groups"])}
-        if not Path(path).parent.is_dir():
-            # It is not made: a mistyped path would leave its folders behind.
-            raise ValueError(f"there is no folder {str(Path(path).parent)!r} to save into: make it first")
-        if Path(path).is_dir():
-            raise ValueError(f"{str(path)!r} is a folder: name a file in it")
-        _write(Path(path), tensors, about | {"trained": json.dumps(list(optimizer["state"]))})
+        with files.replacing(path) as part:
+            save_file(tensors, part, metadata=about | {"trained": json.dumps(list(optimizer["state"]))})
     # Without it another rank could look for the file before it is there.
     dist.barrier()
 
@@ -269,17 +265,3 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             state[name][key] = value
     model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
     return model, {"state": state, "param_groups": json.loads(about["groups"])}
-
-
-def _write(path: Path, tensors: dict[str, torch.Tensor], about: dict[str, str]) -> None:
-    """Beside the file first, then in its place in one move, so that a reader sees the old file or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    # In the same folder, so that the move cannot cross file systems, where it would not be atomic.
-    try:
-        save_file(tensors, beside, metadata=about)
-        with beside.open("rb+") as file:
-            # A rename may reach the disk before the bytes do; after a power cut the file would be empty.
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,10 +1,11 @@
 """What all plotly figures share: the player's type and colours, fixed ids, and how a notebook shows and stores them."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import plotly.graph_objects as go
+
+from zerolab.runtime import variables
 
 COLOURS = {
     "parameters": "#6d4f3b",
@@ -55,9 +56,9 @@ class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
 
     def _repr_mimebundle_(self, *_: object, **__: object) -> dict[str, Any]:
         shown: dict[str, Any] = {"text/plain": repr(self)}
-        if os.environ.get("ZEROLAB_STILLS") == "1":
+        if variables.stills():
             shown["image/png"] = still(self)
-        elif os.environ.get("ZEROLAB_STATIC") != "1":
+        elif not variables.static():
             shown[PLOTLY] = self.to_plotly_json()
         return shown
 

@@ -1,6 +1,5 @@
 """what_fits(): a panel in a notebook that asks the planner: sliders, a bar for each stage, the line of the memory."""
 
-import os
 from typing import Any
 
 import ipywidgets as widgets
@@ -9,6 +8,7 @@ import plotly.graph_objects as go
 from zerolab import catalog
 from zerolab.catalog import GIB
 from zerolab.figures import chart, plots
+from zerolab.runtime import variables
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.planner import Plan, plan
 from zerolab.theory.settings import as_json
@@ -109,7 +109,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
         """The widget beside its text; where nothing answers (ZEROLAB_STATIC=1), the figure in its place."""
-        if os.environ.get("ZEROLAB_STATIC") == "1":
+        if variables.static():
             return plots.plan(self.found)._repr_mimebundle_() | {"text/plain": repr(self)}
         shown = super()._repr_mimebundle_(**keywords)
         data, metadata = shown if isinstance(shown, tuple) else (shown, {})

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from zerolab import comparison, models
+from zerolab.files import write_json
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 
@@ -70,4 +71,4 @@ def save_all(folder: Path) -> None:
     for stage, recording in record_all().items():
         recording.save(folder / f"{stage}.json")
     about = {"date": datetime.now(UTC).date().isoformat(), "deepspeed": version("deepspeed"), "torch": version("torch")}
-    folder.joinpath("about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "about.json", about)

@@ -6,22 +6,23 @@ is written. Losing the file loses nothing but ticks, so trouble with it is never
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zerolab import files
 from zerolab.lessons.workspace import published
+from zerolab.runtime import variables
 
 FORMAT = 1
 
 
 def path() -> Path | None:
     """The progress file; None where nothing is to be kept."""
-    named = os.environ.get("ZEROLAB_PROGRESS")
+    named = variables.progress()
     if named:
         return None if named == "off" else Path(named)
-    if "PYTEST_CURRENT_TEST" in os.environ or os.environ.get("ZEROLAB_STATIC") == "1":
+    if "PYTEST_CURRENT_TEST" in os.environ or variables.static():
         return None
     try:
         import platformdirs
@@ -143,9 +144,6 @@ def _write(content: dict[str, Any]) -> None:
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".part")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as part:
-            json.dump(content, part, indent=2, sort_keys=True)
-        Path(temporary).replace(file)
-    except OSError:  # a full or read-only home: progress is a convenience
+        files.write_json(file, content)
+    except (OSError, ValueError):  # a full or read-only home: progress is a convenience
         return

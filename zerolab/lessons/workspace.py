@@ -4,7 +4,6 @@ The notebooks of the series stay as they were published; a learner writes in cop
 are missing and starts JupyterLab on them, `reset` brings one back and keeps the old one beside it.
 """
 
-import contextlib
 import importlib.util
 import os
 import secrets
@@ -13,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
+
+from zerolab import files
 
 FIRST_NOTEBOOK = "00-start-here.ipynb"
 # JupyterLab's own first port, which people know.
@@ -55,16 +56,12 @@ def fill(folder: Path = WORK) -> list[Path]:
 
 def _copy(path: Path, target: Path) -> Path:
     """Copies a text, its links to docs/ turned to the folder itself, so that it is whole or not there at all."""
-    half = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        half.write_text(_text(path), encoding="utf-8")
-        half.replace(target)
-    except OSError as problem:
-        with contextlib.suppress(OSError):
-            half.unlink()
+        files.write_text(target, _text(path))
+    except (OSError, ValueError) as problem:
         raise RuntimeError(
-            f"{target} could not be written ({problem.strerror}); start zerolab in a folder of your own"
+            f"{target} could not be written ({problem}); start zerolab in a folder of your own"
         ) from problem
     return target
 

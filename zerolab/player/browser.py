@@ -1,18 +1,24 @@
 """A headless Chromium, started the same way wherever a picture is taken or a page is tried."""
 
+import importlib.util
 import io
 import math
-import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from zerolab.files import StrPath
+from zerolab.runtime import variables
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from playwright.sync_api import Browser
 
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox",  # containers, in which most of this runs, have no user namespaces for it
     "--disable-gpu",
@@ -29,8 +35,29 @@ FLAGS = (
 APART = 32  # between two colours of a small picture, of 441 between black and white: the palette's own are farther
 
 
+def find_chromium() -> Path | None:
+    """Finds Chromium or Chrome: `ZEROLAB_CHROMIUM`, then one on the path, then playwright's own; None without one.
+
+    Raises:
+        FileNotFoundError: `ZEROLAB_CHROMIUM` names a file that is not there.
+    """
+    on_the_path = (shutil.which(name) for name in NAMES)
+    return variables.chromium() or next((Path(found) for found in on_the_path if found), None) or _playwrights_own()
+
+
+def _playwrights_own() -> Path | None:
+    """The browser that `playwright install chromium` keeps, if there is one."""
+    if importlib.util.find_spec("playwright") is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = Path(playwright.chromium.executable_path)
+    return path if path.is_file() else None
+
+
 @contextmanager
-def chromium(path: str | os.PathLike[str] | None = None) -> "Iterator[Browser]":
+def chromium(path: StrPath | None = None) -> "Iterator[Browser]":
     """A browser, closed at the end; `path` is that of a Chromium or Chrome, None for the one that is found.
 
     Raises ImportError without playwright and RuntimeError without a Chromium.
@@ -39,8 +66,6 @@ def chromium(path: str | os.PathLike[str] | None = None) -> "Iterator[Browser]":
         from playwright.sync_api import sync_playwright
     except ImportError as error:
         raise ImportError(f"Driving a browser needs playwright ({error}): pip install 'zerolab[test]'.") from error
-    from zerolab.doctor import find_chromium
-
     # playwright would download a browser of its own; the one that is installed does as well.
     found = path or find_chromium()
     if not found:

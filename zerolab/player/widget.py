@@ -1,6 +1,5 @@
 """The player as a widget in a notebook."""
 
-import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from zerolab.player.bundle import script, style
 from zerolab.player.page import frame
 from zerolab.player.payload import pair_payload, payload
 from zerolab.recording.events import Event
+from zerolab.runtime import variables
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -112,7 +112,7 @@ class Player(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **_: object) -> Any:
         """The widget, or an iframe, beside the fixed text."""
         # Read at every display, so that one notebook can show a player live and export it afterwards.
-        if os.environ.get("ZEROLAB_PLAYER") == "iframe":
+        if variables.player_in_a_frame():
             return {"text/plain": repr(self), "text/html": frame(self._recording, self._other)}, {}
         bundle = super()._repr_mimebundle_()
         # anywidget may give None, where it has nothing to show; the text is shown all the same.

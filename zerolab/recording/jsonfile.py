@@ -8,11 +8,11 @@ in the order of `categories`, and then by name what only some events have. `at` 
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zerolab import files
 from zerolab.recording import checks
 from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, RankRecording, Source, SourceLine, UnitInfo
 
@@ -50,38 +50,13 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
     Raises ValueError if the folder does not exist.
     """
-    write_text(path, text(contents))
+    files.write_text(path, text(contents))
 
 
 # Over a network JSON travels as well: whoever receives it checks it as it would a file.
 def text(contents: Contents) -> str:
     """What `write` writes, as text, for a recording that travels."""
     return "".join(f"{line}\n" for line in _lines(contents))
-
-
-def write_text(path: str | os.PathLike[str], content: str) -> None:
-    """Writes any text file whole or not at all.
-
-    Raises ValueError if the folder does not exist, or `path` is one.
-    """
-    target = Path(path)
-    folder = target.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"cannot save to {str(path)!r}: its folder does not exist; create it, or choose another")
-    if target.is_dir():
-        raise ValueError(f"cannot save to {str(path)!r}: it is a folder; name a file in it, such as 'run.json'")
-    # In the same folder, because only within one file system is a rename all or nothing.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-        # mkstemp gives a file to its owner alone; a saved recording is as open as any other file.
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(target)
-    # A stopped cell is no Exception, and would leave the half-written file behind.
-    except BaseException:
-        Path(temporary).unlink()
-        raise
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
@@ -122,13 +97,6 @@ def parse(data: bytes, name: str) -> Contents:
 # Raised deep in the document, where nobody knows the file; `parse` adds the name.
 class _Malformed(Exception):
     """What is wrong with a file, and what to do, without its name."""
-
-
-def _umask() -> int:
-    # The system tells the mask only to those who set one.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _dump(value: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+from zerolab import files
 from zerolab.recording import jsonfile
 from zerolab.recording.events import CATEGORIES, Event, RankRecording, Source, UnitInfo
 from zerolab.recording.explain import explain, why_empty
@@ -257,7 +258,7 @@ class Recording:
         """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""
         from zerolab.recording.chrome import trace
 
-        jsonfile.write_text(path, json.dumps(trace(self)))
+        files.write_text(path, json.dumps(trace(self)))
 
     def wire_bytes(self) -> dict[int, list[int | None]]:
         """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
@@ -276,7 +277,7 @@ class Recording:
         """Writes the animation, beside that of `other` if given, as one page that needs nothing else, no network."""
         from zerolab.player import page
 
-        jsonfile.write_text(path, page(self, other))
+        files.write_text(path, page(self, other))
 
     def _title(self) -> str:
         return f"{self.meta.get('stage') or 'a loop of your own'} on {_count(self.world_size, 'rank')}"

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from zerolab.runtime import devices, idle, output
+from zerolab.runtime import devices, idle, output, variables
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
 from zerolab.runtime.interrupts import held_back, interruptible
@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, world_size: int | None = None, device: str = "auto", timeout: float = 20.0) -> None:
         # Three kinds of refusal before the first process: nonsense, the host's limits, the memory there is.
         _check(world_size, device, timeout)
-        idle_limit = idle.limit()
+        idle_limit = variables.idle_seconds()
         if world_size is not None:
             devices.check_limits(world_size)  # before anything is started: a refusal must cost nothing
         if device != "cuda":  # where one must look first whether there is a GPU at all

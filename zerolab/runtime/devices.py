@@ -4,10 +4,10 @@
 among what is visible (`ZEROLAB_DEVICES=0,2`, or `cpu`), `ZEROLAB_MAX_RANKS` limits the number of ranks of a cluster.
 """
 
-import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from zerolab.runtime import variables
 from zerolab.runtime.machine import Card, cards, memory
 
 RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test holds it
@@ -37,7 +37,7 @@ def choose(world_size: int | None, device: str) -> Choice:
     """
     gpus, notes = _gpus(device, world_size)
     # The size may follow from the GPUs, and the limits then hold for what was chosen.
-    size = world_size or _default_size(len(gpus), os.environ)
+    size = world_size or _default_size(len(gpus))
     check_limits(size)
     if 0 < len(gpus) < size:
         count = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}"
@@ -47,12 +47,12 @@ def choose(world_size: int | None, device: str) -> Choice:
 
 def check_limits(world_size: int) -> None:
     """Raises ValueError for more ranks than the host allows, or than main memory holds."""
-    check_allowed(world_size, os.environ)
+    check_allowed(world_size)
     check_memory(world_size, memory()[1])
 
 
 def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    named = named_devices(os.environ)
+    named = variables.devices()
     # Decided before torch is asked: on the CPU nobody waits for a driver.
     if device == "cpu" or (device == "auto" and named == ()):
         return (), ()
@@ -85,23 +85,6 @@ def chosen_of(count: int, named: tuple[int, ...] | None) -> list[int]:
             "they are those that CUDA_VISIBLE_DEVICES leaves, in its order"
         )
     return list(named)
-
-
-def named_devices(environment: Mapping[str, str]) -> tuple[int, ...] | None:
-    """The GPUs that `ZEROLAB_DEVICES` names, by torch's numbers; () for `cpu`, None if it is not set.
-
-    Raises ValueError for anything else.
-    """
-    value = environment.get("ZEROLAB_DEVICES", "").strip()
-    if not value:
-        return None
-    if value == "cpu":
-        return ()
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isdigit() for part in parts):
-        raise ValueError(f"ZEROLAB_DEVICES is {value!r}; give numbers of visible GPUs such as 0,1, or cpu, or unset it")
-    # Each once, in the order given: the first named gets rank 0.
-    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def check_usable(chosen: Mapping[int, Card]) -> None:
@@ -158,25 +141,15 @@ def _free(card: Card) -> int:
     return card["memory_free"] if card["memory_total"] else memory()[1]
 
 
-def _default_size(gpus: int, environment: Mapping[str, str]) -> int:
+def _default_size(gpus: int) -> int:
     size = gpus if gpus > 1 else DEFAULT_RANKS
     # Nobody asked for a number, so a host's limit is kept in silence instead of being an error.
-    return min(size, max_ranks(environment) or size)
+    return min(size, variables.max_ranks() or size)
 
 
-def max_ranks(environment: Mapping[str, str]) -> int | None:
-    """What `ZEROLAB_MAX_RANKS` allows, None without it. Raises ValueError if it is no number above 0."""
-    value = environment.get("ZEROLAB_MAX_RANKS", "").strip()
-    if not value:
-        return None
-    if not value.isdigit() or int(value) < 1:
-        raise ValueError(f"ZEROLAB_MAX_RANKS is {value!r}; give a number of ranks, such as 8, or unset it")
-    return int(value)
-
-
-def check_allowed(world_size: int, environment: Mapping[str, str]) -> None:
+def check_allowed(world_size: int) -> None:
     """Raises ValueError for more ranks than `ZEROLAB_MAX_RANKS`."""
-    allowed = max_ranks(environment)
+    allowed = variables.max_ranks()
     if allowed is not None and world_size > allowed:
         raise ValueError(
             f"world_size is {world_size}, and ZEROLAB_MAX_RANKS allows {allowed} on this machine; ask for fewer ranks"

@@ -1,13 +1,9 @@
 """Ends the ranks of a notebook that nobody uses any more: on a shared machine their memory is somebody else's."""
 
-import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-
-MINUTES = 20.0
-VARIABLE = "ZEROLAB_IDLE_MINUTES"
+from collections.abc import Callable
 
 
 class IdleWatch:
@@ -41,19 +37,3 @@ class IdleWatch:
                 if owner is not None:
                     self._expired(owner)
                 del owner  # or this thread would keep it until the next look
-
-
-def limit(environment: Mapping[str, str] = os.environ) -> float:
-    """Seconds after which idle ranks end: 20 minutes, or what `ZEROLAB_IDLE_MINUTES` says; 0 for never.
-
-    Raises ValueError if it is no number from 0 up.
-    """
-    value = environment.get(VARIABLE, "").strip()
-    try:
-        minutes = float(value) if value else MINUTES
-    except ValueError:
-        minutes = -1.0
-    # Comparisons with nan are false, so this one refuses it as well.
-    if not 0 <= minutes < float("inf"):
-        raise ValueError(f"{VARIABLE} is {value!r}; give minutes such as 20, or 0 to keep idle ranks")
-    return 60 * minutes

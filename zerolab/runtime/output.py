@@ -1,13 +1,13 @@
 """What the ranks print, shown by the kernel while they run: whole lines, in order, each with its rank in front."""
 
 import contextlib
-import os
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
+from zerolab.runtime import variables
 from zerolab.runtime.screen import Screen, printable
 
 SHOWN = 1_000_000  # bytes of all ranks together that one run shows; a browser has to draw them
@@ -68,7 +68,7 @@ class Output:
         self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
         self._said: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # what waits, counted
         # Asked for at each run, not once: a lesson may be stored in the middle of a session.
-        self._held: dict[int, list[str]] | None = {} if os.environ.get("ZEROLAB_STATIC") == "1" else None
+        self._held: dict[int, list[str]] | None = {} if variables.static() else None
         self._bar = ""  # the progress bar that is on the screen, below all lines
         self._drawn = 0.0
 

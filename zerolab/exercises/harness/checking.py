@@ -1,7 +1,6 @@
 """`check`: runs an answer on real ranks and says what is right and what is not. It never raises."""
 
 import inspect
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -65,10 +64,10 @@ def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
 
 def _refuse_ranks(most: int) -> str:
     """Why this machine cannot start as many ranks as the check needs; empty if it can."""
-    from zerolab.runtime import devices
+    from zerolab.runtime import devices, variables
 
     try:
-        allowed = devices.max_ranks(os.environ)
+        allowed = variables.max_ranks()
         if allowed is not None and allowed < most:
             return (
                 f"This check needs {most} ranks, and ZEROLAB_MAX_RANKS allows {allowed} on this machine: nothing was "

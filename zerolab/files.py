@@ -1,0 +1,79 @@
+"""Files are written whole or not at all: beside their place first, then moved into it in one step.
+
+Whoever reads meanwhile, or after a crash, a full disk or a power cut, finds the old file or the new one. All files that
+the package writes for keeps go through here: recordings, pages, traces, checkpoints, rows, notebooks, progress.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from stat import S_IMODE
+from typing import Any
+
+StrPath = str | os.PathLike[str]
+
+
+def check_place(path: StrPath) -> None:
+    """Refuses a path that cannot be written to: asked also before minutes of work whose result would go there.
+
+    Raises:
+        ValueError: it is a folder, or its own folder does not exist or may not be written to.
+    """
+    place, folder = Path(path), Path(path).absolute().parent
+    if place.is_dir():
+        raise ValueError(f"cannot write {str(path)!r}: it is a folder; name a file in it, such as 'run.json'")
+    # It is not made: a mistyped path would leave its folders behind.
+    if not folder.is_dir():
+        raise ValueError(f"cannot write {str(path)!r}: its folder does not exist; create it, or choose another")
+    if not os.access(place if _takes_writes_only(place) else folder, os.W_OK):
+        raise ValueError(f"cannot write {str(path)!r}: it is not yours to write there; choose another folder")
+
+
+@contextmanager
+def replacing(path: StrPath) -> Iterator[Path]:
+    """Gives the path of an empty file to write to; when the block ends well, that file takes the place of `path`.
+
+    It has the mode of the file that it replaces, or that of any new file. A link stays one: what it leads to is
+    replaced. A pipe or a device cannot be replaced, and gets what is written as it comes.
+
+    Raises:
+        ValueError: as `check_place`.
+    """
+    check_place(path)
+    target = Path(path).resolve()
+    if _takes_writes_only(target):
+        yield target
+        return
+    # In the same folder: across file systems a move is no single step. Not under the file's own name, which may be as
+    # long as names can be, and one of its own, because other processes may be writing the same file.
+    part = target.with_name(f".zerolab-{token_hex(8)}.part")
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        yield part
+        if target.exists():
+            part.chmod(S_IMODE(target.stat().st_mode))
+        # The move may reach the disk before the bytes do, and after a power cut the file would be empty.
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(target)
+    finally:  # a stopped cell is no Exception, and would leave half a file behind
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: StrPath, text: str) -> None:
+    """Writes a text in UTF-8, whole or not at all. Raises ValueError as `check_place`."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: StrPath, value: Any) -> None:
+    """Writes `value` as JSON, as `write_text`. Raises ValueError as `check_place`, TypeError if JSON cannot hold it."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def _takes_writes_only(path: Path) -> bool:
+    """Whether it is there and no file: a pipe, a terminal or a device such as /dev/null."""
+    return path.exists() and not path.is_file()

@@ -1,0 +1,95 @@
+"""The environment variables that are zerolab's own: what each means, and the one place that reads them.
+
+They are read whenever they matter and never kept, because a cell may set them in the middle of a session. A host sets
+the first three, which are limits; README has the same table.
+"""
+
+import os
+from pathlib import Path
+
+VARIABLES = {
+    "ZEROLAB_DEVICES": "which of the visible GPUs ranks use, such as `0,2`, or `cpu`",
+    "ZEROLAB_MAX_RANKS": "the most ranks that a cluster may have",
+    "ZEROLAB_IDLE_MINUTES": "after how many minutes without a call ranks end and give their memory back (20; 0 for "
+    "never)",
+    "ZEROLAB_PROGRESS": "the file that keeps which exercises are solved, or `off`",
+    "ZEROLAB_PLAYER": "`iframe` shows a player as a page in a frame, which lives on in an exported notebook",
+    "ZEROLAB_CHROMIUM": "the Chromium or Chrome for the tests and for stills, where none is found or another is meant",
+    "ZEROLAB_STATIC": "`1` makes what a notebook shows the same every time, to be stored and compared",
+    "ZEROLAB_STILLS": "`1` beside it stores figures as pictures",
+}
+
+
+def devices() -> tuple[int, ...] | None:
+    """The GPUs that ranks may use, by torch's numbers; () for `cpu`, None if it is not set.
+
+    Raises ValueError for anything else.
+    """
+    value = _read("ZEROLAB_DEVICES")
+    if not value:
+        return None
+    if value == "cpu":
+        return ()
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise ValueError(f"ZEROLAB_DEVICES is {value!r}; give numbers of visible GPUs such as 0,1, or cpu, or unset it")
+    # Each once, in the order given: the first named gets rank 0.
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def max_ranks() -> int | None:
+    """The most ranks of a cluster, None for any number. Raises ValueError if it is no number above 0."""
+    value = _read("ZEROLAB_MAX_RANKS")
+    if not value:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError(f"ZEROLAB_MAX_RANKS is {value!r}; give a number of ranks, such as 8, or unset it")
+    return int(value)
+
+
+def idle_seconds() -> float:
+    """Seconds after which idle ranks end, 20 minutes by default; 0 for never.
+
+    Raises ValueError if it is no number from 0 up.
+    """
+    value = _read("ZEROLAB_IDLE_MINUTES") or "20"
+    try:
+        minutes = float(value)
+    except ValueError:
+        minutes = -1.0
+    # Comparisons with nan are false, so this one refuses it as well.
+    if not 0 <= minutes < float("inf"):
+        raise ValueError(f"ZEROLAB_IDLE_MINUTES is {value!r}; give minutes such as 20, or 0 to keep idle ranks")
+    return 60 * minutes
+
+
+def progress() -> str:
+    """The progress file, `off`, or empty for the usual one."""
+    return _read("ZEROLAB_PROGRESS")
+
+
+def player_in_a_frame() -> bool:
+    """Whether a player is shown as a page in an iframe, and not as a widget."""
+    return _read("ZEROLAB_PLAYER") == "iframe"
+
+
+def chromium() -> Path | None:
+    """The browser that is named, None if none is. Raises FileNotFoundError for a file that is not there."""
+    value = _read("ZEROLAB_CHROMIUM")
+    if value and not Path(value).is_file():
+        raise FileNotFoundError(f"ZEROLAB_CHROMIUM is {value!r}, which is no file; correct it or unset it")
+    return Path(value) if value else None
+
+
+def static() -> bool:
+    """Whether outputs are stored and compared: then nothing may differ from run to run."""
+    return _read("ZEROLAB_STATIC") == "1"
+
+
+def stills() -> bool:
+    """Whether figures take their own picture."""
+    return _read("ZEROLAB_STILLS") == "1"
+
+
+def _read(name: str) -> str:
+    return os.environ.get(name, "").strip()
