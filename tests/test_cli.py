@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+import zerolab
 from zerolab import cli
 
 ROW_KEYS = [
@@ -43,6 +45,8 @@ def test_help_names_every_command_without_importing_torch() -> None:
         (["compare", "--steps", "1"], "steps is 1: take at least 2"),
         (["compare", "--precision", "fp8"], "unknown precision 'fp8'"),
         (["compare", "--model", "mlp-odd", "--device", "tpu"], "tpu"),
+        (["compare", "--options", "overlap"], "--options has 'overlap': write name=value, such as overlap=False"),
+        (["simulate", "--out", "nowhere/run.json"], "cannot write 'nowhere/run.json': its folder does not exist"),
         (["compare", "--json", "nowhere/out.json"], "cannot write 'nowhere/out.json': its folder does not exist"),
         (["record", "--stage", "zero9", "--out", "run.json"], "unknown stage 'zero9'"),
         (["record", "--stage", "ddp", "--out", "."], "cannot write '.': it is a folder; name a file in it"),
@@ -66,6 +70,80 @@ def test_wrong_use_gets_one_sentence_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+PYTHON_ONLY = {"batches", "loss_fn", "progress", "hardware"}  # functions and tensors
+FILES = {"json", "out"}  # in Python the result has them: rows, save()
+
+
+@pytest.mark.parametrize("name", ["compare", "record", "simulate"])
+def test_a_command_takes_what_its_function_takes(name: str) -> None:
+    (commands,) = (action.choices for action in cli._parser()._actions if isinstance(action.choices, dict))
+    flags = {action.dest: action for action in commands[name]._actions if action.dest != "help"}
+    taken = {key: each for key, each in signature(getattr(zerolab, name)).parameters.items() if key not in PYTHON_ONLY}
+    assert set(flags) - FILES == set(taken)
+    for key, parameter in taken.items():
+        assert flags[key].option_strings == [f"--{key.replace('_', '-')}"]
+        if parameter.default is parameter.empty:
+            assert flags[key].required
+        else:
+            default = ",".join(parameter.default) if key == "stages" else parameter.default
+            assert flags[key].default == default, key
+
+
+def test_json_and_out_are_the_same_flags_everywhere() -> None:
+    (commands,) = (action.choices for action in cli._parser()._actions if isinstance(action.choices, dict))
+    found = {
+        name: {flag: each for flag, each in parser._option_string_actions.items() if flag in {"--json", "--out"}}
+        for name, parser in commands.items()
+    }
+    jsons = [flags["--json"] for flags in found.values() if "--json" in flags]
+    assert {name for name, flags in found.items() if "--json" in flags} == {"compare", "simulate", "doctor", "progress"}
+    assert {(each.nargs, each.const, each.help, each.metavar) for each in jsons} == {
+        ("?", Path("-"), jsons[0].help, "FILE")
+    }
+    outs = {name: flags["--out"] for name, flags in found.items() if "--out" in flags}
+    assert {(each.nargs, each.type, each.metavar) for each in outs.values()} == {(None, Path, "FILE")}
+    assert set(outs) == {"compare", "simulate", "record", "play"}
+
+
+def test_options_of_an_engine_come_as_keywords() -> None:
+    assert cli._options(["overlap=False", "prefetch=2", "sharding_strategy=SHARD_GRAD_OP"]) == {
+        "overlap": False,
+        "prefetch": 2,
+        "sharding_strategy": "SHARD_GRAD_OP",
+    }
+
+
+def test_a_simulation_prints_json_alone_and_its_recording_is_saved_and_played(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, page = tmp_path / "run.json", tmp_path / "run.html"
+    flags = ["--stages", "zero3", "--model", "gpt-tiny", "--world-size", "2"]
+    assert cli.main(["simulate", *flags, "--json", "--out", str(run)]) == 0
+    said = capfd.readouterr()
+    assert [row["stage"] for row in json.loads(said.out)] == ["zero3"]
+    assert said.err == f"recorded in {run}; zerolab play shows one\n"
+    assert cli.main(["play", str(run), "--no-open"]) == 0
+    assert "simulated" in page.read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.html", "run.json"]
+
+
+def test_a_bandwidth_is_bytes_a_second_as_in_python_and_gigabytes_still_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seconds = []
+    for bandwidth in ("5e9", "5"):
+        flags = ["--stages", "zero3", "--model", "gpt-tiny", "--world-size", "16", "--bandwidth", bandwidth]
+        assert cli.main(["simulate", *flags, "--json", str(tmp_path / "rows.json")]) == 0
+        seconds.append(json.loads((tmp_path / "rows.json").read_text())[0]["step_seconds"])
+    assert seconds[0] == seconds[1]
+    said = capfd.readouterr()
+    assert said.out.count("zero3") == 2
+    assert said.err == (
+        "zerolab: --bandwidth in GB a second is --bandwidth 5e9, in bytes as in Python, now, and goes with the next "
+        "edition\n"
+    )
+
+
 def test_compare_writes_the_rows_as_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     flags = ["--stages", "ddp,zero3", "--world-size", "2", "--model", "mlp-odd", "--steps", "2", "--device", "cpu"]
@@ -85,10 +163,12 @@ def test_compare_writes_the_rows_as_json(tmp_path: Path, capfd: pytest.CaptureFi
 def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run, page = tmp_path / "run.json", tmp_path / "page.html"
     flags = ["--stage", "zero2", "--world-size", "2", "--model", "mlp-odd", "--steps", "2", "--device", "cpu"]
+    flags += ["--precision", "bf16", "--options", "overlap=False"]
     assert cli.main(["record", *flags, "--out", str(run)]) == 0
     assert cli.main(["play", str(run), "--out", str(page), "--no-open"]) == 0
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
     assert "events of 2 ranks" in capfd.readouterr().out
+    assert zerolab.Recording.load(run).meta["precision"] == "bf16"
 
 
 def test_doctor_and_progress_answer_in_json(capfd: pytest.CaptureFixture[str]) -> None:

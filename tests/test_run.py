@@ -135,8 +135,8 @@ def losses_on_one_rank(steps):
 def test_two_nodes_with_clocks_of_their_own_make_one_recording(nodes, tmp_path):
     host, other = nodes
     out = tmp_path / "run.json"
-    host.launch("zero3", "--out", out, "--steps", 3)
-    other.launch("zero3", "--out", out, "--steps", 3, ahead=AHEAD)
+    host.launch("--stage", "zero3", "--out", out, "--steps", 3)
+    other.launch("--stage", "zero3", "--out", out, "--steps", 3, ahead=AHEAD)
     finish(*nodes)
 
     recording = Recording.load(out)
@@ -221,7 +221,7 @@ def test_the_script_for_slurm_trains_on_two_nodes_when_srun_starts_one_task_on_e
 def test_a_node_that_dies_is_missed_by_nobody_in_the_losses(nodes, tmp_path):
     host, other = nodes
     out, checkpoint, steps = tmp_path / "run.json", tmp_path / "checkpoint.safetensors", 60
-    training = ("zero3", "--out", out, "--steps", steps, "--checkpoint", checkpoint, "--every", 5)
+    training = ("--stage", "zero3", "--out", out, "--steps", steps, "--checkpoint", checkpoint, "--every", 5)
     elastic = {
         "nodes": "1:2",
         "launcher": ["--max-restarts=3"],
@@ -286,17 +286,36 @@ def test_a_clock_that_is_wrong_and_drifts_is_put_right_to_within_what_is_said():
 
 
 def options(**changed):
-    return argparse.Namespace(**{"model": "mlp-odd", "steps": 2, "rows": 24, "every": 1} | changed)
+    return argparse.Namespace(**{"model": "mlp-odd", "steps": 2, "global_rows": 24, "every": 1} | changed)
 
 
 def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
     whole = models.batches("mlp-odd", 1, 0, 2, rows=24)
     with Cluster(3, device="cpu") as cluster:
         shares = cluster.run(run._batches, options())
-        with pytest.raises(RuntimeError, match="3 ranks cannot share 25 rows evenly: give --rows a multiple"):
-            cluster.run(run._batches, options(rows=25))
+        with pytest.raises(RuntimeError, match="3 ranks cannot share 25 rows evenly: give --global-rows a multiple"):
+            cluster.run(run._batches, options(global_rows=25))
     for step in range(2):
         assert torch.equal(torch.cat([share[step][0] for share in shares]), whole[step][0])
+
+
+@pytest.mark.parametrize(
+    "old", [["zero3", "--out", "run.json", "--rows", "48"], ["--rows=48", "--out=run.json", "zero3"]]
+)
+def test_the_spelling_of_the_first_edition_works_and_says_on_one_rank_what_to_write_now(old, monkeypatch, capsys):
+    new = run._parse(["--stage", "zero3", "--out", "run.json", "--global-rows", "48"])
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    found = run._parse(old)
+    assert (found.stage, found.global_rows, found.out) == (new.stage, new.global_rows, new.out)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(";")[0] for line in said] == [
+        "zerolab.run: write --stage zero3",
+        "zerolab.run: write --global-rows 48",
+    ]
+    monkeypatch.setenv("RANK", "1")
+    run._parse(old)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -314,7 +333,7 @@ def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
     ],
 )
 def test_a_start_that_cannot_go_well_is_refused_with_the_remedy(tmp_path, torchrun, sentence):
-    command = [sys.executable, "-m", "zerolab.run", "zero3", "--out", str(tmp_path / "run.json")]
+    command = [sys.executable, "-m", "zerolab.run", "--stage", "zero3", "--out", str(tmp_path / "run.json")]
     ended = subprocess.run(command, env=os.environ | torchrun, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith(sentence)
@@ -324,7 +343,19 @@ def test_a_start_that_cannot_go_well_is_refused_with_the_remedy(tmp_path, torchr
 @pytest.mark.slow
 def test_on_one_node_a_second_start_goes_on_from_the_checkpoint(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "-m", "zerolab.run"]
-    command += ["zero1", "--model", "mlp-odd", "--out", "run.json", "--checkpoint", "state", "--every", "2", "--steps"]
+    command += [
+        "--stage",
+        "zero1",
+        "--model",
+        "mlp-odd",
+        "--out",
+        "run.json",
+        "--checkpoint",
+        "state",
+        "--every",
+        "2",
+        "--steps",
+    ]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     said = [
         subprocess.run(

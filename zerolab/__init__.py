@@ -7,12 +7,19 @@
     TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
     evaluation           marks what is no training in a loop of your own: a recording counts it into no step
+    record               one recorded training of a named model, or of yours, under one stage
     compare, simulate    stages side by side, measured on real ranks, or at any size on a fake one
     explore, what_fits   panels: the stages under sliders, and what fits on which GPUs
-    check, hint, hole, solution, reveal, expect_error    what the lessons ask with
+    check, hint, hole, solution    an exercise: its verdict, its hints, what is left open, its answer
+    examine, diagnose    a broken loop, looked at from outside, and what is the matter with it
+    reveal               a guess beside what was measured
+    expect_error         an error on purpose, printed
+    deepspeed_runs, deepspeed_estimate    DeepSpeed's recordings, live or as brought along, and its own arithmetic
+    bytes_sent           what has left this process's own connections
+    Table                rows that print the same every time
     RankError, CollectiveHang    what a failed or a hanging rank raises
-    catalog, engines, figures, models, tables, theory    modules: published models and GPUs, the engines' files, plots,
-                         the lessons' models and batches, tables, formulas
+    catalog, engines, facts, figures, models, tables, theory    modules: published models and GPUs; the engines and
+                         their collectives; claims in circulation; plots; the lessons' models and batches; formulas
 
 Each name is imported when it is first used, so that `import zerolab` stays light.
 """
@@ -24,23 +31,27 @@ from typing import Any as _Any
 from zerolab import moved as _moved
 
 if _TYPE_CHECKING:
-    from zerolab import catalog, engines, figures, models, tables, theory
-    from zerolab.comparison import compare
+    from zerolab import catalog, engines, facts, figures, models, tables, theory
+    from zerolab.comparison import compare, record
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
     from zerolab.engines.deepspeed import DeepSpeed0, DeepSpeed1, DeepSpeed2, DeepSpeed3
     from zerolab.engines.fsdp1 import FSDP1
     from zerolab.engines.fsdp2 import FSDP2, HSDP
     from zerolab.engines.torch_ddp import TorchDDP, TorchZero1
-    from zerolab.exercises import check, hint, hole, solution
+    from zerolab.exercises import check, diagnose, examine, hint, hole, solution
     from zerolab.figures.explore import explore
     from zerolab.figures.what_fits import what_fits
+    from zerolab.lessons.deepspeed_runs import deepspeed_runs
     from zerolab.lessons.errors import expect_error
     from zerolab.lessons.predictions import reveal
     from zerolab.recording.recorder import evaluation
     from zerolab.recording.recording import Recording
+    from zerolab.recording.wire import bytes_sent
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import CollectiveHang, RankError
     from zerolab.simulation.run import simulate
+    from zerolab.tables import Table
+    from zerolab.theory.systems import deepspeed_estimate
 
 _HOMES = {
     "Cluster": "runtime.cluster",
@@ -55,25 +66,32 @@ _HOMES = {
     "HSDP": "engines.fsdp2",
     "RankError": "runtime.faults",
     "Recording": "recording.recording",
+    "Table": "tables",
     "TorchDDP": "engines.torch_ddp",
     "TorchZero1": "engines.torch_ddp",
     "Zero1": "engines",
     "Zero2": "engines",
     "Zero3": "engines",
+    "bytes_sent": "recording.wire",
     "check": "exercises",
     "compare": "comparison",
+    "deepspeed_estimate": "theory.systems",
+    "deepspeed_runs": "lessons.deepspeed_runs",
+    "diagnose": "exercises",
     "evaluation": "recording.recorder",
+    "examine": "exercises",
     "expect_error": "lessons.errors",
     "explore": "figures.explore",
     "hint": "exercises",
     "hole": "exercises",
     "load_ipython_extension": "runtime.magics",  # IPython asks for it by name; nobody else does
+    "record": "comparison",
     "reveal": "lessons.predictions",
     "simulate": "simulation.run",
     "solution": "exercises",
     "what_fits": "figures.what_fits",
 }
-_MODULES = ("catalog", "engines", "figures", "models", "tables", "theory")
+_MODULES = ("catalog", "engines", "facts", "figures", "models", "tables", "theory")
 
 __all__ = [
     "DDP",
@@ -88,22 +106,30 @@ __all__ = [
     "DeepSpeed3",
     "RankError",
     "Recording",
+    "Table",
     "TorchDDP",
     "TorchZero1",
     "Zero1",
     "Zero2",
     "Zero3",
+    "bytes_sent",
     "catalog",
     "check",
     "compare",
+    "deepspeed_estimate",
+    "deepspeed_runs",
+    "diagnose",
     "engines",
     "evaluation",
+    "examine",
     "expect_error",
     "explore",
+    "facts",
     "figures",
     "hint",
     "hole",
     "models",
+    "record",
     "reveal",
     "simulate",
     "solution",
@@ -117,13 +143,12 @@ _moved.install()
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _MODULES:
-        return _import_module(f"zerolab.{name}")
-    if name in _HOMES:
+    if name in _MODULES or name in _HOMES:
         from zerolab.waiting import waiting
 
         with waiting(f"importing {name} and what it needs"):  # on a busy box torch alone takes many seconds
-            return getattr(_import_module(f"zerolab.{_HOMES[name]}"), name)
+            home = _import_module(f"zerolab.{_HOMES.get(name, name)}")
+            return home if name in _MODULES else getattr(home, name)
     if name.startswith("_"):  # what Python and its tools ask of every module
         raise AttributeError(name)
     from zerolab.names import unknown

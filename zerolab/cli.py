@@ -1,10 +1,13 @@
 """The command line: `zerolab lab | doctor | compare | simulate | record | play | reset | progress`.
 
-Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. Everything heavy is
-imported by the command that needs it, so `zerolab --help` does not wait for torch.
+Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. A command takes what its
+function takes in Python, under the same names. Everywhere `--json` gives what is printed as JSON, in its place or into
+a file, and `--out` is the file for what the command makes: a recording, or a page. Everything heavy is imported by the
+command that needs it, so `zerolab --help` does not wait for torch.
 """
 
 import argparse
+import ast
 import json
 import os
 import sys
@@ -21,6 +24,7 @@ Arguments = argparse.Namespace
 Command = Callable[[Arguments], int | None]
 """Gives its exit status, or None for 0."""
 
+STDOUT = Path("-")
 OTHERS = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3"
 
 
@@ -32,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     command: Command = parsed.command
     try:
+        for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)):
+            if path not in (None, STDOUT):
+                files.check_place(path)  # before minutes of work whose result would go there
         return command(parsed) or 0
     # What the package raises on wrong use has its remedy in it; a traceback would only hide that.
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
@@ -74,48 +81,92 @@ def _command(commands: Any, name: str, function: Command, text: str) -> argparse
     return parser
 
 
-def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> None:
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    text = "give it as JSON: into FILE, or without one in place of what is printed"
+    parser.add_argument("--json", type=Path, nargs="?", const=STDOUT, metavar="FILE", help=text)
+
+
+def _say(arguments: Arguments, value: Any, text: object) -> None:
+    """Prints the text, or as `--json` has it the value."""
+    if arguments.json == STDOUT:
+        print(json.dumps(value, indent=1))
+        return
+    if arguments.json:
+        files.write_json(arguments.json, value)
+    # After the file: a closed pipe must not cost it.
+    print(text)
+
+
+def _keep(recordings: Any, arguments: Arguments) -> None:
+    """Saves what was recorded, if a file was named for it."""
+    if arguments.out:
+        paths = recordings.save(arguments.out)
+        # Not among the rows: they may go into another program.
+        print(f"recorded in {', '.join(map(str, paths))}; zerolab play shows one", file=sys.stderr)
+
+
+def _add_stages(parser: argparse.ArgumentParser, others: str) -> None:
+    stages = ",".join(theory.STAGES)
+    parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s){others}")
+    _add_json(parser)
+    where = "where the recording goes; those of several stages go beside it, run.json as run-zero3.json"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=where)
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
+
+
+def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> None:
+    _add_size(parser)
     parser.add_argument("--model", default=model, help="mlp-odd, mlp-bench, gpt-tiny or gpt-10m (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=steps, help="training steps, at least 2 (default: %(default)s)")
     # No choices= here: the package's own message also says what to do.
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    text = "of the engine, such as overlap=False prefetch=2"
+    parser.add_argument("--options", nargs="+", metavar="NAME=VALUE", help=text)
+
+
+def _training(arguments: Arguments) -> dict[str, Any]:
+    """What `compare` and `record` take alike."""
+    same = {name: getattr(arguments, name) for name in ("world_size", "model", "steps", "precision", "device")}
+    return {**same, "options": _options(arguments.options or ())}
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    """`overlap=False` as a keyword; what is no number, True, False or None is a word. Raises ValueError without a =."""
+    options: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (name and equals):
+            raise ValueError(f"--options has {each!r}: write name=value, such as overlap=False")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
 
 
 def _add_compare(commands: Any) -> None:
     parser = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
-    stages = ",".join(theory.STAGES)
-    parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s), {OTHERS}")
+    _add_stages(parser, f", {OTHERS}")
     _add_training(parser, model="gpt-10m", steps=5)
-    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
 
 
 def _compare(arguments: Arguments) -> None:
-    if arguments.json:
-        files.check_place(arguments.json)
     from zerolab.comparison import compare
 
-    comparison = compare(
-        arguments.stages,
-        arguments.world_size,
-        arguments.model,
-        steps=arguments.steps,
-        precision=arguments.precision,
-        device=arguments.device,
-    )
-    if arguments.json:
-        files.write_json(arguments.json, comparison.rows)
-    # After the file: a closed pipe must not cost the rows.
-    print(comparison.table(times=True))
+    comparison = compare(arguments.stages, **_training(arguments))
+    _keep(comparison, arguments)
+    _say(arguments, comparison.rows, comparison.table(times=True))
 
 
 def _add_simulate(commands: Any) -> None:
     parser = _command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
-    parser.add_argument("--stages", default=",".join(theory.STAGES), help="joined by commas (default: %(default)s)")
-    parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    _add_stages(parser, "")
+    _add_size(parser)
     parser.add_argument("--model", default="7b", help="published, such as llama-7b or 1t (default: %(default)s)")
-    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
     parser.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
     parser.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
     parser.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
@@ -124,30 +175,28 @@ def _add_simulate(commands: Any) -> None:
     parser.add_argument(
         "--bandwidth",
         type=float,
-        metavar="GB/S",
-        help="of one GPU to other nodes, one direction, GB is 1e9 bytes (default: the network's)",
+        metavar="B/S",
+        help="bytes a second of one GPU to other nodes, one direction, such as 50e9 (default: the network's)",
     )
     parser.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
     parser.add_argument(
         "--utilisation", type=float, help="part of the dense rate that matrices reach (default: fitted)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, one object a stage")
 
 
 def _simulate(arguments: Arguments) -> None:
-    if arguments.json:
-        files.check_place(arguments.json)
     from zerolab.simulation.run import simulate
 
     options = ("precision", "rows", "length", "checkpointing", "gpu", "network", "gpus_per_node", "utilisation")
     chosen = {name: getattr(arguments, name) for name in options}
-    # GB/s on the command line, bytes a second inside: no other place converts.
-    chosen["bandwidth"] = None if arguments.bandwidth is None else arguments.bandwidth * 1e9
+    chosen["bandwidth"] = arguments.bandwidth
+    if arguments.bandwidth and 0 < arguments.bandwidth < 1e6:
+        _is_now("--bandwidth in GB a second", f"--bandwidth {arguments.bandwidth:g}e9, in bytes as in Python,")
+        chosen["bandwidth"] *= 1e9
     simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
-    if arguments.json:
-        files.write_json(arguments.json, simulation.rows)
-    print(simulation.table(times=True))
-    print(f"GB is 1e9 bytes. Seconds are modelled: {simulation.hardware.describe()}")
+    _keep(simulation, arguments)
+    seconds = f"GB is 1e9 bytes. Seconds are modelled: {simulation.hardware.describe()}"
+    _say(arguments, simulation.rows, f"{simulation.table(times=True)}\n{seconds}")
 
 
 def _add_record(commands: Any) -> None:
@@ -158,10 +207,9 @@ def _add_record(commands: Any) -> None:
 
 
 def _record(arguments: Arguments) -> None:
-    files.check_place(arguments.out)
     from zerolab.comparison import record
 
-    recording = record(arguments.stage, arguments.world_size, arguments.model, arguments.steps, device=arguments.device)
+    recording = record(arguments.stage, **_training(arguments))
     recording.save(arguments.out)
     print(f"{len(recording.events):,} events of {recording.world_size} ranks in {arguments.out}")
 
@@ -175,7 +223,6 @@ def _add_play(commands: Any) -> None:
 
 def _play(arguments: Arguments) -> None:
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
-    files.check_place(page)
     from zerolab.lessons.workspace import has_display
     from zerolab.recording.recording import Recording
 
@@ -200,21 +247,24 @@ def _lab(arguments: Arguments) -> None:
 
 
 def _add_reset(commands: Any) -> None:
-    parser = _command(commands, "reset", _reset, "restore a lesson; what was there is kept as .bak")
-    parser.add_argument("which", help="the beginning of the lesson's name, such as 04, or all")
+    parser = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
+    parser.add_argument("which", help="the beginning of the lesson's name, such as 04; all of them; or progress")
 
 
 def _reset(arguments: Arguments) -> None:
-    from zerolab.lessons.workspace import reset
+    from zerolab.lessons import progress, workspace
 
-    for restored, kept in reset(arguments.which):
+    if arguments.which == "progress":
+        print("progress forgotten" if progress.reset() else "there was no progress to forget")
+        return
+    for restored, kept in workspace.reset(arguments.which):
         print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
     print("If JupyterLab has it open, choose Revert when it asks.")
 
 
 def _add_doctor(commands: Any) -> None:
     parser = _command(commands, "doctor", _doctor, "say what this box has, and what is missing")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
     parser.add_argument("--lessons", action="store_true", help="run every lesson from top to bottom; takes minutes")
 
 
@@ -226,19 +276,32 @@ def _doctor(arguments: Arguments) -> int:
         return 0 if run_lessons() else 1
     with waiting("looking at this box, and starting four ranks on it"):
         report = doctor.examine()
-    print(json.dumps(report, indent=1) if arguments.json else doctor.describe(report))
+    _say(arguments, report, doctor.describe(report))
     # For a workshop host's script: it may stop before thirty people come.
     return 0 if report["ok"] else 1
 
 
 def _add_progress(commands: Any) -> None:
     parser = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--reset", action="store_true", help="forget all progress")
+    _add_json(parser)
+    parser.add_argument("--reset", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("files", nargs="*", type=Path, help="progress files of a class: how many passed what")
 
 
 def _progress(arguments: Arguments) -> None:
     from zerolab.lessons import progress
 
-    print(progress.main(arguments.json, arguments.reset, arguments.files))
+    if arguments.reset:
+        _is_now("progress --reset", "reset progress")
+        _reset(argparse.Namespace(which="progress"))
+    elif arguments.files and arguments.json:
+        # The first file of a class may have been taken for the one to write: nothing is written.
+        raise ValueError("--json is one's own progress, and files are a class's: ask for one of them")
+    elif arguments.files:
+        print(progress.of_class(arguments.files))
+    else:
+        _say(arguments, progress.read(), progress.summary())
+
+
+def _is_now(old: str, new: str) -> None:
+    print(f"zerolab: {old} is {new} now, and goes with the next edition", file=sys.stderr)

@@ -5,9 +5,11 @@ bookkeeping would otherwise be in the seconds. The named terms come from the lay
 measured, so `state - formula - terms` is a real check, and it must be zero on every rank.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any
@@ -22,6 +24,7 @@ from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch
+from zerolab.names import unknown
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 from zerolab.tables import Table
@@ -71,6 +74,30 @@ class Comparison:
         sizes = {name for row in rows for name, value in row.items() if isinstance(value, int)}
         return Table(rows, title, times=times, sizes=() if exact else sizes)
 
+    def play(self, *stages: str) -> Any:
+        """The recording of a stage as an animation, or of two side by side; unnamed, those of the first two.
+
+        Raises ValueError for a stage that was not run, or for three.
+        """
+        for stage in stages:
+            if stage not in self.recordings:
+                raise ValueError(unknown("stage of this comparison", stage, self.recordings))
+        if len(stages) > 2:
+            raise ValueError(f"{', '.join(stages)} are {len(stages)} stages: the player shows one or two")
+        first, *other = (self.recordings[stage] for stage in stages or list(self.recordings)[:2])
+        return first.play(*other)
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Writes the recordings and returns where: one goes to `path`, several beside it, as `run-zero3.json`.
+
+        Raises ValueError as `Recording.save`.
+        """
+        place, several = Path(path), len(self.recordings) > 1
+        paths = {stage: place.with_stem(f"{place.stem}-{stage}") if several else place for stage in self.recordings}
+        for stage, recording in self.recordings.items():
+            recording.save(paths[stage])
+        return list(paths.values())
+
     def __repr__(self) -> str:
         return str(self.table())
 
@@ -116,11 +143,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         RankError: a rank failed; the message has its traceback.
     """
     chosen = _checked_stages(stages, world_size, precision)
-    if not callable(loss_fn):
-        raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
-    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
-    layouts = partition(_build(model), world_size, **cut)  # the engines' own flats, or the terms would be of others
-    feed = _feed(model, batches, world_size, steps)
+    layouts, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
         told = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
@@ -139,15 +162,38 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
 
 
 def record(
-    stage: str, world_size: int = 4, model: ModelSource = "gpt-tiny", steps: int = 3, *, device: str = "auto"
+    stage: str,
+    world_size: int = 4,
+    model: ModelSource = "gpt-tiny",
+    steps: int = 3,
+    *,
+    batches: BatchSource | Sequence[Batch] | None = None,
+    precision: str = "fp32",
+    device: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    loss_fn: LossFunction = models.loss,
 ) -> Recording:
-    """One recorded training of `model` under `stage`, as `compare` does it. Raises as `compare` does."""
-    (chosen,) = _checked_stages([stage], world_size, "fp32")
-    partition(_build(model), world_size)  # says what is wrong before any rank starts
-    # A named model only: the command line has no way to pass batches.
-    feed = _feed(model, None, world_size, steps)
+    """Trains `model` under one stage on real ranks with AdamW, recorded: `compare`'s first half, and of one stage.
+
+    Args:
+        stage: one name, as in `compare`.
+        world_size: number of ranks N, at least 1.
+        model: a name of `models.RECIPES`, or a function without arguments that returns a module.
+        steps: training steps, at least 2.
+        batches: as in `compare`; None for the named model's own.
+        precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
+        device: where the ranks compute: "auto", "cpu" or "cuda".
+        options: more keywords for the engine, such as {"overlap": False}.
+        loss_fn: what is trained for, as in `compare`.
+
+    Raises:
+        ValueError, TypeError, ImportError, RankError: as `compare`.
+    """
+    (chosen,) = _checked_stages([stage], world_size, precision)
+    _, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
-        return cluster.record(train, chosen, model, feed, steps, device=cluster.device)
+        choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
+        return cluster.record(train, chosen, model, feed, steps, loss_fn=loss_fn, **choice)
 
 
 @dataclass(frozen=True)
@@ -205,6 +251,22 @@ def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str
         systems.state_bytes(stage, 1, 1, precision)  # refuses unknown names
         systems.check(stage, world_size, precision)
     return chosen
+
+
+def _checked_training(  # noqa: PLR0917  (as `compare` has them)
+    model: ModelSource,
+    world_size: int,
+    batches: BatchSource | Sequence[Batch] | None,
+    steps: int,
+    options: Mapping[str, Any] | None,
+    loss_fn: LossFunction,
+) -> tuple[list[FlatLayout], BatchSource]:
+    """The model's flats, and what gives a rank its batches; what is wrong is said before any rank starts."""
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
+    # The engines' own flats, or the terms would be of others.
+    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
+    return partition(_build(model), world_size, **cut), _feed(model, batches, world_size, steps)
 
 
 def _build(model: ModelSource) -> nn.Module:

@@ -1,6 +1,6 @@
 """What torchrun starts on every node: trains a model under one stage, and puts all ranks into one recording.
 
-    torchrun (which nodes, how they meet) -m zerolab.run zero3 --out run.json
+    torchrun (which nodes, how they meet) -m zerolab.run --stage zero3 --out run.json
 
 docs/several-nodes.md has the whole command and explains each word of it. Where a node is lost, torchrun starts this
 module again on the ranks that are left; with `--checkpoint` they go on after the last whole checkpoint, and the rows
@@ -37,7 +37,7 @@ ROWS = 24  # a step's rows on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks 
 @report_to_torchrun  # so that its summary shows the error of the rank that failed first
 def main(arguments: Sequence[str] | None = None) -> None:
     """Joins the ranks, trains and records, and writes `--out` on rank 0."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     device = _join(options)
     # Both readings lie outside of the recording: their hundreds of messages are no part of the training.
     before = clocks.read()
@@ -53,14 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     dist.destroy_process_group()
 
 
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)  # the old stage may stand anywhere
+    for old, new in (("old_stage", "stage"), ("rows", "global_rows")):
+        given = getattr(options, old)
+        if given is not None:
+            setattr(options, new, given)
+            if os.environ.get("RANK", "0") == "0":  # once, and not by every rank
+                flag = f"--{new.replace('_', '-')}"
+                print(f"zerolab.run: write {flag} {given}; without it, it goes with the next edition", file=sys.stderr)
+    if options.stage is None:
+        parser.error("the following arguments are required: --stage")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torchrun ... -m zerolab.run", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("stage", choices=ENGINES, metavar="stage", help="ddp, zero1, zero2, zero3, fsdp2, ...")
+    parser.add_argument("--stage", choices=ENGINES, metavar="STAGE", help="ddp, zero1, zero2, zero3, fsdp2, ...")
+    parser.add_argument("old_stage", nargs="?", choices=ENGINES, metavar="stage", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the recording; rank 0 writes it")
     parser.add_argument("--model", default="gpt-tiny", choices=models.RECIPES, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="training steps, at least 2 (default: %(default)s)")
     rows = "rows a step on all ranks together, a multiple of their number (default: %(default)s)"
-    parser.add_argument("--rows", type=int, default=ROWS, help=rows)
+    parser.add_argument("--global-rows", type=int, default=ROWS, metavar="R", help=rows)
+    parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: %(default)s)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="on a disk that all nodes share; go on from it")
@@ -74,7 +91,7 @@ def _join(options: argparse.Namespace) -> torch.device:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         raise SystemExit(
             "zerolab.run was not started by torchrun; on one node: "
-            "torchrun --standalone --nproc-per-node 2 -m zerolab.run zero3 --out run.json"
+            "torchrun --standalone --nproc-per-node 2 -m zerolab.run --stage zero3 --out run.json"
         )
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
         # Measured with torch 2.13: ranks that start again find the addresses of those before them, and never meet.
@@ -131,10 +148,12 @@ def _batches(options: argparse.Namespace) -> list[Batch]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if options.steps < 2 or options.every < 1:
         raise ValueError(f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1")
-    if options.rows < 1 or options.rows % world_size:
-        raise ValueError(f"{world_size} ranks cannot share {options.rows} rows evenly: give --rows a multiple")
+    if options.global_rows < 1 or options.global_rows % world_size:
+        raise ValueError(
+            f"{world_size} ranks cannot share {options.global_rows} rows evenly: give --global-rows a multiple"
+        )
     # Drawn as if for one rank and then cut, so that what a step sees does not depend on how many share it.
-    whole = models.batches(options.model, world_size=1, rank=0, steps=options.steps, rows=options.rows)
+    whole = models.batches(options.model, world_size=1, rank=0, steps=options.steps, rows=options.global_rows)
     return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in whole]
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from zerolab import cli
 from zerolab.exercises import names
 from zerolab.lessons import progress
 
@@ -72,11 +73,22 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     assert progress.read()["exercises"] == {}
 
 
-def test_json_and_reset(file):
+def test_json_and_reset(file, capsys):
     progress.note_attempt("zero1-average", passed=True)
-    assert json.loads(progress.main(as_json=True))["exercises"]["zero1-average"]["passed"] is True
-    assert progress.main(forget=True) == "progress forgotten"
-    assert progress.main(forget=True) == "there was no progress to forget"
+    assert cli.main(["progress", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exercises"]["zero1-average"]["passed"] is True
+    assert cli.main(["reset", "progress"]) == 0
+    assert cli.main(["reset", "progress"]) == 0
+    assert capsys.readouterr().out == "progress forgotten\nthere was no progress to forget\n"
+    assert not file.exists()
+
+
+def test_the_reset_of_the_first_edition_works_and_says_what_to_write_now(file, capsys):
+    progress.note_attempt("zero1-average", passed=True)
+    assert cli.main(["progress", "--reset"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "progress forgotten\n"
+    assert err == "zerolab: progress --reset is reset progress now, and goes with the next edition\n"
     assert not file.exists()
 
 
@@ -88,18 +100,20 @@ def test_exercises_stand_in_the_order_of_the_lessons():
     assert ("06", "zero3-train") in exercises
 
 
-def test_a_class_is_counted_and_a_file_that_is_not_there_is_an_error(file, tmp_path, monkeypatch):
+def test_a_class_is_counted_and_a_file_that_is_not_there_is_an_error(file, tmp_path, monkeypatch, capsys):
     learners = [tmp_path / f"{learner}.json" for learner in ("ada", "alan", "grace")]
     for learner, tries in zip(learners, ([False, True], [False], []), strict=True):
         monkeypatch.setenv("ZEROLAB_PROGRESS", str(learner))
         progress.note_guess("04-zero1-state", 1.0)
         for passed in tries:
             progress.note_attempt("zero1-average", passed=passed)
-    said = progress.main(files=learners).splitlines()
+    said = progress.of_class(learners).splitlines()
     (line,) = [line.split() for line in said if " zero1-average " in line]
     assert line == ["04", "zero1-average", "passed", "1", "tried", "2", "tries", "3"]
     assert said[-1] == "3 learners"
     with pytest.raises(FileNotFoundError, match="nobody"):
-        progress.main(files=[tmp_path / "nobody.json"])
-    with pytest.raises(ValueError, match="ask for one of them"):
-        progress.main(as_json=True, files=learners)
+        progress.of_class([tmp_path / "nobody.json"])
+    before = [learner.read_text() for learner in learners]
+    assert cli.main(["progress", "--json", *map(str, learners)]) == 2
+    assert "ask for one of them" in capsys.readouterr().err
+    assert [learner.read_text() for learner in learners] == before, "the first was not taken for the file to write"

@@ -89,7 +89,7 @@ def test_the_refusals_that_take_other_machines_are_what_is_said_there(tmp_path, 
     with pytest.raises(ValueError, match=re.escape(exclusive)):
         devices.check_usable({1: cards[1]})
     restarts = {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    command = [sys.executable, "-m", "zerolab.run", "zero3", "--out", str(tmp_path / "run.json")]
+    command = [sys.executable, "-m", "zerolab.run", "--stage", "zero3", "--out", str(tmp_path / "run.json")]
     said = subprocess.run(command, env=os.environ | restarts, capture_output=True, text=True, check=False).stderr
     bullets = re.findall(r"^\* `(.*)`$", PAGE.read_text(), re.MULTILINE)
     assert bullets == [exclusive, sliced, str(missing.value), notes[0].partition("L40S, ")[2], said.strip()]

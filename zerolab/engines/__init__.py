@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from zerolab.engines.collectives import Exchange, all_gather, all_reduce, reduce_scatter
 from zerolab.engines.ddp import DDP
 from zerolab.engines.engine import Engine
+from zerolab.engines.flat import Flat, Holding
 from zerolab.engines.zero1 import Zero1
 from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3
@@ -45,4 +47,17 @@ class _Engines(Mapping[str, type[Any]]):
 ENGINES = _Engines()
 """Every engine by the name of its stage, this project's first."""
 
-__all__ = ["DDP", "ENGINES", "Engine", "Zero1", "Zero2", "Zero3"]
+__all__ = [
+    "DDP",
+    "ENGINES",
+    "Engine",
+    "Exchange",
+    "Flat",
+    "Holding",
+    "Zero1",
+    "Zero2",
+    "Zero3",
+    "all_gather",
+    "all_reduce",
+    "reduce_scatter",
+]

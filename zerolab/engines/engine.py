@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines import checkpoint
+from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checks import (
     check_dtype,
@@ -43,7 +44,7 @@ from zerolab.engines.taken import OwnUpdate
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
-class Engine(checkpoint.Saved):
+class Engine(Explained, checkpoint.Saved):
     """Trains `model` on all ranks of the default process group; subclasses say what is sharded.
 
     All ranks start from rank 0's parameters and buffers; from then on buffers stay local, as in FSDP. A parameter that

@@ -19,6 +19,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.native_state import Owned, Piece
+from zerolab.engines.partition import ParamGroups
 
 # What every wrapper adds to the names below it; checkpoints must not carry it.
 _WRAPPER = "_fsdp_wrapped_module."
@@ -29,9 +30,10 @@ class FSDP1(Native):
 
     Args:
         sharding_strategy: "FULL_SHARD", or "SHARD_GRAD_OP", which keeps the parameters whole from forward to backward.
-        auto_wrap_policy: as in torch, such as `partial(size_based_auto_wrap_policy, min_num_params=10_000)`; None wraps
-            the units.
-        backward_prefetch: as in torch: "BACKWARD_PRE", "BACKWARD_POST" or None.
+        auto_wrap_policy: torch's choice of what to wrap, such as `partial(size_based_auto_wrap_policy,
+            min_num_params=10_000)`; None wraps the units.
+        backward_prefetch: gather the next unit before ("BACKWARD_PRE") or after ("BACKWARD_POST") the backward of the
+            one at hand, or only when it is needed (None).
         offload: keep the shards and their update on the CPU (torch's `CPUOffload`); needs an accelerator.
 
     Raises:
@@ -48,12 +50,17 @@ class FSDP1(Native):
 
     def __init__(
         self,
-        *arguments: Any,
+        model: nn.Module,
+        optimizer_cls: type,
+        *,
+        units: list[str] | None = None,
+        param_groups: ParamGroups = (),
+        precision: str = "fp32",
         sharding_strategy: str = "FULL_SHARD",
         auto_wrap_policy: Callable[..., Any] | None = None,
         backward_prefetch: str | None = "BACKWARD_PRE",
         offload: bool = False,
-        **keywords: Any,
+        **optimizer_keywords: Any,
     ) -> None:
         # HSDP has a class of its own, by FSDP2; NO_SHARD is DDP.
         if sharding_strategy not in ("FULL_SHARD", "SHARD_GRAD_OP"):
@@ -70,8 +77,10 @@ class FSDP1(Native):
         }
         self._auto_wrap_policy = auto_wrap_policy
         # One optimizer entry a flat, as FSDP1 was made for; groups need the parameters one by one.
-        self._options["use_orig_params"] = bool(keywords.get("param_groups"))
-        super().__init__(*arguments, **keywords)
+        self._options["use_orig_params"] = bool(param_groups)
+        super().__init__(
+            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
+        )
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         # The same units as our engines, or the pictures could not be laid side by side.

@@ -17,14 +17,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.native_state import Owned, Piece, local
+from zerolab.engines.partition import ParamGroups
 
 
 class FSDP2(Native):
     """Parameters, gradients and optimizer state sharded by rows; a unit is whole while it is used.
 
     Args:
-        reshard_after_forward: as in torch; None reshards every unit but the root.
-        mp_policy: as in torch; None follows `precision`.
+        reshard_after_forward: release a unit after its forward; a number keeps it cut among so many ranks in between.
+            None releases every unit but the root.
+        mp_policy: torch's dtypes for parameters, reductions and outputs; None follows `precision`.
         offload: keep the shards and their update on the CPU (torch's `CPUOffloadPolicy`).
     """
 
@@ -38,14 +40,21 @@ class FSDP2(Native):
 
     def __init__(
         self,
-        *arguments: Any,
+        model: nn.Module,
+        optimizer_cls: type,
+        *,
+        units: list[str] | None = None,
+        param_groups: ParamGroups = (),
+        precision: str = "fp32",
         reshard_after_forward: bool | int | None = None,
         mp_policy: MixedPrecisionPolicy | None = None,
         offload: bool = False,
-        **keywords: Any,
+        **optimizer_keywords: Any,
     ) -> None:
         self._reshard_after_forward, self._mp_policy, self._offload = reshard_after_forward, mp_policy, offload
-        super().__init__(*arguments, **keywords)
+        super().__init__(
+            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
+        )
 
     def mesh(self, device: str) -> DeviceMesh:
         """The ranks among which a parameter is sharded."""

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines import checkpoint, native_state
+from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checks import check_fits, check_optimizer, check_options, check_same_layouts, check_state
 from zerolab.engines.engine import LossFunction
@@ -43,11 +44,12 @@ class Place(NamedTuple):
     numel: int
 
 
-class Native:
+class Native(Explained):
     """Trains `model` on all ranks of the default process group with another system; subclasses say which.
 
     All ranks start from rank 0's parameters and buffers, buffers stay local, gradients are means: as in `Engine`.
-    `engine.model` is what to call in a loop of one's own; some systems put a wrapper around `engine.module`.
+    `engine.model` is what to call in a loop of one's own; some systems put a wrapper around `engine.module`. Options of
+    our own engines that a system cannot give are refused, with its own name for the same thing where it has one.
 
     Args:
         model: the module, the same on every rank.
@@ -55,8 +57,6 @@ class Native:
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords.
         precision: "fp32", or "bf16" where the system keeps fp32 master weights.
-        overlap: True, for every system overlaps what it can; the options of our own engines that a system cannot give
-            are refused, with its own name for the same thing where it has one.
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
 
     Raises:

@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from zerolab.engines.checks import check_prefetch, check_same_on_all_ranks, check_switches, has_forward
+from zerolab.engines.collectives import Exchange
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import is_running, number_of, numbers_behind, tensors_needing_gradient
 from zerolab.engines.hooks import Hook
 from zerolab.engines.order import Order
-from zerolab.engines.partition import ROOT
+from zerolab.engines.partition import ROOT, ParamGroups
 
 
 class Owed:
@@ -38,13 +39,25 @@ class UnitByUnit(Engine):
     """Calls `gather` before a unit is used and `release` when it is done; a stage says what these do.
 
     Args:
-        *arguments: `Engine`'s.
         release_after_forward: False keeps a unit from its forward to its backward.
         prefetch: how many units to gather ahead of the one that is used.
-        **keywords: `Engine`'s.
     """
 
-    def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **keywords: Any) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer_cls: type,
+        *,
+        units: list[str] | None = None,
+        param_groups: ParamGroups = (),
+        precision: str = "fp32",
+        reduce_dtype: torch.dtype | None = None,
+        overlap: bool = True,
+        offload: bool = False,
+        release_after_forward: bool = True,
+        prefetch: int = 1,
+        **optimizer_keywords: Any,
+    ) -> None:
         check_switches(release_after_forward=release_after_forward)
         check_prefetch(prefetch)
         self.release_after_forward = release_after_forward
@@ -54,7 +67,18 @@ class UnitByUnit(Engine):
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
         self._has_other_graphs = False
-        super().__init__(*arguments, **keywords)
+        self._arriving: dict[Flat, Exchange] = {}  # gathers that have started
+        super().__init__(
+            model,
+            optimizer_cls,
+            units=units,
+            param_groups=param_groups,
+            precision=precision,
+            reduce_dtype=reduce_dtype,
+            overlap=overlap,
+            offload=offload,
+            **optimizer_keywords,
+        )
 
     def start_gather(self, flat: Flat) -> None:
         """Starts making the flat whole."""

@@ -17,20 +17,25 @@ class TorchDDP(Native):
     """torch's DistributedDataParallel: everything on every rank, gradients averaged bucket by bucket.
 
     Args:
-        find_unused_parameters: as in torch; needed where some parameter takes no part in a step.
-        gradient_as_bucket_view: as in torch; off, as there, every gradient exists twice, once in its bucket.
-        bucket_cap_mb: as in torch.
+        find_unused_parameters: look for them in every forward; needed where a parameter takes no part in a step.
+        gradient_as_bucket_view: gradients lie in their buckets; off, as in torch, each exists twice.
+        bucket_cap_mb: MiB of a bucket of gradients, which travel together; None for torch's own, 25.
     """
 
     stage = "torch-ddp"
 
     def __init__(
         self,
-        *arguments: Any,
+        model: nn.Module,
+        optimizer_cls: type,
+        *,
+        units: list[str] | None = None,
+        param_groups: ParamGroups = (),
+        precision: str = "fp32",
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
         bucket_cap_mb: float | None = None,
-        **keywords: Any,
+        **optimizer_keywords: Any,
     ) -> None:
         # torch's own defaults, where one is set: what is measured is what people run.
         self._options: dict[str, Any] = {
@@ -38,7 +43,9 @@ class TorchDDP(Native):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "bucket_cap_mb": bucket_cap_mb,
         }
-        super().__init__(*arguments, **keywords)
+        super().__init__(
+            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
+        )
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         wrapper = nn.parallel.DistributedDataParallel
@@ -68,15 +75,38 @@ class TorchZero1(TorchDDP):
     """DistributedDataParallel with torch's ZeroRedundancyOptimizer: each rank updates some whole parameters.
 
     Args:
-        parameters_as_bucket_view: as in torch.
+        parameters_as_bucket_view: lay the parameters into the buffers that are broadcast after the update.
     """
 
     stage = "torch-zero1"
     cannot = ("dtypes",)
 
-    def __init__(self, *arguments: Any, parameters_as_bucket_view: bool = False, **keywords: Any) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer_cls: type,
+        *,
+        units: list[str] | None = None,
+        param_groups: ParamGroups = (),
+        precision: str = "fp32",
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        bucket_cap_mb: float | None = None,
+        parameters_as_bucket_view: bool = False,
+        **optimizer_keywords: Any,
+    ) -> None:
         self._parameters_as_bucket_view = parameters_as_bucket_view
-        super().__init__(*arguments, **keywords)
+        super().__init__(
+            model,
+            optimizer_cls,
+            units=units,
+            param_groups=param_groups,
+            precision=precision,
+            find_unused_parameters=find_unused_parameters,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            bucket_cap_mb=bucket_cap_mb,
+            **optimizer_keywords,
+        )
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         # Here: only this stage needs it.

@@ -9,8 +9,6 @@ Autograd remembers the storage that the forward used. So a release frees that ve
 gather refills it; giving a parameter other data would free nothing until backward.
 """
 
-from typing import Any
-
 import torch
 
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
@@ -28,11 +26,6 @@ class Zero3(UnitByUnit):
 
     stage = "zero3"
     reduces_every_backward = True  # there is nowhere to add up whole gradients
-    _arriving: dict[Flat, Exchange]
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        self._arriving = {}
-        super().__init__(*arguments, **keywords)
 
     def own(self, flat: Flat) -> torch.Tensor:
         """A rank updates its own shard, the only part of the parameters that it always holds."""

@@ -115,5 +115,8 @@ def _box(text: str) -> Any:
 
 
 def explore() -> Explorer:
-    """The panel, for the last line of a cell; needs `pip install zerolab[lab]`."""
+    """Shows a panel that trains the chosen stage on real ranks: for the last line of a cell.
+
+    Needs `pip install zerolab[lab]`.
+    """
     return Explorer()

@@ -117,5 +117,13 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
 
 def what_fits(model: str = "7b", gpus: int = 8, batch: int = 1) -> Planner:
-    """The panel, for the last line of a cell; needs `pip install zerolab[lab]`."""
+    """Shows a panel with sliders over the planner, which stages fit on which GPUs: for the last line of a cell.
+
+    Needs `pip install zerolab[lab]`.
+
+    Args:
+        model: a name of `catalog.ARCHITECTURES`, to begin with.
+        gpus: how many GPUs, to begin with: a power of two up to 1024.
+        batch: rows a GPU, to begin with.
+    """
     return Planner(model, gpus, batch)

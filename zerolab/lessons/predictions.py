@@ -115,7 +115,7 @@ PREDICTIONS = {
 
 
 def reveal(prediction_id: str, guess: float | None, recording: "Recording | None" = None) -> None:
-    """Prints the guess, what was measured, and their ratio; without a guess a fixed line.
+    """Measures what you have guessed, and prints guess, measurement and their ratio; without a guess a fixed line.
 
     Args:
         prediction_id: a key of `PREDICTIONS`.

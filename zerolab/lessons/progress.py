@@ -126,17 +126,6 @@ def of_class(files: Sequence[Path]) -> str:
     return "\n".join([*lines, f"{len(learners)} learners"])
 
 
-def main(as_json: bool = False, forget: bool = False, files: Sequence[Path] = ()) -> str:
-    """What `zerolab progress [--json|--reset] [FILE ...]` prints. Raises ValueError for two wishes at once."""
-    if as_json + forget + bool(files) > 1:
-        raise ValueError("--json, --reset and files of a class are three different things: ask for one of them")
-    if files:
-        return of_class(files)
-    if forget:
-        return "progress forgotten" if reset() else "there was no progress to forget"
-    return json.dumps(read(), indent=2, sort_keys=True) if as_json else summary()
-
-
 def _write(content: dict[str, Any]) -> None:
     """Replaces the file in one move, so that a reader never sees half of it."""
     file = path()

@@ -66,7 +66,7 @@ def simulate(
 
     Args:
         stages: of ddp, zero1, zero2, zero3; a sequence, or joined by commas. Other systems are not simulated, hybrid
-            sharding (hsdp) among them: `compare` runs it, and `foreign.traffic_bytes` has its formula.
+            sharding (hsdp) among them: `compare` runs it, and `theory.systems.traffic_bytes` has its formula.
         world_size: number of ranks N, at least 1.
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.

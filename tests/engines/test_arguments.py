@@ -1,0 +1,64 @@
+"""Shift-Tab on any engine shows every argument with its default and its meaning."""
+
+from inspect import Parameter, signature
+
+import pytest
+from IPython.core.oinspect import Inspector
+
+from zerolab.engines import ENGINES, Engine
+
+inspector = Inspector(theme_name="nocolor")
+
+
+@pytest.mark.parametrize("stage", ENGINES)
+def test_every_argument_is_in_the_signature_with_its_default_and_in_the_docstring_with_its_meaning(stage):
+    taken = signature(ENGINES[stage]).parameters
+    assert list(taken)[:2] == ["model", "optimizer_cls"]
+    for name, parameter in list(taken.items())[2:]:
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            assert name == "optimizer_keywords"
+        else:
+            assert parameter.kind is Parameter.KEYWORD_ONLY
+            assert parameter.default is not Parameter.empty
+    shown = inspector.info(ENGINES[stage])["docstring"]
+    _, arguments = shown.split("\nArgs:\n")
+    explained = [line.split(":")[0].strip(" *") for line in arguments.splitlines() if line[:4].strip() == "" and line]
+    assert [name for name in explained if name in taken] == list(taken)
+
+
+@pytest.mark.parametrize("stage", ENGINES)
+def test_what_is_explained_is_taken(stage):
+    arguments = ENGINES[stage].__doc__.split("\nArgs:\n")[1].split("\n\n")[0]
+    explained = [line.split(":")[0].strip(" *") for line in arguments.splitlines() if not line.startswith(" " * 8)]
+    assert explained == list(signature(ENGINES[stage]).parameters)
+
+
+def test_an_engine_of_ones_own_is_explained_too():
+    class Mine(Engine):
+        """Mine.
+
+        Args:
+            model: which one, in my words.
+            every: how many steps lie between two.
+
+        Raises:
+            ValueError: never.
+        """
+
+        def __init__(self, model, optimizer_cls, *, every=2, **optimizer_keywords):
+            super().__init__(model, optimizer_cls, **optimizer_keywords)
+
+    said = Mine.__doc__.splitlines()
+    assert said[:4] == ["Mine.", "", "Args:", "    model: which one, in my words."]
+    assert said[5:] == [
+        "    every: how many steps lie between two.",
+        "    **optimizer_keywords: for the optimizer, such as `lr=1e-3`.",
+        "",
+        "Raises:",
+        "    ValueError: never.",
+    ]
+
+    class Silent(Engine):
+        pass
+
+    assert Silent.__doc__.startswith("Args:\n    model: the module")
