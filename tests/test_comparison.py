@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab import theory
+from zerolab import Recording, models, simulate, theory
 from zerolab.comparison import Comparison, compare, record
 from zerolab.tables import show_bytes
 
@@ -189,6 +189,42 @@ def test_record_is_the_same_training_alone() -> None:
     assert recording.meta["stage"] == "zero2"
     assert recording.meta["num_params"] == 343
     assert len(recording.results) == 2
+
+
+def test_record_takes_a_model_batches_and_options_as_compare_does() -> None:
+    inputs = torch.randn(4, 6)
+    batches = [(inputs, inputs[:, :5].sin())] * 2
+    recording = record(
+        "zero3",
+        2,
+        models.mlp_odd,
+        2,
+        batches=batches,
+        precision="bf16",
+        device="cpu",
+        options={"release_after_forward": False},
+        loss_fn=lambda outputs, targets: (outputs.float() - targets).abs().mean(),
+    )
+    assert recording.meta["precision"] == "bf16"
+    gathers = [e for e in recording.ranks[0].events if e.kind == "collective" and e.op == "all_gather" and e.step == 2]
+    assert len(gathers) == 3, "each unit once: it stays whole from forward to backward"
+    with pytest.raises(TypeError, match="loss_fn is 3"):
+        record("zero3", 2, loss_fn=3)  # type: ignore[arg-type]
+
+
+def test_recordings_are_saved_beside_each_other_and_played_by_the_name_of_the_stage(tmp_path) -> None:
+    simulation = simulate("ddp,zero3", 2, "mlp-odd")
+    written = simulation.save(tmp_path / "run.json")
+    assert [path.name for path in written] == ["run-ddp.json", "run-zero3.json"]
+    assert [Recording.load(path).meta["stage"] for path in written] == ["ddp", "zero3"]
+    assert repr(simulation.play("zero3")) == "player: zero3 on 2 ranks"
+    assert "ddp" in repr(simulation.play())
+    with pytest.raises(ValueError, match=r"unknown stage of this comparison 'zero1': choose one of ddp, zero3"):
+        simulation.play("zero1")
+    with pytest.raises(ValueError, match="are 3 stages: the player shows one or two"):
+        simulation.play("ddp", "zero3", "ddp")
+    (alone,) = simulate("ddp", 2, "mlp-odd").save(tmp_path / "alone.json")
+    assert alone == tmp_path / "alone.json"
 
 
 @pytest.mark.parametrize(

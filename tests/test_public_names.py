@@ -1,17 +1,21 @@
 """`zerolab.` and Tab, `help(zerolab)`, and README's own sample: what a newcomer tries first."""
 
+import json
 import pydoc
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from jupyter_client.manager import start_new_kernel
 
 import zerolab
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,51 @@ def test_every_public_name_is_there():
     missing = [name for name in zerolab.__all__ if not hasattr(zerolab, name)]
     assert missing == []
     assert set(zerolab.__all__) <= set(dir(zerolab))
+
+
+def imported_by_lessons():
+    """(module, name) of what the notebooks import from the package; an exercise's cell comes from the package."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        for module, names in re.findall(r"^from (zerolab[\w.]*) import (.*)$", "\n".join(code), re.MULTILINE):
+            yield from ((module, name.strip()) for name in names.split(","))
+
+
+def test_what_lessons_import_is_in_zerolab_or_in_a_module_that_it_names():
+    modules = [getattr(zerolab, name) for name in zerolab.__all__ if isinstance(getattr(zerolab, name), ModuleType)]
+    found = set(imported_by_lessons())
+    assert {("zerolab", "record"), ("zerolab", "Table"), ("zerolab.engines", "ENGINES")} <= found
+    for module, name in found:
+        try:
+            meant = getattr(import_module(module), name)
+        except AttributeError:  # a module of a module, such as facts.mistakes
+            meant = import_module(f"{module}.{name}")
+        homes = [home for home in (zerolab, *modules) if getattr(home, name, None) is meant]
+        assert homes, f"{name} is in {module}, and in no module that zerolab names"
+
+
+def test_the_modules_that_are_named_can_be_used_without_another_import():
+    code = "import zerolab; print(zerolab.models.build('mlp-odd').__class__.__name__, len(zerolab.engines.ENGINES))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == (
+        "Sequential 13\n"
+    )
+
+
+def test_the_site_has_every_public_name():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    missing = [name for name in zerolab.__all__ if not re.search(rf"\bzerolab\.{name}\b", page)]
+    assert missing == []
+
+
+def test_a_notebooks_hook_is_no_public_name():
+    assert callable(zerolab.load_ipython_extension)
+    assert "load_ipython_extension" not in dir(zerolab)
+
+
+@pytest.mark.parametrize("name", ["explore", "what_fits"])
+def test_a_panel_says_first_that_it_is_one(name):
+    assert getattr(zerolab, name).__doc__.split("\n")[0].startswith("Shows a panel")
 
 
 def test_help_speaks_of_every_name_and_of_no_machinery():

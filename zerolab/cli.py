@@ -289,7 +289,7 @@ def _add_progress(commands: Any) -> None:
 
 
 def _progress(arguments: Arguments) -> None:
-    from zerolab.lessons import progress
+    from zerolab.lessons import progress, solved
 
     if arguments.reset:
         _is_now("progress --reset", "reset progress")
@@ -298,9 +298,9 @@ def _progress(arguments: Arguments) -> None:
         # The first file of a class may have been taken for the one to write: nothing is written.
         raise ValueError("--json is one's own progress, and files are a class's: ask for one of them")
     elif arguments.files:
-        print(progress.of_class(arguments.files))
+        print(solved.of_class(arguments.files))
     else:
-        _say(arguments, progress.read(), progress.summary())
+        _say(arguments, progress.read(), solved.summary())
 
 
 def _is_now(old: str, new: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from zerolab import cli
 from zerolab.exercises import names
-from zerolab.lessons import progress
+from zerolab.lessons import progress, solved
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def test_tries_are_counted_and_a_pass_stays(file):
     for passed in (False, True, False):
         progress.note_attempt("zero1-average", passed=passed)
     assert progress.read()["exercises"] == {"zero1-average": {"tries": 3, "passed": True}}
-    (line,) = [line for line in progress.summary().splitlines() if " zero1-average " in line]
+    (line,) = [line for line in solved.summary().splitlines() if " zero1-average " in line]
     assert line.split() == ["04", "zero1-average", "passed", "3", "tries"]
-    assert f"1 of {len(names())} exercises passed" in progress.summary()
+    assert f"1 of {len(names())} exercises passed" in solved.summary()
 
 
 def test_the_first_guess_is_kept(file):
@@ -93,7 +93,7 @@ def test_the_reset_of_the_first_edition_works_and_says_what_to_write_now(file, c
 
 
 def test_exercises_stand_in_the_order_of_the_lessons():
-    exercises = progress.by_lesson()
+    exercises = solved.by_lesson()
     lessons = [lesson for lesson, _ in exercises]
     assert sorted(lessons) == lessons
     assert sorted(name for _, name in exercises) == names()
@@ -107,12 +107,12 @@ def test_a_class_is_counted_and_a_file_that_is_not_there_is_an_error(file, tmp_p
         progress.note_guess("04-zero1-state", 1.0)
         for passed in tries:
             progress.note_attempt("zero1-average", passed=passed)
-    said = progress.of_class(learners).splitlines()
+    said = solved.of_class(learners).splitlines()
     (line,) = [line.split() for line in said if " zero1-average " in line]
     assert line == ["04", "zero1-average", "passed", "1", "tried", "2", "tries", "3"]
     assert said[-1] == "3 learners"
     with pytest.raises(FileNotFoundError, match="nobody"):
-        progress.of_class([tmp_path / "nobody.json"])
+        solved.of_class([tmp_path / "nobody.json"])
     before = [learner.read_text() for learner in learners]
     assert cli.main(["progress", "--json", *map(str, learners)]) == 2
     assert "ask for one of them" in capsys.readouterr().err

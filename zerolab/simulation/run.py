@@ -23,6 +23,7 @@ from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recording import Recording
+from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import FakeRecorder, timed, world
@@ -152,8 +153,6 @@ def _prepare(
 def _build(
     model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None
 ) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    from zerolab.simulation import architectures
-
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
             real = models.batches(model, 1, 0, 1)[0]

@@ -1,0 +1,54 @@
+"""Which exercises are solved, in the order of the lessons: one's own, and those of a class."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerolab.exercises import names
+from zerolab.exercises.harness.exercise import TAG
+from zerolab.lessons import progress
+from zerolab.lessons.workspace import published
+
+
+def by_lesson() -> list[tuple[str, str]]:
+    """(number of the lesson, id) of each exercise, in the order of the lessons; `-` for one that is in none."""
+    found = {
+        tag.removeprefix(TAG): name[:2]
+        for name, file in published().items()
+        if file.suffix == ".ipynb"
+        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]
+        for tag in cell["metadata"].get("tags", ())
+        if tag.startswith(TAG)
+    }
+    return [(lesson, name) for name, lesson in found.items()] + [("-", name) for name in names() if name not in found]
+
+
+def summary() -> str:
+    """The progress as text, one line an exercise."""
+    done, exercises = progress.read()["exercises"], by_lesson()
+    width = max(len(name) for _, name in exercises)
+    lines, passed = [], 0
+    for lesson, name in exercises:
+        entry = done.get(name, {"tries": 0, "passed": False})
+        passed += entry["passed"]
+        lines.append(
+            f"{lesson:<2}  {name:<{width}}  {'passed' if entry['passed'] else 'open':<6}  {entry['tries']} tries"
+        )
+    return "\n".join([*lines, f"{passed} of {len(exercises)} exercises passed"])
+
+
+def of_class(files: Sequence[Path]) -> str:
+    """How far a class is: for each exercise how many of the learners have tried and passed it, one file a learner.
+
+    Raises OSError for a file that is not there, or may not be read.
+    """
+    for file in files:
+        file.read_bytes()  # one that was mistyped must not count as a learner who has done nothing
+    learners, exercises = [progress.read(file)["exercises"] for file in files], by_lesson()
+    width = max(len(name) for _, name in exercises)
+    lines = []
+    for lesson, name in exercises:
+        entries = [learner[name] for learner in learners if name in learner]
+        passed, tries = sum(entry["passed"] for entry in entries), sum(entry["tries"] for entry in entries)
+        lines.append(f"{lesson:<2}  {name:<{width}}  passed {passed}  tried {len(entries)}  tries {tries}")
+    return "\n".join([*lines, f"{len(learners)} learners"])
