@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zerolab
-from zerolab import cli
+from zerolab import cli, doctor
 
 ROW_KEYS = [
     "stage",
@@ -169,6 +169,15 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
     assert "events of 2 ranks" in capfd.readouterr().out
     assert zerolab.Recording.load(run).meta["precision"] == "bf16"
+
+
+def test_what_is_printed_on_the_way_is_not_among_the_json(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: print("a rank's line") or {"ok": True})
+    monkeypatch.setattr(doctor, "describe", repr)
+    assert cli.main(["doctor", "--json"]) == 0
+    assert capfd.readouterr() == ('{\n "ok": true\n}\n', "a rank's line\n")
 
 
 def test_doctor_and_progress_answer_in_json(capfd: pytest.CaptureFixture[str]) -> None:

@@ -54,42 +54,31 @@ if _TYPE_CHECKING:
     from zerolab.theory.systems import deepspeed_estimate
 
 _HOMES = {
-    "Cluster": "runtime.cluster",
-    "CollectiveHang": "runtime.faults",
-    "DDP": "engines",
-    "DeepSpeed0": "engines.deepspeed",
-    "DeepSpeed1": "engines.deepspeed",
-    "DeepSpeed2": "engines.deepspeed",
-    "DeepSpeed3": "engines.deepspeed",
-    "FSDP1": "engines.fsdp1",
-    "FSDP2": "engines.fsdp2",
-    "HSDP": "engines.fsdp2",
-    "RankError": "runtime.faults",
-    "Recording": "recording.recording",
-    "Table": "tables",
-    "TorchDDP": "engines.torch_ddp",
-    "TorchZero1": "engines.torch_ddp",
-    "Zero1": "engines",
-    "Zero2": "engines",
-    "Zero3": "engines",
-    "bytes_sent": "recording.wire",
-    "check": "exercises",
-    "compare": "comparison",
-    "deepspeed_estimate": "theory.systems",
-    "deepspeed_runs": "lessons.deepspeed_runs",
-    "diagnose": "exercises",
-    "evaluation": "recording.recorder",
-    "examine": "exercises",
-    "expect_error": "lessons.errors",
-    "explore": "figures.explore",
-    "hint": "exercises",
-    "hole": "exercises",
-    "load_ipython_extension": "runtime.magics",  # IPython asks for it by name; nobody else does
-    "record": "comparison",
-    "reveal": "lessons.predictions",
-    "simulate": "simulation.run",
-    "solution": "exercises",
-    "what_fits": "figures.what_fits",
+    name: home
+    for home, names in {
+        "comparison": "compare record",
+        "engines": "DDP Zero1 Zero2 Zero3",
+        "engines.deepspeed": "DeepSpeed0 DeepSpeed1 DeepSpeed2 DeepSpeed3",
+        "engines.fsdp1": "FSDP1",
+        "engines.fsdp2": "FSDP2 HSDP",
+        "engines.torch_ddp": "TorchDDP TorchZero1",
+        "exercises": "check diagnose examine hint hole solution",
+        "figures.explore": "explore",
+        "figures.what_fits": "what_fits",
+        "lessons.deepspeed_runs": "deepspeed_runs",
+        "lessons.errors": "expect_error",
+        "lessons.predictions": "reveal",
+        "recording.recorder": "evaluation",
+        "recording.recording": "Recording",
+        "recording.wire": "bytes_sent",
+        "runtime.cluster": "Cluster",
+        "runtime.faults": "CollectiveHang RankError",
+        "runtime.magics": "load_ipython_extension",  # IPython asks for it by name; nobody else does
+        "simulation.run": "simulate",
+        "tables": "Table",
+        "theory.systems": "deepspeed_estimate",
+    }.items()
+    for name in names.split()
 }
 _MODULES = ("catalog", "engines", "facts", "figures", "models", "tables", "theory")
 

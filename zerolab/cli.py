@@ -13,6 +13,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)):
             if path not in (None, STDOUT):
                 files.check_place(path)  # before minutes of work whose result would go there
-        return command(parsed) or 0
+        parsed.stdout = sys.stdout
+        # Another program reads the JSON: what ranks print on the way is for a person.
+        with redirect_stdout(sys.stderr if getattr(parsed, "json", None) == STDOUT else sys.stdout):
+            return command(parsed) or 0
     # What the package raises on wrong use has its remedy in it; a traceback would only hide that.
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         print(f"zerolab: {error}", file=sys.stderr)
@@ -89,7 +93,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 def _say(arguments: Arguments, value: Any, text: object) -> None:
     """Prints the text, or as `--json` has it the value."""
     if arguments.json == STDOUT:
-        print(json.dumps(value, indent=1))
+        print(json.dumps(value, indent=1), file=arguments.stdout)
         return
     if arguments.json:
         files.write_json(arguments.json, value)
