@@ -252,7 +252,7 @@ def _lab(arguments: Arguments) -> None:
 
 def _add_reset(commands: Any) -> None:
     parser = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
-    parser.add_argument("which", help="the beginning of the lesson's name, such as 04; all of them; or progress")
+    parser.add_argument("which", help="the beginning of a lesson's name, such as 04; or all; or progress")
 
 
 def _reset(arguments: Arguments) -> None:

@@ -63,6 +63,11 @@ def test_everything_that_is_there_is_in_the_tree_in_contributing():
     assert {name for name in modules if not re.match(r"zerolab/\w+/__init__\.py$", name)} <= shown
 
 
+def test_no_more_than_a_dozen_modules_lie_flat_in_the_package():
+    flat = sorted(path.name for path in (ROOT / "zerolab").glob("*.py"))
+    assert len(flat) <= 12, flat
+
+
 def test_the_readmes_links_and_commands_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), f"README links to {target}, which is not there"
