@@ -99,7 +99,7 @@ def judge_state(rank: RankRecording, budget: Budget) -> str:
         # Who keeps shards of the gradients where whole ones are due keeps less than is asked: that is no fault.
         least = sum(budget.padded) * FP32 // budget.world_size if category == "gradients" else wanted
         first = next((event.live.get(category, 0) for event in rank.events if event.kind == "optimizer"), 0)
-        if held > allowed >= first:  # the first step was right: it is no category that is left whole
+        if held > allowed >= first >= least:  # the first step was right: it is no category that is left whole
             return (
                 f"rank {rank.rank} holds {held:,} bytes of {category.replace('_', ' ')} at the last update, and "
                 f"{first:,} at the first one: those of the steps before are still there. A list, or a view, keeps them."
