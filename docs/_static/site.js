@@ -29,7 +29,9 @@ each(".cell_output, article pre, .table-wrapper", (box) => {
 const frames = document.querySelectorAll("iframe.zl-frame");
 for (const frame of frames) {
   tell(frame);
-  frame.addEventListener("load", () => { frame.dataset.loaded = "yes"; });
+  frame.addEventListener("load", () => {
+    frame.dataset.loaded = "yes";
+  });
 }
 const tellAll = () => frames.forEach(tell);
 new MutationObserver(tellAll).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });

@@ -36,7 +36,8 @@ export class Axis {
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const ticks = [];
-    for (let t = 0; t <= this.t1 - this.t0; t += step) ticks.push({ x: this.x(this.t0 + t), text: t ? `+${plain(t)}` : "0" });
+    for (let t = 0; t <= this.t1 - this.t0; t += step)
+      ticks.push({ x: this.x(this.t0 + t), text: t ? `+${plain(t)}` : "0" });
     return ticks;
   }
 }

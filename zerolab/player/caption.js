@@ -20,13 +20,16 @@ function collective(model, event) {
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
   const took = `in ${duration(event.end - event.start)}`;
-  if (ranks === 1 && event.op in MOVED) return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
+  if (ranks === 1 && event.op in MOVED)
+    return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
   if (event.op === "all_gather") {
     const own = `its ${part} of ${count(event.numel, "element")} to ${ranks === 2 ? "the other rank" : `each of the other ${ranks - 1}`}`;
     return `gathered ${what} ${took}: ${sent}, ${own}.`;
   }
-  if (event.op === "reduce_scatter") return `reduced ${what} ${took}: ${sent} and keeps the sum of its own ${part} of ${count(event.numel, "element")}.`;
-  if (event.op === "all_reduce") return `reduced ${what} ${took}: every part to its owner to be added up, then the sums to all; ${sent} of ${count(event.numel, "element")}.`;
+  if (event.op === "reduce_scatter")
+    return `reduced ${what} ${took}: ${sent} and keeps the sum of its own ${part} of ${count(event.numel, "element")}.`;
+  if (event.op === "all_reduce")
+    return `reduced ${what} ${took}: every part to its owner to be added up, then the sums to all; ${sent} of ${count(event.numel, "element")}.`;
   const buffer = event.numel ? `; the buffer has ${count(event.numel, "element")}` : "";
   return `took part in ${event.unit ? what : numbered(event)} ${took}: ${sent}${buffer}.`;
 }
@@ -37,13 +40,23 @@ function exchange(model, event) {
   const receiving = /recv/.test(event.op);
   const unit = whole.unit ?? "a buffer";
   const end = `: ${event.numel ? count(event.numel, "element") : "its piece"} (${numbered(whole)}).`;
-  if (event.peer === null || !(whole.op in MOVED)) return `${receiving ? "received" : "sent"} a part of ${unit}${event.peer === null ? "" : ` ${receiving ? "from" : "to"} rank ${event.peer}`}${end}`;
+  if (event.peer === null || !(whole.op in MOVED))
+    return `${receiving ? "received" : "sent"} a part of ${unit}${event.peer === null ? "" : ` ${receiving ? "from" : "to"} rank ${event.peer}`}${end}`;
   const peer = `rank ${event.peer}`;
-  if (whole.op === "all_gather") return (receiving ? `received ${peer}'s part of ${unit}` : `sent its own part of ${unit} to ${peer}`) + end;
+  if (whole.op === "all_gather")
+    return (receiving ? `received ${peer}'s part of ${unit}` : `sent its own part of ${unit} to ${peer}`) + end;
   if (whole.op === "all_reduce" && model.half(event.index) === 1) {
-    return (receiving ? `received the sums of ${peer}'s part of ${unit}` : `sent the sums of its own part of ${unit} to ${peer}`) + end;
+    return (
+      (receiving
+        ? `received the sums of ${peer}'s part of ${unit}`
+        : `sent the sums of its own part of ${unit} to ${peer}`) + end
+    );
   }
-  return (receiving ? `received ${peer}'s gradients for its own part of ${unit}, to add them up` : `sent ${peer} the gradients of the part of ${unit} that ${peer} owns`) + end;
+  return (
+    (receiving
+      ? `received ${peer}'s gradients for its own part of ${unit}, to add them up`
+      : `sent ${peer} the gradients of the part of ${unit} that ${peer} owns`) + end
+  );
 }
 
 /** What a rank lacks while it waits for a collective. */
@@ -55,15 +68,18 @@ const WAITED_FOR = {
 
 function waited(model, event) {
   const of = event.parent === null ? event : model.event(event.parent);
-  const what = of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : event.unit ?? words(event.op);
-  const lacking = of.unit && model.worldSize > 1 && WAITED_FOR[of.op] ? `${WAITED_FOR[of.op](of.unit)} (${numbered(of)})` : what;
+  const what =
+    of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : (event.unit ?? words(event.op));
+  const lacking =
+    of.unit && model.worldSize > 1 && WAITED_FOR[of.op] ? `${WAITED_FOR[of.op](of.unit)} (${numbered(of)})` : what;
   return `waited ${duration(event.end - event.start)} for ${lacking}.`;
 }
 
 /** What a rank was in the middle of when its recording was cut off: where a run ends that hangs. */
 function cutOff(model, event) {
   const since = duration(event.end - event.start);
-  if (event.kind === "module") return `was in the middle of the ${event.op} of ${event.unit ?? "the model"}, ${since} after it began: its recording ends here.`;
+  if (event.kind === "module")
+    return `was in the middle of the ${event.op} of ${event.unit ?? "the model"}, ${since} after it began: its recording ends here.`;
   const of = event.parent === null ? event : model.event(event.parent);
   const what = `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}`;
   return `waited ${since} in ${what}, which never ended: its recording ends here.`;
@@ -78,7 +94,10 @@ function hold(model, event) {
   const whole = unit?.padded || event.numel;
   if (now === 0) return `let go of ${what}: nothing of them is held any more.`;
   if (now < before) return `released ${what}: of ${exact(before)} elements it keeps ${exact(now)}.`;
-  const rest = before && now === whole && event.category === "parameters" ? `: its own ${exact(before)}, and the rest from the others` : "";
+  const rest =
+    before && now === whole && event.category === "parameters"
+      ? `: its own ${exact(before)}, and the rest from the others`
+      : "";
   const weight = now * (WIDTH[event.dtype ?? unit?.dtype] ?? 0); // of moments there are several an element: not told
   const heavy = weight && event.category !== "optimizer_state" ? ` (${bytes(weight)})` : "";
   if (now > before) return `now holds ${share(now, whole)}${heavy} of ${what}${rest}.`;
@@ -87,7 +106,10 @@ function hold(model, event) {
 
 function peak(model, event) {
   const live = model.live(event.rank, event.index);
-  const largest = Object.entries(live).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]).slice(0, 3);
+  const largest = Object.entries(live)
+    .filter(([, value]) => value > 0)
+    .sort((a, b) => b[1] - a[1])
+    .slice(0, 3);
   const parts = largest.map(([category, value]) => `${words(category)} ${exact(value)}`).join(", ");
   const where = event.text ? ` ${event.text}` : "";
   return `reached a new peak of ${exact(model.total(event.index))} live bytes${where}: ${parts}.`;
@@ -95,11 +117,16 @@ function peak(model, event) {
 
 /** Why memory stands where it stands at a rank's peak: its terms, largest first, beside the formula. */
 function highest(model, event) {
-  const live = Object.entries(model.live(event.rank, event.index)).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
+  const live = Object.entries(model.live(event.rank, event.index))
+    .filter(([, value]) => value > 0)
+    .sort((a, b) => b[1] - a[1]);
   const named = live.length > 4 ? live.slice(0, 3) : live;
   const rest = live.slice(named.length).reduce((sum, [, value]) => sum + value, 0);
   const why = { parameters: wholeUnits(model, event) };
-  const terms = [...named.map(([category, value]) => `${words(category)} ${bytes(value)}${why[category] ?? ""}`), ...(rest ? [`the rest ${bytes(rest)}`] : [])].join(" + ");
+  const terms = [
+    ...named.map(([category, value]) => `${words(category)} ${bytes(value)}${why[category] ?? ""}`),
+    ...(rest ? [`the rest ${bytes(rest)}`] : []),
+  ].join(" + ");
   const formula = model.formulaBytes === null ? "" : `; formula ${bytes(model.formulaBytes)}`;
   const total = model.total(event.index);
   return `is at its peak, ${total < 1e9 ? count(total, "byte") : bytes(total)}: ${terms}${formula}.`; // beyond that the line would not hold it
@@ -107,7 +134,9 @@ function highest(model, event) {
 
 /** " (blocks.3 whole)": which units a rank that keeps shards has gathered; "" where it keeps all of them anyway. */
 function wholeUnits(model, { rank, index }) {
-  const whole = model.units.filter(({ name, padded }) => padded && size(model.held(rank, "parameters", name, index)) === padded);
+  const whole = model.units.filter(
+    ({ name, padded }) => padded && size(model.held(rank, "parameters", name, index)) === padded,
+  );
   if (!whole.length || whole.length === model.units.length) return "";
   return whole.length === 1 ? ` (${whole[0].name} whole)` : ` (${whole.length} units whole)`;
 }
@@ -125,7 +154,8 @@ export function caption(model, i) {
   const rank = `Rank ${event.rank}`;
   if (model.cut.has(i)) return `${rank} ${cutOff(model, event)}`;
   if (model.peaks[event.rank]?.index === i && model.total(i) > 0) return `${rank} ${highest(model, event)}`;
-  if (event.kind === "collective") return `${rank} ${event.parent === null ? collective(model, event) : exchange(model, event)}`;
+  if (event.kind === "collective")
+    return `${rank} ${event.parent === null ? collective(model, event) : exchange(model, event)}`;
   if (event.kind === "wait") return `${rank} ${waited(model, event)}`;
   if (event.kind === "optimizer") return `${rank} ${updated(model, event)}`;
   if (event.kind === "memory" && event.op === "hold") return `${rank} ${hold(model, event)}`;

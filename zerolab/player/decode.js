@@ -50,8 +50,8 @@ function reordered(values, order) {
 /** The place of each event's parent; -1 for none. `seq` and `parent` are as in the columns, `parent` back from `seq`. */
 function parents({ rank, seq, parent }) {
   const placeOf = [];
-  seq.forEach((number, i) => ((placeOf[rank[i]] ??= new Map()).set(number, i)));
-  return parent.map((back, i) => (back ? placeOf[rank[i]].get(seq[i] - back) ?? -1 : -1));
+  seq.forEach((number, i) => (placeOf[rank[i]] ??= new Map()).set(number, i));
+  return parent.map((back, i) => (back ? (placeOf[rank[i]].get(seq[i] - back) ?? -1) : -1));
 }
 
 /**

@@ -12,8 +12,10 @@ export const ICONS = {
   play: "M5 3.2v11.6L14.5 9z",
   pause: "M4.5 3h3.2v12H4.5zM10.3 3h3.2v12h-3.2z",
   funnel: "M2.5 3h13l-5 6.4V15l-3-1.6V9.4z",
-  zoomIn: "M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2zm0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6zM6.7 5.2v1.5H5.2v1.6h1.5v1.5h1.6V8.3h1.5V6.7H8.3V5.2z",
-  zoomOut: "M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2zm0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6zM5.2 6.7v1.6h4.6V6.7z",
+  zoomIn:
+    "M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2zm0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6zM6.7 5.2v1.5H5.2v1.6h1.5v1.5h1.6V8.3h1.5V6.7H8.3V5.2z",
+  zoomOut:
+    "M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2zm0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6zM5.2 6.7v1.6h4.6V6.7z",
   next: "M4 3.4 11.2 9 4 14.6zM11.8 3.4H14v11.2h-2.2z",
   previous: "M14 3.4 6.8 9l7.2 5.6zM4 3.4h2.2v11.2H4z",
   nextPhase: "M2 3.4 8.5 9 2 14.6zM8.5 3.4 15 9l-6.5 5.6zM15 3.4h1.6v11.2H15z",
@@ -30,14 +32,23 @@ function vector(name, attributes, ...children) {
 
 /** An icon of 18 by 18 pixels, drawn in the text's colour. */
 export function icon(name) {
-  return vector("svg", { viewBox: "0 0 18 18", width: 18, height: 18, "aria-hidden": "true" }, vector("path", { d: ICONS[name], fill: "currentColor" }));
+  return vector(
+    "svg",
+    { viewBox: "0 0 18 18", width: 18, height: 18, "aria-hidden": "true" },
+    vector("path", { d: ICONS[name], fill: "currentColor" }),
+  );
 }
 
 /** A pane: a section with a heading, a place for a legend, and its body. */
 export function pane(name, title, ...body) {
   const heading = element("h3", {}, title);
   const legend = element("div", { class: "zl-legend" });
-  const section = element("section", { class: `zl-pane zl-${name}`, "aria-label": title }, element("header", {}, heading, legend), ...body);
+  const section = element(
+    "section",
+    { class: `zl-pane zl-${name}`, "aria-label": title },
+    element("header", {}, heading, legend),
+    ...body,
+  );
   return { section, heading, legend };
 }
 
@@ -61,12 +72,29 @@ export function swatch(text, { colour, marks = "", stroke = "none", strength = 1
 
 /** One entry of a legend, empty within its frame. */
 export function framed(text, colour, dash = "none") {
-  return key(text, vector("rect", { x: 0.5, y: 0.5, width: 12, height: 9, fill: "none", stroke: colour, "stroke-width": dash === "none" ? 1 : 2, "stroke-dasharray": dash }));
+  return key(
+    text,
+    vector("rect", {
+      x: 0.5,
+      y: 0.5,
+      width: 12,
+      height: 9,
+      fill: "none",
+      stroke: colour,
+      "stroke-width": dash === "none" ? 1 : 2,
+      "stroke-dasharray": dash,
+    }),
+  );
 }
 
 /** A small picture and its meaning in words. No canvas: each would be handed on anew with every frame that is drawn. */
 function key(text, ...shapes) {
-  return element("span", { class: "zl-key" }, vector("svg", { viewBox: "0 0 13 10", width: 13, height: 10, "aria-hidden": "true" }, ...shapes), text);
+  return element(
+    "span",
+    { class: "zl-key" },
+    vector("svg", { viewBox: "0 0 13 10", width: 13, height: 10, "aria-hidden": "true" }, ...shapes),
+    text,
+  );
 }
 
 /** Makes `text` what an element says; writing the same again would still cost a layout. */

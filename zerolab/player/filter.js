@@ -37,19 +37,44 @@ export class FilterPanel {
   constructor(player) {
     const { model } = player;
     const of = (title, choices, chosen) => {
-      const select = element("select", { "aria-label": title }, element("option", { value: "" }, "all"), ...choices.map(([value, text]) => element("option", { value }, text)));
+      const select = element(
+        "select",
+        { "aria-label": title },
+        element("option", { value: "" }, "all"),
+        ...choices.map(([value, text]) => element("option", { value }, text)),
+      );
       select.addEventListener("change", () => chosen(select.value || null));
       return select;
     };
     this.selects = {
-      ranks: of("Rank", Array.from({ length: model.worldSize }, (_, rank) => [`${rank}-${rank}`, String(rank)]), (value) => player.setFilter({ ranks: value && value.split("-").map(Number) })),
-      category: of("Category", STACK.map((category) => [category, words(category)]), (category) => player.setFilter({ category })),
-      unit: of("Unit", model.units.map(({ name }) => [name, name]), (unit) => player.setFilter({ unit })),
+      ranks: of(
+        "Rank",
+        Array.from({ length: model.worldSize }, (_, rank) => [`${rank}-${rank}`, String(rank)]),
+        (value) => player.setFilter({ ranks: value && value.split("-").map(Number) }),
+      ),
+      category: of(
+        "Category",
+        STACK.map((category) => [category, words(category)]),
+        (category) => player.setFilter({ category }),
+      ),
+      unit: of(
+        "Unit",
+        model.units.map(({ name }) => [name, name]),
+        (unit) => player.setFilter({ unit }),
+      ),
     };
     const clear = element("button", { type: "button" }, "show all");
     clear.addEventListener("click", () => player.setFilter(ALL));
-    const labels = Object.entries({ rank: "ranks", category: "category", unit: "unit" }).map(([text, key]) => element("label", {}, element("span", {}, text), this.selects[key]));
-    this.element = element("div", { class: "zl-filter", hidden: "", role: "group", "aria-label": "Filter" }, element("h3", {}, "Show only"), ...labels, clear);
+    const labels = Object.entries({ rank: "ranks", category: "category", unit: "unit" }).map(([text, key]) =>
+      element("label", {}, element("span", {}, text), this.selects[key]),
+    );
+    this.element = element(
+      "div",
+      { class: "zl-filter", hidden: "", role: "group", "aria-label": "Filter" },
+      element("h3", {}, "Show only"),
+      ...labels,
+      clear,
+    );
   }
 
   draw(filter) {

@@ -40,7 +40,9 @@ export function sentPieces(model, event, time) {
 }
 
 function nearest(model, { group, rank }) {
-  const others = (group ?? Array.from({ length: model.worldSize }, (_, k) => k)).filter((other) => other !== rank && model.ofRank[other].length);
+  const others = (group ?? Array.from({ length: model.worldSize }, (_, k) => k)).filter(
+    (other) => other !== rank && model.ofRank[other].length,
+  );
   return others.sort((a, b) => Math.abs(a - rank) - Math.abs(b - rank)).slice(0, MOST_ARROWS);
 }
 
@@ -57,8 +59,12 @@ function arrivals(model, event) {
   const before = model.held(event.rank, event.category, event.unit, event.index - 1);
   if (!before.length) return [];
   const has = (spans, start, stop) => spans.some((from, k) => k % 2 === 0 && from <= start && spans[k + 1] >= stop);
-  const fresh = unit.owners.filter(([start, stop, owner]) => owner !== event.rank && has(event.spans, start, stop) && !has(before, start, stop));
-  return fresh.slice(0, MOST_ARROWS).map(([, , owner]) => ({ category: "parameters", from: owner, to: event.rank, piece: owner }));
+  const fresh = unit.owners.filter(
+    ([start, stop, owner]) => owner !== event.rank && has(event.spans, start, stop) && !has(before, start, stop),
+  );
+  return fresh
+    .slice(0, MOST_ARROWS)
+    .map(([, , owner]) => ({ category: "parameters", from: owner, to: event.rank, piece: owner }));
 }
 
 /** Draws the pieces of `event` over the ownership pane, and gives those that it drew. */
@@ -67,13 +73,23 @@ export function flow(pane, model, palette, event, time) {
   const unit = model.units.find(({ name }) => name === event.unit);
   const drawn = [];
   for (const { category, from, to, piece } of moving) {
-    const [start, end] = [from, to].map((rank) => (model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, event.unit) : null));
+    const [start, end] = [from, to].map((rank) =>
+      model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, event.unit) : null,
+    );
     if (!start || !end || start.y === end.y) continue;
     const [left, right] = partOf(model, unit, piece);
     for (const cell of [start, end]) frame(pane.over, palette, cell, left, right);
     const x = start.x + ((left + right) / 2) * start.width;
     const down = end.y > start.y;
-    arrow(pane.over.context, palette, piece, x, down ? start.y + start.height : start.y, down ? end.y : end.y + end.height, (right - left) * start.width < NARROW);
+    arrow(
+      pane.over.context,
+      palette,
+      piece,
+      x,
+      down ? start.y + start.height : start.y,
+      down ? end.y : end.y + end.height,
+      (right - left) * start.width < NARROW,
+    );
     drawn.push({ unit: event.unit, category, from, to, piece });
   }
   if (drawn.length) label(pane, model, palette, event, unit, drawn);
@@ -83,11 +99,21 @@ export function flow(pane, model, palette, event, time) {
 /** From where to where a piece lies within its unit, as shares of its width. */
 function partOf(model, unit, piece) {
   const owned = unit?.owners?.find(([, , owner]) => owner === piece);
-  return owned ? [owned[0] / unit.padded, owned[1] / unit.padded] : [piece / model.worldSize, (piece + 1) / model.worldSize];
+  return owned
+    ? [owned[0] / unit.padded, owned[1] / unit.padded]
+    : [piece / model.worldSize, (piece + 1) / model.worldSize];
 }
 
 function frame(pen, palette, cell, left, right) {
-  if (cell.height >= 5 && (right - left) * cell.width >= 6) pen.frame(cell.x + left * cell.width, cell.y, Math.max(2, (right - left) * cell.width), cell.height, palette.ink, 1.5);
+  if (cell.height >= 5 && (right - left) * cell.width >= 6)
+    pen.frame(
+      cell.x + left * cell.width,
+      cell.y,
+      Math.max(2, (right - left) * cell.width),
+      cell.height,
+      palette.ink,
+      1.5,
+    );
 }
 
 /** How big a piece is, between the rows and beside the arrows of the event's rank. */
@@ -96,18 +122,22 @@ function label(pane, model, palette, event, unit, moving) {
   const cell = pane.cell(row, moving[0].category, event.unit);
   const gap = pane.rows.pitch - pane.rows.row;
   if (!cell || gap < LABEL_ROOM) return;
-  const last = row === model.rows.length - 1 || moving.every(({ from, to }) => model.rowOf(from === event.rank ? to : from) < row);
+  const last =
+    row === model.rows.length - 1 || moving.every(({ from, to }) => model.rowOf(from === event.rank ? to : from) < row);
   const top = pane.cell(row, null, event.unit).y;
   const y = last ? top - gap / 2 : top + pane.rows.row + gap / 2;
   const sending = moving[0].from === event.rank;
   const many = moving.length > 1 ? (sending ? " to each" : " from each") : "";
   const [left, right] = partOf(model, unit, moving[0].piece);
-  const size = event.op === "hold" ? bytes((right - left) * unit.padded * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
+  const size =
+    event.op === "hold" ? bytes((right - left) * unit.padded * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
   const text = `${size}${many}`;
   const style = { colour: palette.ink, size: 10.5, weight: 600 };
   const width = pane.over.widthOf(text, style);
   // Beside the arrows, not on them: their heads say where the piece goes.
-  const ends = moving.map(({ piece: part }) => partOf(model, unit, part)).map(([from, to]) => cell.x + ((from + to) / 2) * cell.width);
+  const ends = moving
+    .map(({ piece: part }) => partOf(model, unit, part))
+    .map(([from, to]) => cell.x + ((from + to) / 2) * cell.width);
   const beside = Math.max(...ends) + BULGE + 6;
   const x = beside + width + 4 <= pane.over.width ? beside : Math.max(pane.gutter.left, Math.min(...ends) - width - 12);
   pane.over.box(x - 3, y - 6.5, width + 6, 13, palette.paper);

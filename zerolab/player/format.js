@@ -12,14 +12,23 @@ function three(value) {
 
 /** Bytes in decimal units (GB is 1e9): 1234567 -> "1.23 MB". Below 1,000 the exact number. */
 export function bytes(number) {
-  const units = [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];
+  const units = [
+    ["TB", 1e12],
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ];
   for (const [name, size] of units) if (number >= size) return `${three(number / size)} ${name}`;
   return `${exact(number)} B`;
 }
 
 /** A duration in nanoseconds: 312000 -> "312 µs". */
 export function duration(ns) {
-  const units = [["s", 1e9], ["ms", 1e6], ["µs", 1e3]];
+  const units = [
+    ["s", 1e9],
+    ["ms", 1e6],
+    ["µs", 1e3],
+  ];
   for (const [name, size] of units) if (ns >= size) return `${three(ns / size)} ${name}`;
   return `${Math.round(ns)} ns`;
 }

@@ -18,13 +18,18 @@ export function timeGestures(box, player) {
   const fingers = new Map();
   let spread = null;
   let panning = null;
-  box.addEventListener("wheel", (event) => {
-    const { x } = within(box, event);
-    if (event.ctrlKey || event.metaKey) player.zoomBy(2 ** (event.deltaY / WHEEL_DOUBLES), x);
-    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) player.panBy((event.deltaX || event.deltaY) / 600);
-    else return;
-    event.preventDefault();
-  }, { passive: false });
+  box.addEventListener(
+    "wheel",
+    (event) => {
+      const { x } = within(box, event);
+      if (event.ctrlKey || event.metaKey) player.zoomBy(2 ** (event.deltaY / WHEEL_DOUBLES), x);
+      else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
+        player.panBy((event.deltaX || event.deltaY) / 600);
+      else return;
+      event.preventDefault();
+    },
+    { passive: false },
+  );
   box.addEventListener("pointerdown", (event) => {
     fingers.set(event.pointerId, within(box, event));
     panning = event.shiftKey ? within(box, event).x : null;

@@ -16,7 +16,9 @@ function register(player) {
 export function mount(host, payload, options) {
   const sentence = trouble(payload);
   if (sentence) {
-    host.append(element("p", { class: "zl-player zl-trouble", role: "alert", "data-theme": surroundingTheme() }, sentence));
+    host.append(
+      element("p", { class: "zl-player zl-trouble", role: "alert", "data-theme": surroundingTheme() }, sentence),
+    );
     return null;
   }
   const pair = payload.second ? new Pair(host, payload, options) : null;
@@ -27,7 +29,8 @@ export function mount(host, payload, options) {
 }
 
 function trouble(payload) {
-  if (payload?.format !== "zerolab-player") return "This is not a recording that the player can read; make it again with recording.play() or recording.to_html().";
+  if (payload?.format !== "zerolab-player")
+    return "This is not a recording that the player can read; make it again with recording.play() or recording.to_html().";
   if (payload.version === PAYLOAD_VERSION) return null;
   return `This recording was written for version ${payload.version} of the player, this is version ${PAYLOAD_VERSION}: upgrade zerolab, or make the page again with the one that is installed.`;
 }
@@ -54,7 +57,12 @@ export function startPage() {
   if (options.slides) slides();
   else if (!options.still) enlarge();
   // The page is the player's alone, so its keys work wherever the focus is.
-  const player = mount(host, payload, { ...options, fill: !options.still && !options.slides && !payload.second, keyboard: document.body, changed: remember });
+  const player = mount(host, payload, {
+    ...options,
+    fill: !options.still && !options.slides && !payload.second,
+    keyboard: document.body,
+    changed: remember,
+  });
   if (!player) return;
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
@@ -69,7 +77,7 @@ export function startPage() {
 const SLIDE_WIDTH = 1440;
 
 function slides() {
-  window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / (SLIDE_WIDTH * 9 / 16));
+  window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / ((SLIDE_WIDTH * 9) / 16));
   document.body.classList.add("zl-slides");
   document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
 }

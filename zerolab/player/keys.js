@@ -34,7 +34,8 @@ const BY_KEY = new Map(KEYS.flatMap(([keys, , , method, argument]) => keys.map((
 /** Obeys the keyboard while `root` has the focus. A pressed button keeps its own space and enter. */
 export function listen(root, player) {
   root.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || (event.target.tagName === "SELECT" && event.key !== "Escape")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || (event.target.tagName === "SELECT" && event.key !== "Escape"))
+      return;
     if (event.key === "Escape") player.closePanels();
     if (event.target.tagName === "BUTTON" && event.key === " ") return;
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
@@ -59,9 +60,20 @@ const READING = [
 
 /** How to read the picture, and the list of keys, shown under `?`. */
 export function help() {
-  const list = (title, rows) => element("div", {}, element("h3", {}, title), element("dl", {}, ...rows.flatMap(([term, meaning]) => [element("dt", {}, term), element("dd", {}, meaning)])));
+  const list = (title, rows) =>
+    element(
+      "div",
+      {},
+      element("h3", {}, title),
+      element("dl", {}, ...rows.flatMap(([term, meaning]) => [element("dt", {}, term), element("dd", {}, meaning)])),
+    );
   return element(
-    "div", { class: "zl-help", hidden: "", role: "note", "aria-label": "How to read this, and the keyboard", tabindex: 0 },
-    list("How to read this", READING), list("Keyboard", KEYS.map(([, shown, what]) => [shown, what])),
+    "div",
+    { class: "zl-help", hidden: "", role: "note", "aria-label": "How to read this, and the keyboard", tabindex: 0 },
+    list("How to read this", READING),
+    list(
+      "Keyboard",
+      KEYS.map(([, shown, what]) => [shown, what]),
+    ),
   );
 }

@@ -28,7 +28,8 @@ export class Lens {
       return (this.view = this.zoom);
     }
     if (this.whole) return (this.view = this.everything);
-    if (this.window && this.view === this.#stretch(this.window) && time >= this.view.t0 && time <= this.view.t1) return this.view;
+    if (this.window && this.view === this.#stretch(this.window) && time >= this.view.t0 && time <= this.view.t1)
+      return this.view;
     return this.choose(this.model.windowOf(index));
   }
 

@@ -8,7 +8,6 @@ import { Pen } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { drawTicks } from "./timeline.js";
 
-
 /** Height of the time axis' numbers, which stand once, below this last of the panes. */
 const AXIS_FOOT = 20;
 /** Room above a row for the mark of its peak. */
@@ -51,7 +50,16 @@ export class Memory {
       if (!this.gutter.named && rows.line < 30) return;
       over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
     });
-    if (hover) over.line(Math.round(axis.x(hover.end)) + 0.5, 0, Math.round(axis.x(hover.end)) + 0.5, this.height, palette.faint, 1, [2, 3]);
+    if (hover)
+      over.line(
+        Math.round(axis.x(hover.end)) + 0.5,
+        0,
+        Math.round(axis.x(hover.end)) + 0.5,
+        this.height,
+        palette.faint,
+        1,
+        [2, 3],
+      );
     const x = Math.round(axis.x(time)) + 0.5;
     if (model.count && x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
   }
@@ -67,7 +75,10 @@ export class Memory {
 
   /** The highest level of the one category that is shown. */
   #highest(model) {
-    return this.stack.reduce((most, category) => model.columns[`live.${category}`].reduce((a, b) => Math.max(a, b), most), 1);
+    return this.stack.reduce(
+      (most, category) => model.columns[`live.${category}`].reduce((a, b) => Math.max(a, b), most),
+      1,
+    );
   }
 
   #times(palette, axis) {
@@ -147,14 +158,22 @@ export class Memory {
     const size = 10.5;
     const x = axis.right + 8;
     const room = this.gutter.right - 10;
-    const peakText = rows.line >= 12 && this.gutter.named ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room }) : 0;
+    const peakText =
+      rows.line >= 12 && this.gutter.named
+        ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room })
+        : 0;
     const at = axis.x(model.columns.t_end[peak.index]);
     if (at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
     if (model.formulaBytes === null || rows.line < 10) return; // in so low a row the line would hide the stack
     const y = Math.round(height(model.formulaBytes)) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
     const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
-    if (rows.line >= 24 && this.gutter.named) pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), { colour: palette.formula, size, room });
+    if (rows.line >= 24 && this.gutter.named)
+      pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), {
+        colour: palette.formula,
+        size,
+        room,
+      });
   }
 
   #triangle(x, y, fill) {

@@ -20,7 +20,10 @@ export class Mirror {
     this.told = new Map(); // event -> its list item
     const heads = ["rank", ...STATE.map((category) => `${words(category)}: elements held`), "live bytes"];
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
-    this.ranks = model.worldSize > MOST_ROWS ? model.rows.map((row) => row.rank) : Array.from({ length: model.worldSize }, (_, rank) => rank);
+    this.ranks =
+      model.worldSize > MOST_ROWS
+        ? model.rows.map((row) => row.rank)
+        : Array.from({ length: model.worldSize }, (_, rank) => rank);
     const rows = this.ranks.map((rank) => this.#row(rank));
     const title = element("caption", {}, "What each rank holds after the current event");
     const table = element("table", {}, title, element("thead", {}, head), element("tbody", {}, ...rows));
@@ -50,7 +53,9 @@ export class Mirror {
     this.told.get(this.current)?.removeAttribute("aria-current");
     for (const [i, item] of this.told) if (i < first || i > last) this.#forget(i, item);
     const following = this.list.firstChild;
-    for (let i = first; i <= last; i++) if (!this.told.has(i)) this.list.insertBefore(this.#sentence(i), following && i < following.value ? following : null);
+    for (let i = first; i <= last; i++)
+      if (!this.told.has(i))
+        this.list.insertBefore(this.#sentence(i), following && i < following.value ? following : null);
     this.told.get(index)?.setAttribute("aria-current", "true");
     this.current = index;
   }

@@ -121,7 +121,7 @@ export class Model {
     for (let i = 0; i < this.count; i++) {
       if (columns.step[i] < 1 || !columns.source[i] || columns.parent[i] >= 0) continue;
       if (!shows.includes(columns.kind[i]) && columns.op[i] !== hold) continue;
-      if (!largest || columns.unit[i] === largest) return columns.kind[i] === shows[1] ? this.#reducing() ?? i : i;
+      if (!largest || columns.unit[i] === largest) return columns.kind[i] === shows[1] ? (this.#reducing() ?? i) : i;
       first ??= i;
     }
     return first ?? this.windows.find((window) => window.step > 0)?.first ?? 0;
@@ -131,7 +131,10 @@ export class Model {
   #reducing() {
     const { payload, columns } = this;
     const [phase, kind] = [payload.phases.indexOf("reduce") + 1, payload.kinds.indexOf("collective") + 1];
-    const all = (this.ofRank[0] ?? []).filter((i) => phase && columns.phase[i] === phase && columns.kind[i] === kind && columns.parent[i] < 0 && columns.source[i]);
+    const all = (this.ofRank[0] ?? []).filter(
+      (i) =>
+        phase && columns.phase[i] === phase && columns.kind[i] === kind && columns.parent[i] < 0 && columns.source[i],
+    );
     const step = Math.min(2, ...all.slice(-1).map((i) => columns.step[i]));
     const of = all.filter((i) => columns.step[i] === step);
     return of.length ? of[of.length >> 1] : null;
@@ -224,7 +227,9 @@ export class Model {
 
   /** As `sameCollective`, but only of the ranks that the rows draw. */
   drawnCollective(i) {
-    return this.sameCollective(i).filter((other) => this.rows[this.rowOf(this.columns.rank[other])]?.rank === this.columns.rank[other]);
+    return this.sameCollective(i).filter(
+      (other) => this.rows[this.rowOf(this.columns.rank[other])]?.rank === this.columns.rank[other],
+    );
   }
 
   #perRank() {
@@ -249,10 +254,11 @@ export class Model {
     const [wait, pass] = ["wait", "module"].map((name) => this.payload.kinds.indexOf(name) + 1);
     const cut = new Set();
     for (const { rank, complete } of this.payload.ranks) {
-      const places = complete ? [] : this.ofRank[rank] ?? [];
+      const places = complete ? [] : (this.ofRank[rank] ?? []);
       const last = places.filter((i) => end[i] === end[places.at(-1)]);
       const waits = last.filter((i) => kind[i] === wait && last.includes(parent[i]));
-      if (waits.length) for (const i of [...waits, ...waits.map((i) => parent[i]), ...last.filter((i) => kind[i] === pass)]) cut.add(i);
+      if (waits.length)
+        for (const i of [...waits, ...waits.map((i) => parent[i]), ...last.filter((i) => kind[i] === pass)]) cut.add(i);
     }
     return cut;
   }
@@ -286,14 +292,20 @@ export class Model {
 
   /** Running sums of what is held, so that a moment's sum is looked up instead of added over all units. */
   #totals() {
-    return this.holds.map((categories) => Object.fromEntries(Object.entries(categories).map(([category, units]) => [category, runningSum(units)])));
+    return this.holds.map((categories) =>
+      Object.fromEntries(Object.entries(categories).map(([category, units]) => [category, runningSum(units)])),
+    );
   }
 
   #windows() {
     const windows = new Map();
-    const { window: step, columns: { t_start: start, t_end: end } } = this;
+    const {
+      window: step,
+      columns: { t_start: start, t_end: end },
+    } = this;
     for (let i = 0; i < this.count; i++) {
-      if (!windows.has(step[i])) windows.set(step[i], { step: step[i], t0: Infinity, t1: -Infinity, first: i, last: i, events: 0 });
+      if (!windows.has(step[i]))
+        windows.set(step[i], { step: step[i], t0: Infinity, t1: -Infinity, first: i, last: i, events: 0 });
       const window = windows.get(step[i]);
       window.t0 = Math.min(window.t0, start[i]);
       // Between two steps anything may happen; the axis ends with the step itself.
@@ -315,7 +327,8 @@ export class Model {
   #peaks() {
     return this.ofRank.map((places) => {
       let best = null;
-      for (const i of places) if (best === null || this.total(i) > best.bytes) best = { index: i, bytes: this.total(i) };
+      for (const i of places)
+        if (best === null || this.total(i) > best.bytes) best = { index: i, bytes: this.total(i) };
       return best;
     });
   }
@@ -358,7 +371,9 @@ export class Model {
       this.parts = new Map();
       const collective = this.payload.kinds.indexOf("collective") + 1;
       const { parent, kind, seq } = this.columns;
-      for (let k = 0; k < this.count; k++) if (parent[k] >= 0 && kind[k] === collective) this.parts.set(parent[k], [...(this.parts.get(parent[k]) ?? []), k]);
+      for (let k = 0; k < this.count; k++)
+        if (parent[k] >= 0 && kind[k] === collective)
+          this.parts.set(parent[k], [...(this.parts.get(parent[k]) ?? []), k]);
       for (const list of this.parts.values()) list.sort((a, b) => seq[a] - seq[b]);
     }
     return this.parts.get(i) ?? [];

@@ -37,10 +37,16 @@ export class Ownership {
 
   layout(model, width, filter, grow) {
     this.gutter = gutter(width);
-    this.lines = STATE.filter((category) => !filter.category || !STATE.includes(filter.category) || category === filter.category);
+    this.lines = STATE.filter(
+      (category) => !filter.category || !STATE.includes(filter.category) || category === filter.category,
+    );
     this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12, grow);
     this.named = this.rows.line >= 10 && this.gutter.named;
-    this.places = unitPlaces(filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units, this.gutter.left, width - 2);
+    this.places = unitPlaces(
+      filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units,
+      this.gutter.left,
+      width - 2,
+    );
     this.painted = null;
     const height = HEAD + this.rows.pitch * (model.rows.length - 1) + Math.max(this.rows.row + 6, 14);
     this.over.resize(width, height);
@@ -57,7 +63,8 @@ export class Ownership {
     this.#names(palette, told);
     if (told) this.#light(model, palette, told);
     model.rows.forEach(({ rank }, row) => {
-      for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : []) this.#flight(palette, model.event(flight), row);
+      for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : [])
+        this.#flight(palette, model.event(flight), row);
     });
     this.moving = told ? flow(this, model, palette, told, time) : [];
   }
@@ -69,7 +76,9 @@ export class Ownership {
     if (x < this.gutter.left) return { row };
     const line = Math.floor((y - HEAD - row * this.rows.pitch) / (this.rows.line + 2));
     const place = this.places.find((one) => x >= one.x - 1 && x <= one.x + one.width + 1);
-    return place && line >= 0 && line < this.lines.length ? { rank: model.rows[row].rank, category: this.lines[line], unit: place.unit.name } : null;
+    return place && line >= 0 && line < this.lines.length
+      ? { rank: model.rows[row].rank, category: this.lines[line], unit: place.unit.name }
+      : null;
   }
 
   /** The place of a unit's line in a row: `{ x, y, width, height }`; null if it is not drawn. */
@@ -172,7 +181,10 @@ export class Ownership {
   #name(palette, { unit, x, width }, now) {
     const bold = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
     // In a narrow column the current unit rather loses its weight than the name that all the others have.
-    const style = now && !this.over.fits(unit.name, bold) && this.over.fits(unit.name, { ...bold, weight: 400 }) ? { ...bold, weight: 400 } : bold;
+    const style =
+      now && !this.over.fits(unit.name, bold) && this.over.fits(unit.name, { ...bold, weight: 400 })
+        ? { ...bold, weight: 400 }
+        : bold;
     this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
   }
 
@@ -197,11 +209,17 @@ export class Ownership {
 
   /** Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once. */
   #shortened(palette) {
-    const short = this.places.filter(({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }));
+    const short = this.places.filter(
+      ({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }),
+    );
     if (!short.some(({ unit, width }) => short.length > 20 || this.over.fits(tail(unit.name), { room: width }))) return;
     const heads = new Set(short.map(({ unit }) => unit.name.slice(0, -tail(unit.name).length)));
     if (heads.size !== 1) return;
-    this.over.text([...heads][0], this.gutter.left - 10, 9, { colour: palette.muted, align: "right", room: this.gutter.left - 20 });
+    this.over.text([...heads][0], this.gutter.left - 10, 9, {
+      colour: palette.muted,
+      align: "right",
+      room: this.gutter.left - 20,
+    });
   }
 
   /** Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective. */
@@ -218,4 +236,3 @@ export class Ownership {
     if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
   }
 }
-

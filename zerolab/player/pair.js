@@ -11,14 +11,22 @@ export class Pair {
     this.difference = payload.difference;
     this.root = element("div", { class: "zl-pair" });
     host.append(this.root);
-    const player = (data, more) => new Player(this.root, data, { ...shared, ...more, moved: (one) => this.#follow(one), altered: (one) => this.#match(one) });
+    const player = (data, more) =>
+      new Player(this.root, data, {
+        ...shared,
+        ...more,
+        moved: (one) => this.#follow(one),
+        altered: (one) => this.#match(one),
+      });
     this.first = player(payload.first, { keyboard, changed, event });
     this.second = player(payload.second, {});
     this.first.root.classList.add("zl-first");
     this.second.root.classList.add("zl-second");
     this.players.forEach((one, k) => this.#tellApart(one, ["first", "second"][k]));
     this.root.prepend(this.#banner());
-    this.difference?.events.forEach((index, k) => index !== null && this.players[k].transport.mark(index, "First difference"));
+    this.difference?.events.forEach(
+      (index, k) => index !== null && this.players[k].transport.mark(index, "First difference"),
+    );
     this.#commonAxes();
     this.first.refresh();
   }
@@ -63,15 +71,31 @@ export class Pair {
 
   /** The first difference in the words of both captions. */
   #banner() {
-    if (!this.difference) return element("p", { class: "zl-difference" }, "Both did the same: the same collectives over the same buffers, and every rank held the same, in the same order.");
+    if (!this.difference)
+      return element(
+        "p",
+        { class: "zl-difference" },
+        "Both did the same: the same collectives over the same buffers, and every rank held the same, in the same order.",
+      );
     const said = this.difference.events.map((index, k) => {
       const { model } = this.players[k];
       const name = model.payload.meta.stage ?? "your loop";
-      return element("span", {}, element("b", {}, `${name}: `), index === null ? "nothing more." : caption(model, index));
+      return element(
+        "span",
+        {},
+        element("b", {}, `${name}: `),
+        index === null ? "nothing more." : caption(model, index),
+      );
     });
     const button = element("button", { type: "button" }, "show it");
     button.addEventListener("click", () => this.gotoDifference());
-    return element("div", { class: "zl-difference" }, element("b", {}, `First difference, on rank ${this.difference.rank}`), ...said, button);
+    return element(
+      "div",
+      { class: "zl-difference" },
+      element("b", {}, `First difference, on rank ${this.difference.rank}`),
+      ...said,
+      button,
+    );
   }
 
   /** The other player shows the same time since the same step began, and as much of it. */

@@ -11,17 +11,29 @@ const RANK_PATTERNS = ["plain", "rising", "falling", "dots", "level", "upright",
 
 const CATEGORY_COLOURS = {
   light: {
-    parameters: "#6d4f3b", gradients: "#b7957a", optimizer_state: "#dfcebb",
-    communication: "#7f6a9e", activations: "#b5c4b1", other: "#dcdcd8",
+    parameters: "#6d4f3b",
+    gradients: "#b7957a",
+    optimizer_state: "#dfcebb",
+    communication: "#7f6a9e",
+    activations: "#b5c4b1",
+    other: "#dcdcd8",
   },
   dark: {
-    parameters: "#d9b99b", gradients: "#987a62", optimizer_state: "#5e4c3f",
-    communication: "#a48fc6", activations: "#5f7460", other: "#45484b",
+    parameters: "#d9b99b",
+    gradients: "#987a62",
+    optimizer_state: "#5e4c3f",
+    communication: "#a48fc6",
+    activations: "#5f7460",
+    other: "#45484b",
   },
 };
 const CATEGORY_PATTERNS = {
-  parameters: "plain", gradients: "rising", optimizer_state: "dots",
-  communication: "falling", activations: "plain", other: "level",
+  parameters: "plain",
+  gradients: "rising",
+  optimizer_state: "dots",
+  communication: "falling",
+  activations: "plain",
+  other: "level",
 };
 
 /** The order in which memory is stacked: the state at the bottom, where the formula's line can be read against it. */
@@ -29,38 +41,110 @@ export const STACK = ["parameters", "gradients", "optimizer_state", "communicati
 
 const INKS = {
   light: {
-    paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
-    lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
-    optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b", reduction: "#4f3676",
+    paper: "#ffffff",
+    ink: "#1d2430",
+    muted: "#5d6675",
+    faint: "#8b93a0",
+    hair: "#e3e4e1",
+    hollow: "#c3c8cf",
+    lit: "#f5b700",
+    wait: "#c23b22",
+    forward: "#aeb4bd",
+    backward: "#7d8591",
+    optimizer: "#454c58",
+    onDark: "#ffffff",
+    formula: "#c2185b",
+    reduction: "#4f3676",
   },
   dark: {
-    paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
-    lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
-    optimizer: "#c3c9d2", onDark: "#14171c", formula: "#ff6f9f", reduction: "#d7c6f5",
+    paper: "#14171c",
+    ink: "#e9ebee",
+    muted: "#a3abb8",
+    faint: "#7a8391",
+    hair: "#2b3038",
+    hollow: "#4b525d",
+    lit: "#ffcf33",
+    wait: "#ff7a5c",
+    forward: "#59616c",
+    backward: "#838c99",
+    optimizer: "#c3c9d2",
+    onDark: "#14171c",
+    formula: "#ff6f9f",
+    reduction: "#d7c6f5",
   },
 };
 
 /** What changes where high contrast is asked for: no greys for words, darker frames. */
 const STRONG = {
-  light: { ink: "#000000", muted: "#000000", faint: "#333333", hair: "#b5b5b5", hollow: "#555555", wait: "#a00000", lit: "#c47f00", forward: "#c4c8ce", backward: "#7d8591", optimizer: "#1d2430", formula: "#a00047" },
-  dark: { paper: "#000000", ink: "#ffffff", muted: "#ffffff", faint: "#cccccc", hair: "#555555", hollow: "#aaaaaa", wait: "#ff8f75", lit: "#ffe000", forward: "#4a515b", backward: "#a5adb9", formula: "#ff8fb5" },
+  light: {
+    ink: "#000000",
+    muted: "#000000",
+    faint: "#333333",
+    hair: "#b5b5b5",
+    hollow: "#555555",
+    wait: "#a00000",
+    lit: "#c47f00",
+    forward: "#c4c8ce",
+    backward: "#7d8591",
+    optimizer: "#1d2430",
+    formula: "#a00047",
+  },
+  dark: {
+    paper: "#000000",
+    ink: "#ffffff",
+    muted: "#ffffff",
+    faint: "#cccccc",
+    hair: "#555555",
+    hollow: "#aaaaaa",
+    wait: "#ff8f75",
+    lit: "#ffe000",
+    forward: "#4a515b",
+    backward: "#a5adb9",
+    formula: "#ff8fb5",
+  },
 };
 
 /** How each pattern crosses an 8 by 8 tile: line segments `[x0, y0, x1, y1]`, or discs `[x, y]`. */
 const TILES = {
   plain: [],
-  rising: [[-2, 2, 2, -2], [-2, 10, 10, -2], [6, 10, 10, 6]],
-  falling: [[-2, 6, 2, 10], [-2, -2, 10, 10], [6, -2, 10, 2]],
-  dots: [[2, 2], [6, 6]],
-  level: [[0, 2, 8, 2], [0, 6, 8, 6]],
-  upright: [[2, 0, 2, 8], [6, 0, 6, 8]],
-  cross: [[0, 4, 8, 4], [4, 0, 4, 8]],
-  checks: [[1, 2, 3, 2], [5, 6, 7, 6]],
+  rising: [
+    [-2, 2, 2, -2],
+    [-2, 10, 10, -2],
+    [6, 10, 10, 6],
+  ],
+  falling: [
+    [-2, 6, 2, 10],
+    [-2, -2, 10, 10],
+    [6, -2, 10, 2],
+  ],
+  dots: [
+    [2, 2],
+    [6, 6],
+  ],
+  level: [
+    [0, 2, 8, 2],
+    [0, 6, 8, 6],
+  ],
+  upright: [
+    [2, 0, 2, 8],
+    [6, 0, 6, 8],
+  ],
+  cross: [
+    [0, 4, 8, 4],
+    [4, 0, 4, 8],
+  ],
+  checks: [
+    [1, 2, 3, 2],
+    [5, 6, 7, 6],
+  ],
 };
 
 /** A pattern as one path of SVG over 16 by 16 pixels, four tiles. */
 function marks(name) {
-  const mark = ([x0, y0, x1, y1], x, y) => (x1 === undefined ? `M${x + x0 - 1} ${y + y0}a1 1 0 1 0 2 0a1 1 0 1 0 -2 0` : `M${x + x0} ${y + y0}L${x + x1} ${y + y1}`);
+  const mark = ([x0, y0, x1, y1], x, y) =>
+    x1 === undefined
+      ? `M${x + x0 - 1} ${y + y0}a1 1 0 1 0 2 0a1 1 0 1 0 -2 0`
+      : `M${x + x0} ${y + y0}L${x + x1} ${y + y1}`;
   return [0, 8].flatMap((x) => [0, 8].flatMap((y) => TILES[name].map((shape) => mark(shape, x, y)))).join("");
 }
 

@@ -39,7 +39,12 @@ export class Pen {
   frame(x, y, width, height, stroke, lineWidth = 1) {
     this.context.strokeStyle = stroke;
     this.context.lineWidth = lineWidth;
-    this.context.strokeRect(x + lineWidth / 2, y + lineWidth / 2, Math.max(0, width - lineWidth), Math.max(0, height - lineWidth));
+    this.context.strokeRect(
+      x + lineWidth / 2,
+      y + lineWidth / 2,
+      Math.max(0, width - lineWidth),
+      Math.max(0, height - lineWidth),
+    );
   }
 
   line(x0, y0, x1, y1, stroke, lineWidth = 1, dash = []) {

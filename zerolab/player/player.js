@@ -31,7 +31,11 @@ export class Player {
     this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
-    this.clock = new Clock(this.model, (time) => this.#show(this.model.at(time), time), () => this.settle());
+    this.clock = new Clock(
+      this.model,
+      (time) => this.#show(this.model.at(time), time),
+      () => this.settle(),
+    );
     build(this, host);
     listen(options.keyboard ?? this.root, this);
     this.setTheme(this.chosenTheme);
@@ -282,7 +286,12 @@ export class Player {
   redraw() {
     if (!this.panes || !this.root.clientWidth) return;
     this.width = this.root.clientWidth; // known from the first draw on, or the observer's first call would draw all of it twice
-    for (const [mark, below] of [["zl-medium", 1180], ["zl-narrow", 720], ["zl-tiny", 480]]) this.root.classList.toggle(mark, this.width < below);
+    for (const [mark, below] of [
+      ["zl-medium", 1180],
+      ["zl-narrow", 720],
+      ["zl-tiny", 480],
+    ])
+      this.root.classList.toggle(mark, this.width < below);
     const { named } = this.panes.ownership;
     const drawn = this.#layout(1);
     // A page of its own is filled; in a notebook the player is as high as it needs.
@@ -348,7 +357,14 @@ export class Player {
 
   #controls() {
     const { index, clock, lens } = this;
-    this.transport.draw({ index, playing: clock.playing, speed: clock.speed, slower: clock.slow / clock.speed, whole: lens.whole, zoomed: lens.zoom !== null });
+    this.transport.draw({
+      index,
+      playing: clock.playing,
+      speed: clock.speed,
+      slower: clock.slow / clock.speed,
+      whole: lens.whole,
+      zoomed: lens.zoom !== null,
+    });
   }
 
   #words(event) {

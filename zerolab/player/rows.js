@@ -33,12 +33,14 @@ export function rowsOf(ranks, peaks) {
   const drawn = ranks.filter((rank) => peaks[rank]).length;
   const size = drawn <= MOST_ROWS ? 1 : Math.ceil(drawn / SUMMARY_ROWS);
   const rows = [];
-  for (let k = 0; k < ranks.length;) {
+  for (let k = 0; k < ranks.length; ) {
     const silent = !peaks[ranks[k]];
     let stop = k + 1;
     while (stop < ranks.length && !peaks[ranks[stop]] === silent) stop += 1;
     const group = ranks.slice(k, Math.min(stop, k + (silent && ranks.length > FEW ? ranks.length : size)));
-    const highest = group.reduce((best, rank) => ((peaks[rank]?.bytes ?? -1) > (peaks[best]?.bytes ?? -1) ? rank : best));
+    const highest = group.reduce((best, rank) =>
+      (peaks[rank]?.bytes ?? -1) > (peaks[best]?.bytes ?? -1) ? rank : best,
+    );
     rows.push({ rank: highest, from: group[0], to: group.at(-1), silent });
     k += group.length;
   }
@@ -55,7 +57,8 @@ export function nameRow(pen, palette, row, place, y, height, pitch) {
   const size = Math.min(12, height);
   if (row.silent) pen.frame(0, y + (height - size) / 2, size, size, palette.hollow);
   else pen.box(0, y + (height - size) / 2, size, size, palette.rank(pen.context, row.rank));
-  if (place % Math.ceil(14 / pitch) === 0) pen.text(rowName(row), 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600, room: 70 });
+  if (place % Math.ceil(14 / pitch) === 0)
+    pen.text(rowName(row), 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600, room: 70 });
 }
 
 /** Why a rank has nothing to show, in words; null for a rank with events. */
@@ -69,7 +72,9 @@ export function rankTrouble(model, rank) {
 export function tellTrouble(pen, palette, model, row, x, y) {
   if (!row.silent) return false;
   const alike = row.to > row.from && model.payload.meta.simulated;
-  const several = alike ? `Ranks ${row.from} to ${row.to} do the same, each on its own shards.` : `No recording of ranks ${row.from} to ${row.to} arrived.`;
+  const several = alike
+    ? `Ranks ${row.from} to ${row.to} do the same, each on its own shards.`
+    : `No recording of ranks ${row.from} to ${row.to} arrived.`;
   const text = row.to > row.from ? several : rankTrouble(model, row.rank);
   pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 11.5 });
   return true;

@@ -2,7 +2,8 @@
 
 import { element, say } from "./dom.js";
 
-const TOKENS = /(#.*$)|("""[\s\S]*?(?:"""|$)|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b(and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|None|nonlocal|not|or|pass|raise|return|True|False|try|while|with|yield)\b/gm;
+const TOKENS =
+  /(#.*$)|("""[\s\S]*?(?:"""|$)|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b(and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|None|nonlocal|not|or|pass|raise|return|True|False|try|while|with|yield)\b/gm;
 
 /** Splits Python source into pieces `[text, class]`; the class is "comment", "string", "keyword" or "". */
 export function pieces(text) {
@@ -39,14 +40,20 @@ const BLOCK = 16;
 /** One file or cell, a scroller of its own: showing another one, and coming back, moves and lays out nothing within it. */
 class Text {
   constructor(text) {
-    this.rows = lines(text).map((parts, k) => element("div", { "data-line": k + 1, "data-number": `${k + 1} `.padStart(6) }, ...parts));
+    this.rows = lines(text).map((parts, k) =>
+      element("div", { "data-line": k + 1, "data-number": `${k + 1} `.padStart(6) }, ...parts),
+    );
     this.blocks = [];
-    for (let k = 0; k < this.rows.length; k += BLOCK) this.blocks.push(element("div", { class: "zl-block zl-far" }, ...this.rows.slice(k, k + BLOCK)));
+    for (let k = 0; k < this.rows.length; k += BLOCK)
+      this.blocks.push(element("div", { class: "zl-block zl-far" }, ...this.rows.slice(k, k + BLOCK)));
     // A block that is left out has no size of its own, and the scroll bars must not change as blocks come and go.
     const longest = Math.max(...text.split("\n").map((line) => line.length));
-    for (const block of this.blocks) Object.assign(block.style, { width: `${longest + 8}ch`, height: `${LINE * block.children.length}px` });
+    for (const block of this.blocks)
+      Object.assign(block.style, { width: `${longest + 8}ch`, height: `${LINE * block.children.length}px` });
     this.scroller = element("code", { class: "zl-shut" }, ...this.blocks);
-    this.scroller.addEventListener("scroll", () => this.reveal(this.scroller.scrollTop, this.scroller.clientHeight), { passive: true });
+    this.scroller.addEventListener("scroll", () => this.reveal(this.scroller.scrollTop, this.scroller.clientHeight), {
+      passive: true,
+    });
     this.reveal(0, 0);
   }
 

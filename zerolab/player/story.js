@@ -58,8 +58,11 @@ export class Story {
       const places = model.ofRank[rank];
       return [rank, places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? -1];
     });
-    const held = (unit) => updates.map(([rank, update]) => size(model.held(rank, category, unit.name, update))).filter(Boolean);
-    const largest = [...model.units].sort((a, b) => b.padded - a.padded).find((unit) => unit.padded && held(unit).length);
+    const held = (unit) =>
+      updates.map(([rank, update]) => size(model.held(rank, category, unit.name, update))).filter(Boolean);
+    const largest = [...model.units]
+      .sort((a, b) => b.padded - a.padded)
+      .find((unit) => unit.padded && held(unit).length);
     if (!largest) return 0;
     // Some systems cut unevenly, and then it is the ranks' mean that tells in how many.
     const sizes = held(largest);
@@ -75,7 +78,8 @@ export class Story {
     this.acts.forEach((act, i) => {
       if (!columns.step[i] && act !== "setup") return; // checks between steps, no part of the training
       const op = payload.words[columns.op[i] - 1];
-      if (columns.kind[i] === collective && columns.parent[i] < 0 && (op in MOVED || op === "broadcast")) (sent[act] ??= new Set()).add(op);
+      if (columns.kind[i] === collective && columns.parent[i] < 0 && (op in MOVED || op === "broadcast"))
+        (sent[act] ??= new Set()).add(op);
     });
     return sent;
   }
@@ -83,22 +87,37 @@ export class Story {
   /** Whether parameters are given back before the forward is over. */
   #released() {
     const { model } = this;
-    return model.units.some((unit) => model.rows.some(({ rank }) => {
-      const { at, spans } = model.changes(rank, "parameters", unit.name);
-      return at.some((i, k) => k > 0 && this.acts[i] === "forward" && size(spans[k]) < size(spans[k - 1]));
-    }));
+    return model.units.some((unit) =>
+      model.rows.some(({ rank }) => {
+        const { at, spans } = model.changes(rank, "parameters", unit.name);
+        return at.some((i, k) => k > 0 && this.acts[i] === "forward" && size(spans[k]) < size(spans[k - 1]));
+      }),
+    );
   }
 
   #alone(act) {
-    const name = { aside: "Aside from the training step", setup: "Before the first step", forward: "Forward", backward: "Backward, last unit first", update: "Update", share: "After the update" }[act];
+    const name = {
+      aside: "Aside from the training step",
+      setup: "Before the first step",
+      forward: "Forward",
+      backward: "Backward, last unit first",
+      update: "Update",
+      share: "After the update",
+    }[act];
     return `${name}: this rank is alone, holds everything, and has nobody to send to.`;
   }
 
   #text(act) {
     const { parts, sent, released } = this;
-    if (!this.steps && !this.model.units.length) return "There is no training step here: the ranks send each other tensors, as the sentences below tell one by one.";
-    if (act === "aside") return "Aside from the training step: the ranks send each other something that is no part of a unit, such as a check that all do the same.";
-    const own = parts.optimizer_state || parts.parameters || parts.gradients || (sent.share?.has("all_gather") ? this.model.worldSize : 0);
+    if (!this.steps && !this.model.units.length)
+      return "There is no training step here: the ranks send each other tensors, as the sentences below tell one by one.";
+    if (act === "aside")
+      return "Aside from the training step: the ranks send each other something that is no part of a unit, such as a check that all do the same.";
+    const own =
+      parts.optimizer_state ||
+      parts.parameters ||
+      parts.gradients ||
+      (sent.share?.has("all_gather") ? this.model.worldSize : 0);
     const [part, ownPart] = [`1/${parts.parameters}`, `1/${own}`];
     const does = (...ops) => ops.some((op) => sent[act]?.has(op));
     if (act === "setup") {
@@ -106,18 +125,24 @@ export class Story {
       return `Before the first step: ${agreed}each rank keeps ${parts.parameters ? `${part} of every unit, its shard` : "all of them"}.`;
     }
     if (act === "forward") {
-      if (!parts.parameters) return `Forward: every rank has all parameters and computes on its own batch${does("all_gather", "all_reduce") ? "" : ", so nothing is sent"}.`;
+      if (!parts.parameters)
+        return `Forward: every rank has all parameters and computes on its own batch${does("all_gather", "all_reduce") ? "" : ", so nothing is sent"}.`;
       return `Forward: a rank keeps ${part} of each unit, but computing needs all of it, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
     }
     if (act === "backward") {
       const again = parts.parameters && released ? "each is gathered once more; " : "";
-      if (does("reduce_scatter")) return `Backward, last unit first: ${again}gradients are added up over the ranks, each part on its owner${parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update"}.`;
-      if (does("all_reduce")) return `Backward, last unit first: ${again}each gradient is added up over all ranks, ${parts.optimizer_state ? "and each then uses its own part of the sums" : "so that all of them make the same update"}.`;
+      if (does("reduce_scatter"))
+        return `Backward, last unit first: ${again}gradients are added up over the ranks, each part on its owner${parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update"}.`;
+      if (does("all_reduce"))
+        return `Backward, last unit first: ${again}each gradient is added up over all ranks, ${parts.optimizer_state ? "and each then uses its own part of the sums" : "so that all of them make the same update"}.`;
       return `Backward, last unit first: ${again}every rank has the gradients of its own batch, and sends none of them yet.`;
     }
     if (act === "update") {
-      if (parts.optimizer_state) return `Update: each rank updates only the ${ownPart} that it owns, so it needs optimizer state for that part alone.`;
-      return own ? `Update: each rank updates only the ${ownPart} that it owns.` : "Update: every rank makes the same update of all parameters.";
+      if (parts.optimizer_state)
+        return `Update: each rank updates only the ${ownPart} that it owns, so it needs optimizer state for that part alone.`;
+      return own
+        ? `Update: each rank updates only the ${ownPart} that it owns.`
+        : "Update: every rank makes the same update of all parameters.";
     }
     return `After the update: each rank sends the ${ownPart} that it updated to all others, so that everybody has the new parameters.`;
   }

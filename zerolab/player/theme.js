@@ -6,14 +6,17 @@ export function surroundingTheme() {
   const lab = body.dataset.jpThemeLight;
   if (lab !== undefined) return lab === "true" ? "light" : "dark";
   if (body.classList.contains("vscode-dark")) return "dark";
-  if (body.classList.contains("vscode-high-contrast")) return body.classList.contains("vscode-high-contrast-light") ? "light" : "dark";
+  if (body.classList.contains("vscode-high-contrast"))
+    return body.classList.contains("vscode-high-contrast-light") ? "light" : "dark";
   if (body.classList.contains("vscode-light")) return "light";
   return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
 /** Whether the system or VS Code asks for high contrast. */
 export function contrast() {
-  return document.body.className.includes("vscode-high-contrast") || window.matchMedia("(prefers-contrast: more)").matches;
+  return (
+    document.body.className.includes("vscode-high-contrast") || window.matchMedia("(prefers-contrast: more)").matches
+  );
 }
 
 /** Calls `changed` whenever the surrounding theme may have changed; returns a function that stops it. */

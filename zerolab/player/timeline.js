@@ -48,7 +48,16 @@ export class Timeline {
       for (const other of shared) this.#light(model, palette, axis, other, 1);
       this.#light(model, palette, axis, told.index, 2);
     }
-    if (hover) over.line(Math.round(axis.x(hover.end)) + 0.5, 0, Math.round(axis.x(hover.end)) + 0.5, this.height, palette.faint, 1, [2, 3]);
+    if (hover)
+      over.line(
+        Math.round(axis.x(hover.end)) + 0.5,
+        0,
+        Math.round(axis.x(hover.end)) + 0.5,
+        this.height,
+        palette.faint,
+        1,
+        [2, 3],
+      );
     const x = Math.round(axis.x(time)) + 0.5;
     if (x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
   }
@@ -61,7 +70,9 @@ export class Timeline {
 
   /** The event whose bar lies at a point, children of it last; null where there is none. */
   hit(x, y) {
-    const found = this.bars.findLast((bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + this.rows.line);
+    const found = this.bars.findLast(
+      (bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + this.rows.line,
+    );
     return found ? found.index : null;
   }
 
@@ -122,7 +133,11 @@ export class Timeline {
     const event = model.event(bar.index);
     const { y } = bar;
     if (this.rows.line < 11 || event.kind === "wait" || width < 14 || bar.faded) return;
-    const names = [this.#name(event, event.unit ?? ""), this.#name(event, tail(event.unit ?? "")), event.kind === "optimizer" ? "update" : tail(event.unit ?? event.op)];
+    const names = [
+      this.#name(event, event.unit ?? ""),
+      this.#name(event, tail(event.unit ?? "")),
+      event.kind === "optimizer" ? "update" : tail(event.unit ?? event.op),
+    ];
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
     const style = { colour, size: 10, align: "center", room: width - 6 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
@@ -152,7 +167,14 @@ export class Timeline {
     const row = model.rowOf(event.rank);
     if (!extent || row < 0 || !(event.kind in LANES)) return;
     const [x, width] = extent;
-    this.over.frame(x - 2, this.#lane(row, LANES[event.kind]) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+    this.over.frame(
+      x - 2,
+      this.#lane(row, LANES[event.kind]) - 2,
+      width + 4,
+      this.rows.line + 4,
+      palette.lit,
+      lineWidth + 1,
+    );
   }
 }
 

@@ -26,7 +26,9 @@ export class Tip {
       this.head.textContent = `event ${exact(index + 1)} · ${window.step ? `step ${window.step}` : "setup"} · +${duration(Math.max(0, event.start - window.t0))}`;
       this.text.textContent = caption(model, index);
       const many = event.kind === "collective" && event.parent === null && event.logicalBytes > 0;
-      this.foot.textContent = many ? `${pieceSize(model, event)} to each of the other ranks. Click to go there.` : "Click to go there.";
+      this.foot.textContent = many
+        ? `${pieceSize(model, event)} to each of the other ranks. Click to go there.`
+        : "Click to go there.";
     }
     this.box.hidden = false;
     const { x, y } = within(this.root, pointer);

@@ -23,10 +23,18 @@ export class Transport {
     };
     this.play = button("play", "Play", () => player.toggle());
     this.speed = this.#speeds();
-    this.view = element("button", { type: "button", class: "zl-wide", title: "One step or the whole run (z)" }, "whole run");
+    this.view = element(
+      "button",
+      { type: "button", class: "zl-wide", title: "One step or the whole run (z)" },
+      "whole run",
+    );
     this.view.addEventListener("click", () => player.toggleView());
     const zoom = (name, title, action) => {
-      const made = element("button", { type: "button", class: "zl-zoom", title, "aria-label": title }, name in ICONS ? icon(name) : name);
+      const made = element(
+        "button",
+        { type: "button", class: "zl-zoom", title, "aria-label": title },
+        name in ICONS ? icon(name) : name,
+      );
       made.addEventListener("click", action);
       return made;
     };
@@ -36,16 +44,27 @@ export class Transport {
     this.place = element("output", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
     this.element = element(
-      "div", { class: "zl-transport", role: "group", "aria-label": "Controls" },
+      "div",
+      { class: "zl-transport", role: "group", "aria-label": "Controls" },
       button("previousPhase", "Previous phase (↑)", () => player.stepPhase(-1)),
       button("previous", "Previous event (←)", () => player.step(-1)),
       this.play,
       button("next", "Next event (→)", () => player.step(1)),
       button("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
-      this.track, this.place, element("label", { class: "zl-speed" }, this.speed, this.pace),
-      element("span", { class: "zl-view" }, this.reset, zoom("zoomOut", "Zoom out (o)", () => player.zoomBy(2)), zoom("zoomIn", "Zoom in (i)", () => player.zoomBy(0.5)), this.view),
+      this.track,
+      this.place,
+      element("label", { class: "zl-speed" }, this.speed, this.pace),
+      element(
+        "span",
+        { class: "zl-view" },
+        this.reset,
+        zoom("zoomOut", "Zoom out (o)", () => player.zoomBy(2)),
+        zoom("zoomIn", "Zoom in (i)", () => player.zoomBy(0.5)),
+        this.view,
+      ),
     );
-    if (!this.model.count) for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
+    if (!this.model.count)
+      for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
   }
 
   draw({ index, playing, speed, slower, whole, zoomed }) {
@@ -86,17 +105,32 @@ export class Transport {
   /** The scrubber: every event has the same room, so that a long setup does not hide the steps. */
   #track() {
     const parts = this.model.windows.map((window) => {
-      const part = element("span", { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` }, element("i"), element("span", {}, ...inParts(window)));
+      const part = element(
+        "span",
+        { class: "zl-part", title: `${name(window)}: ${count(window.events, "event")}` },
+        element("i"),
+        element("span", {}, ...inParts(window)),
+      );
       part.style.flexGrow = String(window.events);
       return part;
     });
     this.thumb = element("i", { class: "zl-thumb" });
     const attributes = {
-      class: "zl-track", role: "slider", "aria-label": "Event", "aria-orientation": "horizontal",
-      "aria-valuemin": Math.min(1, this.model.count), "aria-valuemax": this.model.count, "aria-valuenow": Math.min(1, this.model.count), tabindex: 0,
+      class: "zl-track",
+      role: "slider",
+      "aria-label": "Event",
+      "aria-orientation": "horizontal",
+      "aria-valuemin": Math.min(1, this.model.count),
+      "aria-valuemax": this.model.count,
+      "aria-valuenow": Math.min(1, this.model.count),
+      tabindex: 0,
     };
     const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), this.thumb);
-    drag(track, (share) => this.player.scrub(this.#at(share)), () => this.player.settle());
+    drag(
+      track,
+      (share) => this.player.scrub(this.#at(share)),
+      () => this.player.settle(),
+    );
     return track;
   }
 
