@@ -2,7 +2,10 @@
 
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 
-/** Tells a frame the page's theme: one that has loaded at once, one that has not through the address that it will load. */
+/**
+ * Tells a frame the page's theme: one that has loaded at once, one that has not through the address that it will load.
+ * @param {HTMLIFrameElement} frame
+ */
 function tell(frame) {
   const own = system.matches ? "dark" : "light";
   const chosen = document.body.dataset.theme;
@@ -10,14 +13,14 @@ function tell(frame) {
   // A frame that follows the system does so by itself; a second address would only make it load twice.
   if (theme === own && !frame.dataset.told) return;
   frame.dataset.told = theme;
-  const address = frame.src.replace(/#.*/, "") + `#theme=${theme}`;
+  const address = `${frame.src.replace(/#.*/, "")}#theme=${theme}`;
   // Replaced, not set: a change of theme is no step for the back button.
   if (frame.dataset.loaded) frame.contentWindow.location.replace(address);
   else frame.src = address;
 }
 
-// What the theme leaves out for screen readers and keyboards: levels of headings, names of asides, and the focus without
-// which only a mouse could scroll a wide output.
+// What the theme leaves out for screen readers and keyboards: levels of headings, names of asides, and the focus
+// without which only a mouse could scroll a wide output.
 const each = (selector, change) => document.querySelectorAll(selector).forEach(change);
 each(".caption[role=heading]", (caption) => caption.setAttribute("aria-level", "2"));
 each(".sidebar-drawer", (aside) => aside.setAttribute("aria-label", "All pages"));

@@ -151,7 +151,7 @@ def test_while_it_plays_the_story_stays_with_one_rank(recording, show):
     tab.keyboard.press("Space")
     seen = []
     for _ in range(30):
-        seen.append(tab.evaluate(f"[{PLAYER}.index, {PLAYER}.why.textContent]"))
+        seen.append(tab.evaluate(f"[{PLAYER}.index, {PLAYER}.scene.why.textContent]"))
         tab.wait_for_timeout(20)
     events = in_order(recording)
     for index, story in seen:

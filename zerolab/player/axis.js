@@ -2,28 +2,41 @@
 
 import { duration } from "./format.js";
 
-/** Space left of the axis for a rank's name and its rows' names, and right of it for what a line means; less on a phone. */
+/**
+ * Space left of the axis for a rank's name and its rows' names, and right of it for what a line means; less on a phone.
+ * @param {number} width
+ */
 export function gutter(width) {
   return width < 460 ? { left: 76, right: 10, named: false } : { left: 152, right: 104, named: true };
 }
 
 /** The axis between two times, drawn from `left` to `right` in pixels. */
 export class Axis {
+  /** @param {number} t0 @param {number} t1 @param {number} width */
   constructor(t0, t1, width) {
     const { left, right } = gutter(width);
-    Object.assign(this, { t0, t1, left, right: Math.max(left + 50, width - right) });
+    this.t0 = t0;
+    this.t1 = t1;
+    this.left = left;
+    this.right = Math.max(left + 50, width - right);
     this.perPixel = (t1 - t0) / (this.right - this.left);
   }
 
+  /** @param {number} t */
   x(t) {
     return this.left + (t - this.t0) / this.perPixel;
   }
 
+  /** @param {number} x */
   t(x) {
     return this.t0 + (Math.min(Math.max(x, this.left), this.right) - this.left) * this.perPixel;
   }
 
-  /** The part of [start, end] that is in view, in pixels and at least one wide; null if none of it is. */
+  /**
+   * The part of [start, end] that is in view, in pixels and at least one wide; null if none of it is.
+   * @param {number} start @param {number} end
+   * @returns {[x: number, width: number] | null}
+   */
   extent(start, end) {
     if (end < this.t0 || start > this.t1) return null;
     const left = Math.max(this.x(start), this.left);
@@ -34,15 +47,19 @@ export class Axis {
   ticks() {
     const rough = this.perPixel * 110;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+    const step = ([1, 2, 5].find((factor) => factor * power >= rough) ?? 10) * power;
     const ticks = [];
-    for (let t = 0; t <= this.t1 - this.t0; t += step)
+    for (let t = 0; t <= this.t1 - this.t0; t += step) {
       ticks.push({ x: this.x(this.t0 + t), text: t ? `+${plain(t)}` : "0" });
+    }
     return ticks;
   }
 }
 
-/** A round time without needless decimals: 2000000 -> "2 ms". */
+/**
+ * A round time without needless decimals: 2000000 -> "2 ms".
+ * @param {number} ns
+ */
 function plain(ns) {
   const [value, unit] = duration(ns).split(" ");
   return `${Number(value)} ${unit}`;

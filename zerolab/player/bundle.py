@@ -2,7 +2,7 @@
 
 The files are ordinary ES modules, readable one by one. A notebook hands a widget its code as one text, in which
 relative imports lead nowhere, so the files are joined in the order declared here: each after all that it imports.
-Within one text the imports between files and the word `export` are not needed and are taken out.
+Within one text the imports between files and the word `export` are not needed and are taken out, and so are comments.
 """
 
 import re
@@ -14,6 +14,8 @@ SCRIPTS = (
     "format",
     "dom",
     "decode",
+    "derived",
+    "events",
     "model",
     "axis",
     "palette",
@@ -29,9 +31,11 @@ SCRIPTS = (
     "mirror",
     "theme",
     "clock",
+    "reports",
     "keys",
     "lens",
     "filter",
+    "panels",
     "gestures",
     "tip",
     "transport",
@@ -47,16 +51,20 @@ _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 # The default export stays, for it is what anywidget asks the module for.
 _EXPORT = re.compile(r"^export (?!default )", re.MULTILINE)
+# Comments that have lines of their own: they are for whoever opens the files, and a fifth of what a page would carry.
+_COMMENT = re.compile(r"^ *(?:/\*\*(?:[^*]|\*(?!/))*\*/|//.*)\n", re.MULTILINE)
 
 
 def _module(name: str, before: set[str]) -> str:
-    """One file without its imports and exports; ValueError if it imports a file that does not come before it."""
+    """One file without its imports, exports and comments; ValueError if it imports a file that does not come before it."""
     text = (_FOLDER / f"{name}.js").read_text(encoding="utf-8")
     # In one text a name must be declared before it is used at the top level, which the order alone ensures.
     for match in _IMPORT.finditer(text):
         if match[2] not in before:
             raise ValueError(f"{name}.js imports {match[2]}.js, which SCRIPTS does not list before it: move it up.")
-    return f"// {name}.js\n" + _EXPORT.sub("", _IMPORT.sub("", text))
+    for part in (_IMPORT, _EXPORT, _COMMENT):
+        text = part.sub("", text)
+    return f"// {name}.js\n{text.lstrip()}"
 
 
 @cache

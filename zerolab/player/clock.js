@@ -1,4 +1,6 @@
-// Playing: recorded time, slowed down so that one training step takes a few seconds, without waiting where nothing ends.
+// Playing: recorded time, slowed down so that a training step takes some seconds, without waiting where nothing ends.
+
+/** @import { Model } from "./model.js" */
 
 /** Seconds that a training step of middle length takes at speed 1. */
 const STEP_SECONDS = 12;
@@ -10,7 +12,10 @@ const CALM_EVERY = 700;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
-/** How many times slower than real the recording plays at speed 1; below 1 it plays faster than real. */
+/**
+ * How many times slower than real the recording plays at speed 1; below 1 it plays faster than real.
+ * @param {Model} model
+ */
 export function slowdown(model) {
   const steps = model.windows.filter((window) => window.step > 0 || model.windows.length === 1);
   const lengths = steps.map((window) => window.t1 - window.t0).sort((a, b) => a - b);
@@ -20,17 +25,28 @@ export function slowdown(model) {
 
 /** Moves a time on while the player plays; `moved(time)` is called once per frame, `ended()` at the end. */
 export class Clock {
+  /** @param {Model} model @param {(time: number) => void} moved @param {() => void} ended */
   constructor(model, moved, ended) {
-    Object.assign(this, { model, moved, ended, speed: 1, playing: false, time: 0, frame: 0 });
+    this.model = model;
+    this.moved = moved;
+    this.ended = ended;
+    this.speed = 1;
+    this.playing = false;
+    this.time = 0;
+    this.frame = 0;
+    this.calm = false;
+    this.shown = -Infinity;
     this.slow = slowdown(model);
   }
 
   play() {
     if (this.playing) return;
     this.playing = true;
+    /** @type {number | null} */
     let last = null;
     this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.shown = -Infinity;
+    /** @type {FrameRequestCallback} */
     const tick = (now) => {
       if (!this.playing) return;
       if (last !== null) this.#advance(Math.min(now - last, 100) * 1e6);
@@ -45,7 +61,10 @@ export class Clock {
     cancelAnimationFrame(this.frame);
   }
 
-  /** Moves on by `real` nanoseconds of the viewer's time. */
+  /**
+   * Moves on by `real` nanoseconds of the viewer's time.
+   * @param {number} real
+   */
   #advance(real) {
     const { t_end: ends } = this.model.columns;
     const rate = this.speed / this.slow;

@@ -1,26 +1,45 @@
 // What is shown: all ranks or some, all categories or one, all units or one; and which events the steps stop at.
 
+import { entries } from "./decode.js";
 import { element } from "./dom.js";
 import { words } from "./format.js";
 import { STACK } from "./palette.js";
 
-/** Nothing left out. `ranks` is `[from, to]`, both included. */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Player } from "./player.js"
+ * @import { Filter } from "./types.d.ts"
+ */
+
+/**
+ * Nothing left out.
+ * @type {Filter}
+ */
 export const ALL = { ranks: null, category: null, unit: null };
 
-/** The ranks that a filter leaves. */
+/**
+ * The ranks that a filter leaves.
+ * @param {Filter} filter @param {number} worldSize
+ */
 export function ranksOf(filter, worldSize) {
   const [from, to] = filter.ranks ?? [0, worldSize - 1];
   return Array.from({ length: to - from + 1 }, (_, k) => from + k);
 }
 
-/** "only rank 2, blocks.1"; "" where nothing is left out. */
+/**
+ * "only rank 2, blocks.1"; "" where nothing is left out.
+ * @param {Filter} filter
+ */
 export function inWords({ ranks, category, unit }) {
   const those = ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`);
   const said = [those, category && words(category), unit].filter(Boolean);
   return said.length ? `only ${said.join(", ")}` : "";
 }
 
-/** Whether event `i` is left: of a shown rank, about the chosen unit, and changing the live bytes of the chosen category. */
+/**
+ * Whether event `i` is left: of a shown rank, about the chosen unit, and changing live bytes of the chosen category.
+ * @param {Model} model @param {Filter} filter @param {number} i
+ */
 export function passes(model, filter, i) {
   const { columns, payload } = model;
   if (filter.ranks && (columns.rank[i] < filter.ranks[0] || columns.rank[i] > filter.ranks[1])) return false;
@@ -32,10 +51,22 @@ export function passes(model, filter, i) {
   return before >= 0 ? live[i] !== live[before] : live[i] > 0;
 }
 
+/**
+ * "2-5" as `[2, 5]`.
+ * @param {string} text
+ * @returns {[from: number, to: number]}
+ */
+function rangeOf(text) {
+  const [from, to] = text.split("-").map(Number);
+  return [from, to];
+}
+
 /** The panel under "filter": one choice each. */
 export class FilterPanel {
+  /** @param {Player} player */
   constructor(player) {
     const { model } = player;
+    /** @type {(title: string, choices: string[][], chosen: (value: string | null) => void) => HTMLSelectElement} */
     const of = (title, choices, chosen) => {
       const select = element(
         "select",
@@ -50,12 +81,12 @@ export class FilterPanel {
       ranks: of(
         "Rank",
         Array.from({ length: model.worldSize }, (_, rank) => [`${rank}-${rank}`, String(rank)]),
-        (value) => player.setFilter({ ranks: value && value.split("-").map(Number) }),
+        (value) => player.setFilter({ ranks: value ? rangeOf(value) : null }),
       ),
       category: of(
         "Category",
         STACK.map((category) => [category, words(category)]),
-        (category) => player.setFilter({ category }),
+        (chosen) => player.setFilter({ category: STACK.find((category) => category === chosen) ?? null }),
       ),
       unit: of(
         "Unit",
@@ -65,8 +96,8 @@ export class FilterPanel {
     };
     const clear = element("button", { type: "button" }, "show all");
     clear.addEventListener("click", () => player.setFilter(ALL));
-    const labels = Object.entries({ rank: "ranks", category: "category", unit: "unit" }).map(([text, key]) =>
-      element("label", {}, element("span", {}, text), this.selects[key]),
+    const labels = entries(this.selects).map(([key, select]) =>
+      element("label", {}, element("span", {}, key === "ranks" ? "rank" : key), select),
     );
     this.element = element(
       "div",
@@ -77,12 +108,14 @@ export class FilterPanel {
     );
   }
 
+  /** @param {Filter} filter */
   draw(filter) {
-    const ranks = filter.ranks && `${filter.ranks[0]}-${filter.ranks[1]}`;
-    if (ranks && ![...this.selects.ranks.options].some((option) => option.value === ranks)) {
-      this.selects.ranks.append(element("option", { value: ranks }, `${filter.ranks[0]} to ${filter.ranks[1]}`));
+    const { ranks } = this.selects;
+    const range = filter.ranks?.join("-") ?? "";
+    if (filter.ranks && ![...ranks.options].some((option) => option.value === range)) {
+      ranks.append(element("option", { value: range }, filter.ranks.join(" to ")));
     }
-    this.selects.ranks.value = ranks ?? "";
+    ranks.value = range;
     this.selects.category.value = filter.category ?? "";
     this.selects.unit.value = filter.unit ?? "";
   }

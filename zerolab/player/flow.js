@@ -2,13 +2,27 @@
 
 import { bytes } from "./format.js";
 
-/** The category that a collective moves: it gathers parameters and reduces gradients. */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Ownership } from "./ownership.js"
+ * @import { Palette } from "./palette.js"
+ * @import { Pen } from "./pen.js"
+ * @import { Box, Piece, RecordedEvent, Spans, State, Unit } from "./types.d.ts"
+ */
+
+/**
+ * The category that a collective moves: it gathers parameters and reduces gradients.
+ * @type {Partial<Record<string, State>>}
+ */
 export const MOVED = { all_gather: "parameters", reduce_scatter: "gradients", all_reduce: "gradients" };
 
 /** More receivers than this make a thicket; then the arrows go to the nearest ones. */
 const MOST_ARROWS = 8;
 
-/** Bytes of an element. */
+/**
+ * Bytes of an element.
+ * @type {Partial<Record<string, number>>}
+ */
 export const WIDTH = { float64: 8, float32: 4, bfloat16: 2, float16: 2 };
 
 /** Pixels by which an arrow bends to the right. */
@@ -25,13 +39,17 @@ const LABEL_ROOM = 9;
  * A send or a receive is one piece; a collective is all that its rank sends, waiting for one all that its rank is sent;
  * a unit that has become whole is what came from the others. An all-reduce is two halves: first every part goes to its
  * owner to be added up, then the owner gives the sum to all.
+ * @param {Model} model @param {RecordedEvent} event @param {number} time
+ * @returns {Piece[]}
  */
 export function sentPieces(model, event, time) {
   if (event.op === "hold") return arrivals(model, event);
   const whole = event.parent === null ? event : model.event(event.parent);
-  if (whole.kind !== "collective" || !(whole.op in MOVED)) return [];
+  const category = MOVED[whole.op];
+  if (whole.kind !== "collective" || !category) return [];
   const gathering = whole.op === "all_gather" || (whole.op === "all_reduce" && secondHalf(model, event, whole, time));
-  const piece = (from, to) => ({ category: MOVED[whole.op], from, to, piece: gathering ? from : to });
+  /** @type {(from: number, to: number) => Piece} */
+  const piece = (from, to) => ({ category, from, to, piece: gathering ? from : to });
   const { rank, peer } = event;
   if (event.kind === "wait") return nearest(model, event).map((other) => piece(other, rank));
   if (event.parent === null) return nearest(model, event).map((other) => piece(rank, other));
@@ -39,6 +57,7 @@ export function sentPieces(model, event, time) {
   return [/recv/.test(event.op) ? piece(peer, rank) : piece(rank, peer)];
 }
 
+/** @param {Model} model @param {RecordedEvent} event */
 function nearest(model, { group, rank }) {
   const others = (group ?? Array.from({ length: model.worldSize }, (_, k) => k)).filter(
     (other) => other !== rank && model.ofRank[other].length,
@@ -46,35 +65,48 @@ function nearest(model, { group, rank }) {
   return others.sort((a, b) => Math.abs(a - rank) - Math.abs(b - rank)).slice(0, MOST_ARROWS);
 }
 
-/** Whether an all-reduce is handing out sums: by its sends and receives where they are recorded, else after half its time. */
+/**
+ * Whether an all-reduce is handing out sums: by its sends and receives where they are recorded, else after half its
+ * time.
+ * @param {Model} model @param {RecordedEvent} event @param {RecordedEvent} whole @param {number} time
+ */
 function secondHalf(model, event, whole, time) {
   if (event.peer !== null) return model.half(event.index) === 1;
   return time >= (model.secondHalf(whole.index) ?? (whole.start + whole.end) / 2);
 }
 
-/** What has come from others since the holding before: the parts of owners that were not there and are now. */
+/**
+ * What has come from others since the holding before: the parts of owners that were not there and are now.
+ * @param {Model} model @param {RecordedEvent} event
+ * @returns {Piece[]}
+ */
 function arrivals(model, event) {
+  const { rank, category, spans } = event;
   const unit = model.units.find(({ name }) => name === event.unit);
-  if (event.category !== "parameters" || !unit?.owners || !event.spans) return [];
-  const before = model.held(event.rank, event.category, event.unit, event.index - 1);
+  if (category !== "parameters" || !unit?.owners || !spans) return [];
+  const before = model.held(rank, category, unit.name, event.index - 1);
   if (!before.length) return [];
-  const has = (spans, start, stop) => spans.some((from, k) => k % 2 === 0 && from <= start && spans[k + 1] >= stop);
+  /** @type {(held: Spans, start: number, stop: number) => boolean} */
+  const has = (held, start, stop) => held.some((from, k) => k % 2 === 0 && from <= start && held[k + 1] >= stop);
   const fresh = unit.owners.filter(
-    ([start, stop, owner]) => owner !== event.rank && has(event.spans, start, stop) && !has(before, start, stop),
+    ([start, stop, owner]) => owner !== rank && has(spans, start, stop) && !has(before, start, stop),
   );
-  return fresh
-    .slice(0, MOST_ARROWS)
-    .map(([, , owner]) => ({ category: "parameters", from: owner, to: event.rank, piece: owner }));
+  return fresh.slice(0, MOST_ARROWS).map(([, , owner]) => ({ category, from: owner, to: rank, piece: owner }));
 }
 
-/** Draws the pieces of `event` over the ownership pane, and gives those that it drew. */
+/**
+ * Draws the pieces of `event` over the ownership pane, and gives those that it drew.
+ * @param {Ownership} pane @param {Model} model @param {Palette} palette @param {RecordedEvent} event
+ * @param {number} time
+ */
 export function flow(pane, model, palette, event, time) {
   const moving = sentPieces(model, event, time);
   const unit = model.units.find(({ name }) => name === event.unit);
   const drawn = [];
+  if (!unit) return [];
   for (const { category, from, to, piece } of moving) {
     const [start, end] = [from, to].map((rank) =>
-      model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, event.unit) : null,
+      model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, unit.name) : null,
     );
     if (!start || !end || start.y === end.y) continue;
     const [left, right] = partOf(model, unit, piece);
@@ -90,20 +122,25 @@ export function flow(pane, model, palette, event, time) {
       down ? end.y : end.y + end.height,
       (right - left) * start.width < NARROW,
     );
-    drawn.push({ unit: event.unit, category, from, to, piece });
+    drawn.push({ unit: unit.name, category, from, to, piece });
   }
   if (drawn.length) label(pane, model, palette, event, unit, drawn);
   return drawn;
 }
 
-/** From where to where a piece lies within its unit, as shares of its width. */
+/**
+ * From where to where a piece lies within its unit, as shares of its width.
+ * @param {Model} model @param {Unit} unit @param {number} piece
+ * @returns {[left: number, right: number]}
+ */
 function partOf(model, unit, piece) {
-  const owned = unit?.owners?.find(([, , owner]) => owner === piece);
+  const owned = unit.owners?.find(([, , owner]) => owner === piece);
   return owned
     ? [owned[0] / unit.padded, owned[1] / unit.padded]
     : [piece / model.worldSize, (piece + 1) / model.worldSize];
 }
 
+/** @param {Pen} pen @param {Palette} palette @param {Box} cell @param {number} left @param {number} right */
 function frame(pen, palette, cell, left, right) {
   if (cell.height >= 5 && (right - left) * cell.width >= 6)
     pen.frame(
@@ -116,16 +153,20 @@ function frame(pen, palette, cell, left, right) {
     );
 }
 
-/** How big a piece is, between the rows and beside the arrows of the event's rank. */
+/**
+ * How big a piece is, between the rows and beside the arrows of the event's rank.
+ * @param {Ownership} pane @param {Model} model @param {Palette} palette @param {RecordedEvent} event
+ * @param {Unit} unit @param {Piece[]} moving
+ */
 function label(pane, model, palette, event, unit, moving) {
   const row = model.rowOf(event.rank);
-  const cell = pane.cell(row, moving[0].category, event.unit);
+  const cell = pane.cell(row, moving[0].category, unit.name);
   const gap = pane.rows.pitch - pane.rows.row;
-  if (!cell || gap < LABEL_ROOM) return;
+  const all = pane.cell(row, null, unit.name);
+  if (!cell || !all || gap < LABEL_ROOM) return;
   const last =
     row === model.rows.length - 1 || moving.every(({ from, to }) => model.rowOf(from === event.rank ? to : from) < row);
-  const top = pane.cell(row, null, event.unit).y;
-  const y = last ? top - gap / 2 : top + pane.rows.row + gap / 2;
+  const y = last ? all.y - gap / 2 : all.y + all.height + gap / 2;
   const sending = moving[0].from === event.rank;
   const many = moving.length > 1 ? (sending ? " to each" : " from each") : "";
   const [left, right] = partOf(model, unit, moving[0].piece);
@@ -144,7 +185,10 @@ function label(pane, model, palette, event, unit, moving) {
   pane.over.text(text, x, y, style);
 }
 
-/** The bytes of one piece in words: what a collective's rank must send, divided among the receivers. */
+/**
+ * The bytes of one piece in words: what a collective's rank must send, divided among the receivers.
+ * @param {Model} model @param {RecordedEvent} event
+ */
 export function pieceSize(model, event) {
   const whole = event.parent === null ? event : model.event(event.parent);
   const ranks = whole.group ? whole.group.length : model.worldSize;
@@ -152,10 +196,15 @@ export function pieceSize(model, event) {
   return bytes(whole.logicalBytes / Math.max(1, ranks - 1) / passes);
 }
 
-/** An arrow in the colour of the piece's owner, edged so that it stands out from every bar that it crosses. */
+/**
+ * An arrow in the colour of the piece's owner, edged so that it stands out from every bar that it crosses.
+ * @param {CanvasRenderingContext2D} context @param {Palette} palette @param {number} piece @param {number} x
+ * @param {number} y0 @param {number} y1 @param {boolean} thin
+ */
 function arrow(context, palette, piece, x, y0, y1, thin) {
   const tip = y1 > y0 ? 1 : -1;
   const head = thin ? 0.6 : 1;
+  /** @type {(stroke: string, width: number) => void} */
   const draw = (stroke, width) => {
     context.strokeStyle = stroke;
     context.lineWidth = width;
@@ -167,7 +216,8 @@ function arrow(context, palette, piece, x, y0, y1, thin) {
     context.lineTo(x + 8 * head, y1 - tip * 5 * head);
     context.stroke();
   };
-  context.lineJoin = context.lineCap = "round";
+  context.lineJoin = "round";
+  context.lineCap = "round";
   draw(palette.paper, thin ? 3 : 6);
   if (!thin) draw(palette.ink, 3.5);
   draw(palette.rankColour(piece), 1.75);

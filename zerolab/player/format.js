@@ -1,49 +1,72 @@
 // Numbers as words: one place decides how a figure is written, so that every pane writes it the same way.
 
-/** An integer with thousands separators: 12352 -> "12,352". */
+/** Units, largest first, and how many of the smallest each has. */
+const BYTES = /** @type {const} */ ([
+  ["TB", 1e12],
+  ["GB", 1e9],
+  ["MB", 1e6],
+  ["kB", 1e3],
+]);
+const SECONDS = /** @type {const} */ ([
+  ["s", 1e9],
+  ["ms", 1e6],
+  ["µs", 1e3],
+]);
+
+/**
+ * An integer with thousands separators: 12352 -> "12,352".
+ * @param {number} number
+ */
 export function exact(number) {
   return String(Math.round(number)).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** Three significant digits without an exponent: 1.8432 -> "1.84", 184.32 -> "184". */
+/**
+ * Three significant digits without an exponent: 1.8432 -> "1.84", 184.32 -> "184".
+ * @param {number} value
+ */
 function three(value) {
   return value >= 99.95 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
 }
 
-/** Bytes in decimal units (GB is 1e9): 1234567 -> "1.23 MB". Below 1,000 the exact number. */
+/**
+ * Bytes in decimal units (GB is 1e9): 1234567 -> "1.23 MB". Below 1,000 the exact number.
+ * @param {number} number
+ */
 export function bytes(number) {
-  const units = [
-    ["TB", 1e12],
-    ["GB", 1e9],
-    ["MB", 1e6],
-    ["kB", 1e3],
-  ];
-  for (const [name, size] of units) if (number >= size) return `${three(number / size)} ${name}`;
+  for (const [name, size] of BYTES) if (number >= size) return `${three(number / size)} ${name}`;
   return `${exact(number)} B`;
 }
 
-/** A duration in nanoseconds: 312000 -> "312 µs". */
+/**
+ * A duration in nanoseconds: 312000 -> "312 µs".
+ * @param {number} ns
+ */
 export function duration(ns) {
-  const units = [
-    ["s", 1e9],
-    ["ms", 1e6],
-    ["µs", 1e3],
-  ];
-  for (const [name, size] of units) if (ns >= size) return `${three(ns / size)} ${name}`;
+  for (const [name, size] of SECONDS) if (ns >= size) return `${three(ns / size)} ${name}`;
   return `${Math.round(ns)} ns`;
 }
 
-/** "1 rank", "4 ranks". */
+/**
+ * "1 rank", "4 ranks".
+ * @param {number} number @param {string} word
+ */
 export function count(number, word) {
   return `${exact(number)} ${word}${number === 1 ? "" : "s"}`;
 }
 
-/** The last part of a dotted name: "encoder.blocks.3" -> "3"; other names stay. */
+/**
+ * The last part of a dotted name: "encoder.blocks.3" -> "3"; other names stay.
+ * @param {string} name
+ */
 export function tail(name) {
   return name.slice(name.lastIndexOf(".") + 1) || name;
 }
 
-/** A category or an operation in plain words: "optimizer_state" -> "optimizer state". */
+/**
+ * A category or an operation in plain words: "optimizer_state" -> "optimizer state".
+ * @param {string} name
+ */
 export function words(name) {
   return name.replaceAll("_", " ");
 }

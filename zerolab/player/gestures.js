@@ -1,9 +1,17 @@
 // The pointer over the panes: hovering, clicking, dragging, wheel and pinch, turned into what the player can do.
 
+/**
+ * @import { Player } from "./player.js"
+ * @import { Point } from "./types.d.ts"
+ */
+
 /** Wheel travel that doubles the zoom. */
 const WHEEL_DOUBLES = 300;
 
-/** Where a pointer is within an element, in the element's own pixels, whatever the page is scaled by. */
+/**
+ * Where a pointer is within an element, in the element's own pixels, whatever the page is scaled by.
+ * @param {HTMLElement} box @param {MouseEvent} event
+ */
 export function within(box, event) {
   const place = box.getBoundingClientRect();
   const scale = place.width / (box.offsetWidth || 1) || 1;
@@ -13,10 +21,14 @@ export function within(box, event) {
 /**
  * The gestures of a pane with a time axis. A drag scrubs, a drag with shift pans; the wheel with ctrl, and two fingers,
  * zoom about the pointer; the wheel sideways, or with shift, pans. A plain wheel is left to the page.
+ * @param {HTMLElement} box @param {Player} player
  */
 export function timeGestures(box, player) {
+  /** @type {Map<number, Point>} */
   const fingers = new Map();
+  /** @type {number | null} */
   let spread = null;
+  /** @type {number | null} */
   let panning = null;
   box.addEventListener(
     "wheel",
@@ -37,7 +49,7 @@ export function timeGestures(box, player) {
   box.addEventListener("pointermove", (event) => {
     if (!fingers.has(event.pointerId)) return;
     const { x } = within(box, event);
-    if (panning !== null) {
+    if (panning !== null && player.axis) {
       player.panBy((panning - x) / Math.max(1, player.axis.right - player.axis.left));
       panning = x;
     }
@@ -48,15 +60,20 @@ export function timeGestures(box, player) {
     if (spread) player.zoomBy(spread / apart, (a.x + b.x) / 2);
     spread = apart;
   });
-  const lift = (event) => {
+  const lift = (/** @type {PointerEvent} */ event) => {
     fingers.delete(event.pointerId);
-    spread = panning = null;
+    spread = null;
+    panning = null;
   };
-  for (const name of ["pointerup", "pointercancel"]) box.addEventListener(name, lift);
+  box.addEventListener("pointerup", lift);
+  box.addEventListener("pointercancel", lift);
   return { busy: () => fingers.size > 1 || panning !== null };
 }
 
-/** Calls `moved(point, event)` while a mouse or pen hovers over `box` with no button down, and `left()` when it goes. */
+/**
+ * Calls `moved(point, event)` while a mouse or pen hovers over `box` with no button down, and `left()` when it goes.
+ * @param {HTMLElement} box @param {(point: Point, event: PointerEvent) => void} moved @param {() => void} left
+ */
 export function hover(box, moved, left) {
   box.addEventListener("pointermove", (event) => {
     if (event.buttons === 0 && event.pointerType !== "touch") moved(within(box, event), event);

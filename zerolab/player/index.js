@@ -1,18 +1,26 @@
 // Where a player starts: in a notebook, handed to anywidget, or on a page of its own.
 
-import { element } from "./dom.js";
 import { PAYLOAD_VERSION } from "./decode.js";
+import { element } from "./dom.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
 
-/** Every player on the page, in the order in which they appeared. */
+/** @import { Options, PairPayload, Payload, WidgetModel } from "./types.d.ts" */
+
+/**
+ * Every player on the page, in the order in which they appeared.
+ * @param {Player} player
+ */
 function register(player) {
   window.zerolabPlayers = [...(window.zerolabPlayers ?? []), player];
   player.root.zerolabPlayer = player;
 }
 
-/** A player in `host`, or a sentence there if the payload is not one that this code can read. */
+/**
+ * A player in `host`, or a sentence there if the payload is not one that this code can read.
+ * @param {HTMLElement} host @param {Payload | PairPayload} payload @param {Options} options
+ */
 export function mount(host, payload, options) {
   const sentence = trouble(payload);
   if (sentence) {
@@ -21,45 +29,68 @@ export function mount(host, payload, options) {
     );
     return null;
   }
-  const pair = payload.second ? new Pair(host, payload, options) : null;
-  const player = pair ? pair.first : new Player(host, payload, options);
-  for (const one of pair ? pair.players : [player]) register(one);
-  player.pair = pair;
-  return player;
+  if (!("second" in payload)) {
+    const player = new Player(host, payload, options);
+    register(player);
+    return player;
+  }
+  const pair = new Pair(host, payload, options);
+  for (const one of pair.players) register(one);
+  pair.first.pair = pair;
+  return pair.first;
 }
 
+/** @param {Payload | PairPayload | null} payload */
 function trouble(payload) {
-  if (payload?.format !== "zerolab-player")
-    return "This is not a recording that the player can read; make it again with recording.play() or recording.to_html().";
+  if (payload?.format !== "zerolab-player") {
+    const again = "make it again with recording.play() or recording.to_html()";
+    return `This is not a recording that the player can read; ${again}.`;
+  }
   if (payload.version === PAYLOAD_VERSION) return null;
-  return `This recording was written for version ${payload.version} of the player, this is version ${PAYLOAD_VERSION}: upgrade zerolab, or make the page again with the one that is installed.`;
+  const versions = `for version ${payload.version} of the player, this is version ${PAYLOAD_VERSION}`;
+  const remedy = "upgrade zerolab, or make the page again with the one that is installed";
+  return `This recording was written ${versions}: ${remedy}.`;
 }
 
-/** The options of a standalone page's address: `#event=12&theme=dark&text=off&still&slides`. */
+/**
+ * The options of a standalone page's address: `#event=12&theme=dark&text=off&still&slides`.
+ * @param {string} hash
+ * @returns {Options & { still: boolean, slides: boolean }}
+ */
 export function hashOptions(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
-  const event = Number.parseInt(given.get("event"), 10);
+  const event = Number.parseInt(given.get("event") ?? "", 10);
+  const theme = given.get("theme");
   return {
     event: Number.isNaN(event) ? undefined : event - 1,
-    theme: ["light", "dark"].includes(given.get("theme")) ? given.get("theme") : given.has("still") ? "light" : null,
+    theme: theme === "light" || theme === "dark" ? theme : given.has("still") ? "light" : null,
     text: given.get("text") !== "off",
     still: given.has("still"),
     slides: given.has("slides"),
   };
 }
 
+/**
+ * An element that page.py has put on the page.
+ * @param {string} id
+ */
+function onPage(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
 /** Starts the standalone page: its payload stands in the page, its options in the address. */
 export function startPage() {
-  const payload = JSON.parse(document.getElementById("zerolab-payload").textContent);
+  /** @type {Payload | PairPayload} */
+  const payload = JSON.parse(onPage("zerolab-payload").textContent ?? "");
   const options = hashOptions(window.location.hash);
-  const host = document.getElementById("zerolab-player");
+  const host = onPage("zerolab-player");
   document.body.classList.toggle("zl-still", options.still);
   if (options.slides) slides();
   else if (!options.still) enlarge();
   // The page is the player's alone, so its keys work wherever the focus is.
   const player = mount(host, payload, {
     ...options,
-    fill: !options.still && !options.slides && !payload.second,
+    fill: !options.still && !options.slides && !("second" in payload),
     keyboard: document.body,
     changed: remember,
   });
@@ -79,26 +110,32 @@ const SLIDE_WIDTH = 1440;
 function slides() {
   window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / ((SLIDE_WIDTH * 9) / 16));
   document.body.classList.add("zl-slides");
-  document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
+  onPage("zerolab-player").style.zoom = String(window.zerolabScale);
 }
 
-/** On very wide screens everything grows; the canvases are told, because `zoom` alone would only blow up their pixels. */
+/** On very wide screens everything grows; the canvases are told, because `zoom` alone would blow up their pixels. */
 function enlarge() {
   window.zerolabScale = window.innerWidth >= 3200 ? 2 : window.innerWidth >= 2400 ? 1.5 : 1;
-  document.getElementById("zerolab-player").style.zoom = String(window.zerolabScale);
+  onPage("zerolab-player").style.zoom = String(window.zerolabScale);
 }
 
 /** Milliseconds without a change after which the hand is at rest; longer than between two reports of a player. */
 const AT_REST = 400;
 let remembering = 0;
 
-/** Keeps the event in the page's address once it stays: while a hand drags, browsers take longer for it than for drawing. */
+/**
+ * Keeps the event in the page's address once it stays: while a hand drags, that takes browsers longer than drawing.
+ * @param {Player} player
+ */
 function remember(player) {
   clearTimeout(remembering);
-  remembering = setTimeout(() => writeAddress(player), AT_REST);
+  remembering = window.setTimeout(() => writeAddress(player), AT_REST);
 }
 
-/** The address as a link to the event that is shown; in a frame without an address, does nothing. */
+/**
+ * The address as a link to the event that is shown; in a frame without an address, does nothing.
+ * @param {Player} player
+ */
 function writeAddress(player) {
   if (window.location.protocol === "about:" || player.clock.playing || !player.model.count) return;
   const given = new URLSearchParams(window.location.hash.replace(/^#/, ""));
@@ -113,9 +150,12 @@ function writeAddress(player) {
   }
 }
 
-/** anywidget's entry: the model holds the payload, and is told the current event. */
+/**
+ * anywidget's entry: the model holds the payload, and is told the current event.
+ * @param {{ model: WidgetModel, el: HTMLElement }} given
+ */
 function render({ model, el }) {
-  const changed = (player) => {
+  const changed = (/** @type {Player} */ player) => {
     model.set("event", player.index);
     model.set("_state", player.state());
     model.save_changes();
@@ -123,11 +163,14 @@ function render({ model, el }) {
   const wanted = model.get("event");
   const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, changed });
   if (!player) return undefined;
-  const follow = () => model.get("event") !== player.index && player.goto(model.get("event"));
+  const follow = () => {
+    if (model.get("event") !== player.index) player.goto(model.get("event"));
+  };
   model.on("change:event", follow);
   return () => {
     model.off("change:event", follow);
-    window.zerolabPlayers = window.zerolabPlayers.filter((other) => other !== player && other !== player.pair?.second);
+    const gone = player.pair?.players ?? [player];
+    window.zerolabPlayers = window.zerolabPlayers?.filter((other) => !gone.includes(other));
     (player.pair ?? player).remove();
   };
 }

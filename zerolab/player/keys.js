@@ -2,48 +2,57 @@
 
 import { element } from "./dom.js";
 
-/** `[keys, shown, what it does, method of the player, argument]`. */
+/** @import { Player } from "./player.js" */
+
+/**
+ * `[keys, shown, what it does in words, what it does]`.
+ * @type {[keys: string[], shown: string, what: string, action: (player: Player) => void][]}
+ */
 export const KEYS = [
-  [[" ", "k"], "space", "play or pause", "toggle"],
-  [["ArrowRight"], "→", "next event", "step", 1],
-  [["ArrowLeft"], "←", "previous event", "step", -1],
-  [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", "stepPhase", 1],
-  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of this rank", "stepPhase", -1],
-  [["u"], "u", "next unit of this rank", "stepUnit", 1],
-  [["U"], "shift u", "previous unit of this rank", "stepUnit", -1],
-  [["PageDown"], "page down", "next training step", "stepWindow", 1],
-  [["PageUp"], "page up", "previous training step", "stepWindow", -1],
-  [["p"], "p", "this rank's peak of memory", "gotoPeak"],
-  [["Home"], "home", "first event", "goto", 0],
-  [["End"], "end", "last event", "goto", Infinity],
-  [["+", "="], "+", "faster", "faster", 1],
-  [["-"], "−", "slower", "faster", -1],
-  [["z"], "z", "one step or the whole run", "toggleView"],
-  [["i"], "i, or ctrl wheel", "zoom in", "zoomBy", 0.5],
-  [["o"], "o, or ctrl wheel", "zoom out", "zoomBy", 2],
-  [["a"], "a, or shift drag", "pan left", "panBy", -0.25],
-  [["d"], "d, or shift drag", "pan right", "panBy", 0.25],
-  [["0"], "0", "no zoom", "resetZoom"],
-  [["f"], "f", "show only some ranks, a category, a unit", "toggleFilter"],
-  [["t"], "t", "light or dark", "toggleTheme"],
-  [["?"], "?", "this list", "toggleHelp"],
+  [[" ", "k"], "space", "play or pause", (player) => player.toggle()],
+  [["ArrowRight"], "→", "next event", (player) => player.step(1)],
+  [["ArrowLeft"], "←", "previous event", (player) => player.step(-1)],
+  [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", (player) => player.stepPhase(1)],
+  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of this rank", (player) => player.stepPhase(-1)],
+  [["u"], "u", "next unit of this rank", (player) => player.stepUnit(1)],
+  [["U"], "shift u", "previous unit of this rank", (player) => player.stepUnit(-1)],
+  [["PageDown"], "page down", "next training step", (player) => player.stepWindow(1)],
+  [["PageUp"], "page up", "previous training step", (player) => player.stepWindow(-1)],
+  [["p"], "p", "this rank's peak of memory", (player) => player.gotoPeak()],
+  [["Home"], "home", "first event", (player) => player.goto(0)],
+  [["End"], "end", "last event", (player) => player.goto(Infinity)],
+  [["+", "="], "+", "faster", (player) => player.faster(1)],
+  [["-"], "−", "slower", (player) => player.faster(-1)],
+  [["z"], "z", "one step or the whole run", (player) => player.toggleView()],
+  [["i"], "i, or ctrl wheel", "zoom in", (player) => player.zoomBy(0.5)],
+  [["o"], "o, or ctrl wheel", "zoom out", (player) => player.zoomBy(2)],
+  [["a"], "a, or shift drag", "pan left", (player) => player.panBy(-0.25)],
+  [["d"], "d, or shift drag", "pan right", (player) => player.panBy(0.25)],
+  [["0"], "0", "no zoom", (player) => player.resetZoom()],
+  [["f"], "f", "show only some ranks, a category, a unit", (player) => player.scene.panels.toggleFilter()],
+  [["t"], "t", "light or dark", (player) => player.toggleTheme()],
+  [["?"], "?", "this list", (player) => player.scene.panels.toggleHelp()],
 ];
 
-const BY_KEY = new Map(KEYS.flatMap(([keys, , , method, argument]) => keys.map((key) => [key, [method, argument]])));
+const BY_KEY = new Map(KEYS.flatMap(([keys, , , action]) => keys.map((key) => /** @type {const} */ ([key, action]))));
 
-/** Obeys the keyboard while `root` has the focus. A pressed button keeps its own space and enter. */
+/**
+ * Obeys the keyboard while `root` has the focus. A pressed button keeps its own space and enter.
+ * @param {HTMLElement} root @param {Player} player
+ */
 export function listen(root, player) {
   root.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || (event.target.tagName === "SELECT" && event.key !== "Escape"))
-      return;
+    const { tagName } = /** @type {HTMLElement} */ (event.target);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (tagName === "SELECT" && event.key !== "Escape") return;
     if (event.key === "Escape") player.closePanels();
-    if (event.target.tagName === "BUTTON" && event.key === " ") return;
+    if (tagName === "BUTTON" && event.key === " ") return;
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
-    const [method, argument] = BY_KEY.get(name) ?? [];
-    if (!method) return;
+    const action = BY_KEY.get(name);
+    if (!action) return;
     event.preventDefault();
     event.stopPropagation();
-    player[method](argument);
+    action(player);
   });
 }
 
@@ -60,6 +69,7 @@ const READING = [
 
 /** How to read the picture, and the list of keys, shown under `?`. */
 export function help() {
+  /** @type {(title: string, rows: string[][]) => HTMLElement} */
   const list = (title, rows) =>
     element(
       "div",

@@ -8,6 +8,13 @@ import { Pen } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { drawTicks } from "./timeline.js";
 
+/**
+ * @import { Axis } from "./axis.js"
+ * @import { Model } from "./model.js"
+ * @import { Palette } from "./palette.js"
+ * @import { Fill, Filter, Frame, Level, Row } from "./types.d.ts"
+ */
+
 /** Height of the time axis' numbers, which stand once, below this last of the panes. */
 const AXIS_FOOT = 20;
 /** Room above a row for the mark of its peak. */
@@ -15,11 +22,19 @@ const MARK = 7;
 
 /** The pane. The stacks are drawn once per view; the cursor and the numbers of this moment lie over them. */
 export class Memory {
+  /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay */
   constructor(canvas, overlay) {
     this.pen = new Pen(canvas);
     this.over = new Pen(overlay);
+    this.gutter = gutter(0);
+    this.rows = rowHeights(0, 1, 0, 0);
+    this.height = 0;
+    this.stack = STACK;
+    this.whole = true;
+    this.top = 1;
   }
 
+  /** @param {Model} model @param {number} width @param {Filter} filter @param {number} top @param {number} grow */
   layout(model, width, filter, top, grow) {
     this.gutter = gutter(width);
     this.stack = STACK.filter((category) => !filter.category || category === filter.category);
@@ -32,13 +47,15 @@ export class Memory {
     return this.pen.resize(width, this.height + AXIS_FOOT);
   }
 
+  /** @param {Frame} frame */
   drawView({ model, palette, axis }) {
     this.pen.clear();
     drawTicks(this.pen, palette, axis, this.height);
     this.#times(palette, axis);
-    model.rows.forEach((row, place) => this.#row(model, palette, axis, row, place));
+    for (const [place, row] of model.rows.entries()) this.#row(model, palette, axis, row, place);
   }
 
+  /** @param {Frame} frame */
   draw({ model, palette, axis, index, hover, time }) {
     const { over, rows } = this;
     over.clear();
@@ -64,7 +81,10 @@ export class Memory {
     if (model.count && x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
   }
 
-  /** The event that had ended last on the row's rank at a point; null where there is none. */
+  /**
+   * The event that had ended last on the row's rank at a point; null where there is none.
+   * @param {Model} model @param {Axis} axis @param {number} x @param {number} y
+   */
   hit(model, axis, x, y) {
     const row = model.rows[Math.floor(y / this.rows.pitch)];
     if (!row || x < axis.left) return null;
@@ -73,7 +93,10 @@ export class Memory {
     return last < 0 ? null : places[last];
   }
 
-  /** The highest level of the one category that is shown. */
+  /**
+   * The highest level of the one category that is shown.
+   * @param {Model} model
+   */
   #highest(model) {
     return this.stack.reduce(
       (most, category) => model.columns[`live.${category}`].reduce((a, b) => Math.max(a, b), most),
@@ -81,6 +104,7 @@ export class Memory {
     );
   }
 
+  /** @param {Palette} palette @param {Axis} axis */
   #times(palette, axis) {
     let free = axis.left - 20;
     for (const { x, text } of axis.ticks()) {
@@ -89,6 +113,7 @@ export class Memory {
     }
   }
 
+  /** @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place */
   #row(model, palette, axis, row, place) {
     const { pen, rows } = this;
     const { rank } = row;
@@ -100,7 +125,10 @@ export class Memory {
     if (this.whole) this.#marks(model, palette, axis, rank, base);
   }
 
-  /** The categories' areas from the bottom up, as steps: a level holds from the end of one event to the next. */
+  /**
+   * The categories' areas from the bottom up, as steps: a level holds from the end of one event to the next.
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} rank @param {number} base
+   */
   #stack(model, palette, axis, rank, base) {
     const steps = this.#steps(model, axis, rank);
     const floor = new Float64Array(steps.length);
@@ -117,9 +145,14 @@ export class Memory {
     }
   }
 
-  /** One edge of an area, rightwards or back; of levels that are as high as their neighbours only the ends are drawn. */
+  /**
+   * One edge of an area, rightwards or back; of levels that are as high as their neighbours only the ends are drawn.
+   * @param {CanvasRenderingContext2D} context @param {Level[]} steps @param {Float64Array} heights @param {number} base
+   * @param {number} direction
+   */
   #edge(context, steps, heights, base, direction) {
-    const [start, end] = direction > 0 ? ["x0", "x1"] : ["x1", "x0"];
+    const [start, end] = direction > 0 ? /** @type {const} */ (["x0", "x1"]) : /** @type {const} */ (["x1", "x0"]);
+    /** @type {number | null} */
     let before = null;
     for (let k = direction > 0 ? 0 : steps.length - 1; k >= 0 && k < steps.length; k += direction) {
       const y = base - (heights[k] / this.top) * this.rows.line;
@@ -129,9 +162,13 @@ export class Memory {
     }
   }
 
-  /** The rank's levels in view: `[{ index, x0, x1 }]`; events closer than a third of a pixel keep only the last. */
+  /**
+   * The rank's levels in view: `[{ index, x0, x1 }]`; events closer than a third of a pixel keep only the last.
+   * @param {Model} model @param {Axis} axis @param {number} rank
+   */
   #steps(model, axis, rank) {
     const { t_end: end } = model.columns;
+    /** @type {Level[]} */
     const steps = [];
     for (const index of model.ofRank[rank]) {
       if (end[index] > axis.t1) break;
@@ -142,18 +179,25 @@ export class Memory {
       steps.push({ index, x0, x1: axis.right });
     }
     // Nobody knows what a rank held after its recording ended.
-    if (steps.length && endedEarly(model, rank)) steps.at(-1).x1 = steps.at(-1).x0 + 1;
+    const last = steps.at(-1);
+    if (last && endedEarly(model, rank)) last.x1 = last.x0 + 1;
     return steps;
   }
 
+  /** @param {Model} model @param {number} rank @param {number} index */
   #isPeak(model, rank, index) {
-    return model.peaks[rank].index === index;
+    return model.peaks[rank]?.index === index;
   }
 
-  /** The formula's line and the mark of the highest level, both named in the right gutter. */
+  /**
+   * The formula's line and the mark of the highest level, both named in the right gutter.
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} rank @param {number} base
+   */
   #marks(model, palette, axis, rank, base) {
     const { pen, rows } = this;
     const peak = model.peaks[rank];
+    if (!peak) return;
+    /** @type {(value: number) => number} */
     const height = (value) => base - (value / this.top) * rows.line;
     const size = 10.5;
     const x = axis.right + 8;
@@ -168,14 +212,15 @@ export class Memory {
     const y = Math.round(height(model.formulaBytes)) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
     const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
-    if (rows.line >= 24 && this.gutter.named)
-      pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), {
-        colour: palette.formula,
-        size,
-        room,
-      });
+    if (rows.line < 24 || !this.gutter.named) return;
+    pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), {
+      colour: palette.formula,
+      size,
+      room,
+    });
   }
 
+  /** @param {number} x @param {number} y @param {Fill} fill */
   #triangle(x, y, fill) {
     const { context } = this.pen;
     context.fillStyle = fill;

@@ -6,7 +6,9 @@ import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
 import { MOST_ROWS } from "./rows.js";
 
-/** So many events before and after the current one are told in words; all of them would be a page of 20,000 sentences. */
+/** @import { Model } from "./model.js" */
+
+/** So many events before and after the current one are told in words; all would be a page of 20,000 sentences. */
 const AROUND = 10;
 
 /**
@@ -14,10 +16,14 @@ const AROUND = 10;
  * a list with a sentence for each event around the current one. The player decides how often it is rewritten.
  */
 export class Mirror {
+  /** @param {Model} model */
   constructor(model) {
     this.model = model;
+    /** @type {HTMLElement[][]} */
     this.cells = [];
+    /** @type {Map<number, HTMLLIElement>} */
     this.told = new Map(); // event -> its list item
+    this.current = -1;
     const heads = ["rank", ...STATE.map((category) => `${words(category)}: elements held`), "live bytes"];
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
     this.ranks =
@@ -31,7 +37,10 @@ export class Mirror {
     this.element = element("div", { class: "zl-hidden zl-mirror" }, table, this.list);
   }
 
-  /** Writes the moment after event `index`; the sentences only where it stays for a while. */
+  /**
+   * Writes the moment after event `index`; the sentences only where it stays for a while.
+   * @param {number} index @param {boolean} moving
+   */
   draw(index, moving) {
     const { model } = this;
     if (!moving) this.#tell(index);
@@ -46,31 +55,38 @@ export class Mirror {
     });
   }
 
-  /** The sentences around event `index`. Neighbouring moments share nearly all of them, so those stay in the page. */
+  /**
+   * The sentences around event `index`. Neighbouring moments share nearly all of them, so those stay in the page.
+   * @param {number} index
+   */
   #tell(index) {
     const first = Math.max(0, index - AROUND);
     const last = Math.min(this.model.count - 1, index + AROUND);
     this.told.get(this.current)?.removeAttribute("aria-current");
     for (const [i, item] of this.told) if (i < first || i > last) this.#forget(i, item);
-    const following = this.list.firstChild;
-    for (let i = first; i <= last; i++)
-      if (!this.told.has(i))
-        this.list.insertBefore(this.#sentence(i), following && i < following.value ? following : null);
+    const following = /** @type {HTMLLIElement | null} */ (this.list.firstChild);
+    for (let i = first; i <= last; i++) {
+      if (this.told.has(i)) continue;
+      this.list.insertBefore(this.#sentence(i), following && i < following.value ? following : null);
+    }
     this.told.get(index)?.setAttribute("aria-current", "true");
     this.current = index;
   }
 
+  /** @param {number} i @param {HTMLLIElement} item */
   #forget(i, item) {
     item.remove();
     this.told.delete(i);
   }
 
+  /** @param {number} i */
   #sentence(i) {
     const item = element("li", { value: i + 1 }, caption(this.model, i));
     this.told.set(i, item);
     return item;
   }
 
+  /** @param {number} rank */
   #row(rank) {
     const cells = [...STATE, "live"].map((name) => element("td", { "data-of": name }));
     this.cells.push(cells);

@@ -3,17 +3,27 @@
 import { gutter } from "./axis.js";
 import { flow, MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
-import { STATE, lastAtMost } from "./model.js";
+import { lastAtMost, STATE } from "./model.js";
 import { Pen } from "./pen.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Palette } from "./palette.js"
+ * @import { Category, Cell, Fill, Filter, Frame, Hit } from "./types.d.ts"
+ * @import { Point, RecordedEvent, Row, TextStyle, Unit, UnitPlace } from "./types.d.ts"
+ */
 
 const HEAD = 20;
 /** Pixels that a shard has at least. */
 const LEAST = 2;
-/** Lines lower than this, in pixels, are drawn in plain colours: no pattern can be seen in them, and each costs its time. */
+/** Lines lower than this, in pixels, are drawn in plain colours: a pattern could not be seen, and costs its time. */
 const PATTERNED = 6;
 
-/** The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels. */
+/**
+ * The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels.
+ * @param {Unit[]} units @param {number} left @param {number} right
+ */
 export function unitPlaces(units, left, right) {
   const shown = units.filter((unit) => unit.padded > 0);
   const total = shown.reduce((sum, unit) => sum + unit.padded, 0);
@@ -28,48 +38,67 @@ export function unitPlaces(units, left, right) {
   });
 }
 
-/** The pane. What is held lies in `pen` and is repainted only where it changed; what is lit, and pieces on their way, in `over`. */
+/**
+ * The pane. What is held lies in `pen` and is repainted only where it changed; what is lit, and pieces on their way, in
+ * `over`.
+ */
 export class Ownership {
+  /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay */
   constructor(canvas, overlay) {
     this.pen = new Pen(canvas);
     this.over = new Pen(overlay);
+    this.gutter = gutter(0);
+    this.rows = rowHeights(0, 1, 0, 0);
+    this.lines = STATE;
+    this.named = true;
+    /** @type {UnitPlace[]} */
+    this.places = [];
+    /** @type {number | null} */
+    this.painted = null;
+    /** @type {Palette | null} */
+    this.palette = null;
+    /** @type {Cell[]} */
+    this.watched = [];
+    /** @type {ReturnType<typeof flow>} */
+    this.moving = [];
   }
 
+  /** @param {Model} model @param {number} width @param {Filter} filter @param {number} grow */
   layout(model, width, filter, grow) {
     this.gutter = gutter(width);
-    this.lines = STATE.filter(
-      (category) => !filter.category || !STATE.includes(filter.category) || category === filter.category,
-    );
+    const chosen = STATE.filter((category) => category === filter.category);
+    this.lines = chosen.length ? chosen : STATE;
     this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12, grow);
     this.named = this.rows.line >= 10 && this.gutter.named;
-    this.places = unitPlaces(
-      filter.unit ? model.units.filter((unit) => unit.name === filter.unit) : model.units,
-      this.gutter.left,
-      width - 2,
-    );
+    const units = filter.unit ? model.units.filter(({ name }) => name === filter.unit) : model.units;
+    this.places = unitPlaces(units, this.gutter.left, width - 2);
     this.painted = null;
     const height = HEAD + this.rows.pitch * (model.rows.length - 1) + Math.max(this.rows.row + 6, 14);
     this.over.resize(width, height);
     return this.pen.resize(width, height);
   }
 
+  /** @param {Frame} frame */
   draw(frame) {
     const { model, palette, index, event, hover, time } = frame;
     if (this.painted === null || this.palette !== palette) this.#paint(model, palette, index);
-    else this.#repaint(model, palette, index);
+    else this.#repaint(palette, index);
     this.painted = index;
     this.over.clear();
     const told = hover ?? event;
     this.#names(palette, told);
     if (told) this.#light(model, palette, told);
     model.rows.forEach(({ rank }, row) => {
-      for (const flight of model.ofRank[rank].length ? model.inFlight(rank, time) : [])
-        this.#flight(palette, model.event(flight), row);
+      for (const flight of model.inFlight(rank, time)) this.#flight(palette, model.event(flight), row);
     });
     this.moving = told ? flow(this, model, palette, told, time) : [];
   }
 
-  /** What lies at a point: `{ rank, category, unit }`, `{ row }` in the gutter, or null. */
+  /**
+   * What lies at a point: `{ rank, category, unit }`, `{ row }` in the gutter, or null.
+   * @param {Model} model @param {number} x @param {number} y
+   * @returns {Hit | null}
+   */
   hit(model, x, y) {
     const row = Math.floor((y - HEAD + 3) / this.rows.pitch);
     if (row < 0 || row >= model.rows.length) return null;
@@ -81,25 +110,44 @@ export class Ownership {
       : null;
   }
 
-  /** The place of a unit's line in a row: `{ x, y, width, height }`; null if it is not drawn. */
+  /**
+   * The event by which what lies at a point came to be as it is after event `index`; null if it never changed.
+   * @param {Model} model @param {Point} point @param {number} index
+   */
+  changeAt(model, { x, y }, index) {
+    const cell = this.hit(model, x, y);
+    if (!cell || "row" in cell) return null;
+    const { at } = model.changes(cell.rank, cell.category, cell.unit);
+    const last = lastAtMost(at, index);
+    return last < 0 ? null : at[last];
+  }
+
+  /**
+   * The place of a unit's line in a row: `{ x, y, width, height }`; null if it is not drawn.
+   * @param {number} row @param {Category | null} category @param {string | null} unit
+   */
   cell(row, category, unit) {
     const place = this.places.find((one) => one.unit.name === unit);
-    const line = this.lines.indexOf(category);
+    const line = /** @type {(Category | null)[]} */ (this.lines).indexOf(category);
     if (!place || row < 0) return null;
     const top = HEAD + row * this.rows.pitch;
     if (line < 0) return { x: place.x, y: top, width: place.width, height: this.rows.row };
     return { x: place.x, y: top + line * (this.rows.line + 2), width: place.width, height: this.rows.line };
   }
 
+  /** @param {Model} model @param {Palette} palette @param {number} index */
   #paint(model, palette, index) {
     this.pen.clear();
     this.palette = palette;
     this.watched = [];
-    model.rows.forEach((row, place) => this.#row(model, palette, row, place, index));
+    for (const [place, row] of model.rows.entries()) this.#row(model, palette, row, place, index);
   }
 
-  /** Paints the cells again whose last change is another one than when they were painted. */
-  #repaint(model, palette, index) {
+  /**
+   * Paints the cells again whose last change is another one than when they were painted.
+   * @param {Palette} palette @param {number} index
+   */
+  #repaint(palette, index) {
     for (const cell of this.watched) {
       const { at } = cell.changes;
       const before = cell.last;
@@ -110,6 +158,7 @@ export class Ownership {
     }
   }
 
+  /** @param {Model} model @param {Palette} palette @param {Row} row @param {number} place @param {number} index */
   #row(model, palette, row, place, index) {
     const { pen, rows } = this;
     const top = HEAD + place * rows.pitch;
@@ -117,18 +166,22 @@ export class Ownership {
     if (tellTrouble(pen, palette, model, row, this.gutter.left, top + rows.row / 2)) return;
     this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
+      /** @type {TextStyle} */
       const style = { colour: palette.muted, size: 10.5, align: "right" };
       if (this.named) pen.text(words(category), this.gutter.left - 10, y + rows.line / 2, style);
       for (const { unit, x, width } of this.places) {
         const changes = model.changes(row.rank, category, unit.name);
-        const cell = { x, y, width, unit, rank: row.rank, changes };
+        const cell = { x, y, width, unit, rank: row.rank, changes, last: -1 };
         if (changes.at.length) this.watched.push(cell);
         this.#bar(palette, cell, lastAtMost(changes.at, index), true);
       }
     });
   }
 
-  /** One unit of one category on one rank: hollow where nothing is held, filled in the owners' colours where it is. */
+  /**
+   * One unit of one category on one rank: hollow where nothing is held, filled in the owners' colours where it is.
+   * @param {Palette} palette @param {Cell} cell @param {number} last @param {boolean} [cleared]
+   */
   #bar(palette, cell, last, cleared = false) {
     const { pen, rows } = this;
     const { x, y, width, unit, rank } = cell;
@@ -139,6 +192,7 @@ export class Ownership {
     pen.frame(x, y, width, rows.line, palette.hollow);
     if (!held.length) return;
     const owners = unit.owners ?? [[0, unit.padded, rank]];
+    /** @type {(owner: number) => Fill} */
     const fill = (owner) => (rows.line < PATTERNED ? palette.rankColour(owner) : palette.rank(pen.context, owner));
     // A shard among very many ranks is never drawn so narrow that it looks as if nothing were here.
     if (held.length === 2 && (held[1] - held[0]) * scale < LEAST) {
@@ -156,7 +210,10 @@ export class Ownership {
     }
   }
 
-  /** A dashed frame around what is being gathered or reduced right now. */
+  /**
+   * A dashed frame around what is being gathered or reduced right now.
+   * @param {Palette} palette @param {RecordedEvent} event @param {number} row
+   */
   #flight(palette, event, row) {
     const category = MOVED[event.op];
     const cell = category && this.cell(row, category, event.unit);
@@ -167,10 +224,11 @@ export class Ownership {
     context.setLineDash([]);
   }
 
+  /** @param {Palette} palette @param {RecordedEvent | null} event */
   #names(palette, event) {
     const fitting = this.places.filter(({ unit, width }) => this.over.fits(tail(unit.name), { room: width }));
     if (2 * fitting.length < this.places.length) this.#someNames(palette, event);
-    else for (const place of this.places) this.#name(palette, place, event && event.unit === place.unit.name);
+    else for (const place of this.places) this.#name(palette, place, event?.unit === place.unit.name);
     this.#shortened(palette);
     if (!this.places.length) {
       const style = { colour: palette.muted, size: 12 };
@@ -178,27 +236,32 @@ export class Ownership {
     }
   }
 
+  /** @param {Palette} palette @param {UnitPlace} given @param {boolean} now */
   #name(palette, { unit, x, width }, now) {
+    /** @type {TextStyle} */
     const bold = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
     // In a narrow column the current unit rather loses its weight than the name that all the others have.
-    const style =
-      now && !this.over.fits(unit.name, bold) && this.over.fits(unit.name, { ...bold, weight: 400 })
-        ? { ...bold, weight: 400 }
-        : bold;
+    const plain = { ...bold, weight: 400 };
+    const style = !this.over.fits(unit.name, bold) && this.over.fits(unit.name, plain) ? plain : bold;
     this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
   }
 
-  /** Where most columns are narrower than their numbers: every 5th, 10th or 20th number, and the current unit's name. */
+  /**
+   * Where most columns are narrower than their numbers: every 5th, 10th or 20th number, and the current unit's name.
+   * @param {Palette} palette @param {RecordedEvent | null} event
+   */
   #someNames(palette, event) {
     const { over, places } = this;
+    /** @type {TextStyle} */
     const style = { colour: palette.muted, align: "center" };
     const numbers = places.filter(({ unit }) => Number.isInteger(Number(tail(unit.name))));
     const widest = Math.max(0, ...numbers.map(({ unit }) => over.widthOf(tail(unit.name), style))) + 6;
-    const pitch = numbers.length > 1 ? (numbers.at(-1).x - numbers[0].x) / (numbers.length - 1) : widest;
+    const pitch = numbers.length > 1 ? (numbers[numbers.length - 1].x - numbers[0].x) / (numbers.length - 1) : widest;
     const every = [1, 2, 5, 10, 20, 50].find((count) => count * pitch >= widest) ?? 100;
-    const now = places.find(({ unit }) => event && event.unit === unit.name);
+    const now = places.find(({ unit }) => event?.unit === unit.name);
     const half = now ? over.widthOf(now.unit.name, { weight: 700 }) / 2 : 0;
-    const middle = now && Math.max(this.gutter.left + half, Math.min(over.width - half, now.x + now.width / 2));
+    const centre = now ? now.x + now.width / 2 : 0;
+    const middle = Math.max(this.gutter.left + half, Math.min(over.width - half, centre));
     if (now) over.text(now.unit.name, middle, 9, { colour: palette.ink, weight: 700, align: "center" });
     for (const { unit, x, width } of numbers) {
       const at = x + width / 2;
@@ -207,7 +270,10 @@ export class Ownership {
     }
   }
 
-  /** Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once. */
+  /**
+   * Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once.
+   * @param {Palette} palette
+   */
   #shortened(palette) {
     const short = this.places.filter(
       ({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }),
@@ -222,17 +288,21 @@ export class Ownership {
     });
   }
 
-  /** Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective. */
+  /**
+   * Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective.
+   * @param {Model} model @param {Palette} palette @param {RecordedEvent} event
+   */
   #light(model, palette, event) {
     const shared = event.kind === "collective" || event.kind === "wait" ? model.drawnCollective(event.index) : [];
     for (const other of shared) this.#ring(model, palette, model.event(other), 1);
     this.#ring(model, palette, event, 2.5);
   }
 
+  /** @param {Model} model @param {Palette} palette @param {RecordedEvent} event @param {number} lineWidth */
   #ring(model, palette, event, lineWidth) {
     // A send, a receive or a wait is about what its collective moves.
     const { op } = event.parent === null ? event : model.event(event.parent);
-    const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[op], event.unit);
+    const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[op] ?? null, event.unit);
     if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
   }
 }

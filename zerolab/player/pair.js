@@ -4,13 +4,20 @@ import { caption } from "./caption.js";
 import { element } from "./dom.js";
 import { Player } from "./player.js";
 
+/** @import { Options, PairPayload, Payload, StepWindow } from "./types.d.ts" */
+
 /** Two players in `host`; the first leads. `payload`: `{ first, second, difference }`, see payload.py. */
 export class Pair {
+  /** @param {HTMLElement} host @param {PairPayload} payload @param {Options} [options] */
   constructor(host, payload, options = {}) {
     const { keyboard, changed, event, ...shared } = options;
     this.difference = payload.difference;
     this.root = element("div", { class: "zl-pair" });
     host.append(this.root);
+    // Until both are there, neither follows the other.
+    this.following = true;
+    this.matching = true;
+    /** @type {(data: Payload, more: Options) => Player} */
     const player = (data, more) =>
       new Player(this.root, data, {
         ...shared,
@@ -20,13 +27,16 @@ export class Pair {
       });
     this.first = player(payload.first, { keyboard, changed, event });
     this.second = player(payload.second, {});
+    this.following = false;
+    this.matching = false;
     this.first.root.classList.add("zl-first");
     this.second.root.classList.add("zl-second");
-    this.players.forEach((one, k) => this.#tellApart(one, ["first", "second"][k]));
+    this.#tellApart(this.first, "first");
+    this.#tellApart(this.second, "second");
     this.root.prepend(this.#banner());
-    this.difference?.events.forEach(
-      (index, k) => index !== null && this.players[k].transport.mark(index, "First difference"),
-    );
+    this.difference?.events.forEach((index, k) => {
+      if (index !== null) this.players[k].scene.transport.mark(index, "First difference");
+    });
     this.#commonAxes();
     this.first.refresh();
   }
@@ -54,14 +64,18 @@ export class Pair {
     this.root.remove();
   }
 
-  /** Names for screen readers, which jump from landmark to landmark and would otherwise meet each name twice. */
+  /**
+   * Names for screen readers, which jump from landmark to landmark and would otherwise meet each name twice.
+   * @param {Player} player @param {string} place
+   */
   #tellApart(player, place) {
-    const named = [player.root, ...Object.values(player.sections).map(({ section }) => section)];
+    const named = [player.root, ...Object.values(player.scene.sections).map(({ section }) => section)];
     for (const one of named) one.setAttribute("aria-label", `${one.getAttribute("aria-label")} (${place} recording)`);
   }
 
   #commonAxes() {
     const models = this.players.map((player) => player.model);
+    /** @type {(windows: StepWindow[]) => number} */
     const longest = (windows) => Math.max(0, ...windows.filter((w) => w.step > 0).map((w) => w.t1 - w.t0));
     const top = Math.max(...this.players.map((player) => player.top));
     const length = Math.max(...models.map((model) => longest(model.windows)));
@@ -71,12 +85,10 @@ export class Pair {
 
   /** The first difference in the words of both captions. */
   #banner() {
-    if (!this.difference)
-      return element(
-        "p",
-        { class: "zl-difference" },
-        "Both did the same: the same collectives over the same buffers, and every rank held the same, in the same order.",
-      );
+    if (!this.difference) {
+      const same = "the same collectives over the same buffers, and every rank held the same, in the same order";
+      return element("p", { class: "zl-difference" }, `Both did the same: ${same}.`);
+    }
     const said = this.difference.events.map((index, k) => {
       const { model } = this.players[k];
       const name = model.payload.meta.stage ?? "your loop";
@@ -98,13 +110,17 @@ export class Pair {
     );
   }
 
-  /** The other player shows the same time since the same step began, and as much of it. */
+  /**
+   * The other player shows the same time since the same step began, and as much of it.
+   * @param {Player} leader
+   */
   #follow(leader) {
-    if (this.following || !this.second?.model.count || !this.first.model.count) return;
+    if (this.following || !this.second.model.count || !this.first.model.count) return;
     this.following = true;
     const other = leader === this.first ? this.second : this.first;
     const from = leader.model.windowOf(leader.index);
-    const to = other.model.windows.find((window) => window.step === from.step) ?? other.model.windows.at(-1);
+    const { windows } = other.model;
+    const to = windows.find((window) => window.step === from.step) ?? windows[windows.length - 1];
     const shift = to.t0 - from.t0;
     const { zoom, whole } = leader.lens;
     other.lens.whole = whole;
@@ -114,9 +130,12 @@ export class Pair {
     this.following = false;
   }
 
-  /** Theme and filter are one for both. */
+  /**
+   * Theme and filter are one for both.
+   * @param {Player} changed
+   */
   #match(changed) {
-    if (this.matching || !this.second) return;
+    if (this.matching) return;
     this.matching = true;
     const other = changed === this.first ? this.second : this.first;
     if (other.chosenTheme !== changed.chosenTheme) other.setTheme(changed.chosenTheme);

@@ -1,23 +1,36 @@
 // A canvas to draw on: sharp at any pixel ratio, with text that is cut to fit and remembers where it stands.
 
+import { drawing } from "./dom.js";
+
+/** @import { Box, Fill, TextStyle } from "./types.d.ts" */
+
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
 /** The canvas of one pane. `labels` lists every text drawn since the last `clear`, so that a test can see overlaps. */
 export class Pen {
+  /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d");
+    this.context = drawing(canvas);
+    /** @type {(Box & { text: string })[]} */
     this.labels = [];
     this.width = 0;
     this.height = 0;
+    this.scale = 0;
     this.showText = true;
+    /** @type {Map<string, number>} */
     this.widths = new Map();
   }
 
-  /** Gives the canvas a size in CSS pixels; true if that changed anything. */
+  /**
+   * Gives the canvas a size in CSS pixels; true if that changed anything.
+   * @param {number} width @param {number} height @param {number} [scale]
+   */
   resize(width, height, scale = (window.devicePixelRatio || 1) * (window.zerolabScale ?? 1)) {
     if (width === this.width && height === this.height && scale === this.scale) return false;
-    Object.assign(this, { width, height, scale });
+    this.width = width;
+    this.height = height;
+    this.scale = scale;
     this.canvas.width = Math.round(width * scale);
     this.canvas.height = Math.round(height * scale);
     this.canvas.style.width = `${width}px`;
@@ -31,11 +44,16 @@ export class Pen {
     this.labels = [];
   }
 
+  /** @param {number} x @param {number} y @param {number} width @param {number} height @param {Fill} fill */
   box(x, y, width, height, fill) {
     this.context.fillStyle = fill;
     this.context.fillRect(x, y, width, height);
   }
 
+  /**
+   * @param {number} x @param {number} y @param {number} width @param {number} height @param {string} stroke
+   * @param {number} [lineWidth]
+   */
   frame(x, y, width, height, stroke, lineWidth = 1) {
     this.context.strokeStyle = stroke;
     this.context.lineWidth = lineWidth;
@@ -47,6 +65,10 @@ export class Pen {
     );
   }
 
+  /**
+   * @param {number} x0 @param {number} y0 @param {number} x1 @param {number} y1 @param {string} stroke
+   * @param {number} [lineWidth] @param {number[]} [dash]
+   */
   line(x0, y0, x1, y1, stroke, lineWidth = 1, dash = []) {
     const { context } = this;
     context.strokeStyle = stroke;
@@ -62,9 +84,10 @@ export class Pen {
   /**
    * Writes `text` at (x, middle of the line y), cut with an ellipsis to `room` pixels; nothing if not even three
    * letters fit. `align` is "left", "center" or "right". Returns the width that was written.
+   * @param {string} text @param {number} x @param {number} y @param {TextStyle} [style]
    */
   text(text, x, y, style = {}) {
-    const { colour, size = 11, weight = 400, align = "left", room = Infinity } = style;
+    const { colour = "#000000", size = 11, weight = 400, align = "left", room = Infinity } = style;
     const shown = this.#cut(text, { size, weight, room });
     if (!shown) return 0;
     const { context } = this;
@@ -80,16 +103,23 @@ export class Pen {
     return width;
   }
 
-  /** How wide a text is, in pixels. */
+  /**
+   * How wide a text is, in pixels.
+   * @param {string} text @param {TextStyle} style
+   */
   widthOf(text, { size = 11, weight = 400 }) {
     return this.#measure(text, size, weight);
   }
 
-  /** Whether a text fits its room uncut. */
+  /**
+   * Whether a text fits its room uncut.
+   * @param {string} text @param {TextStyle} style
+   */
   fits(text, { size = 11, weight = 400, room = Infinity }) {
     return this.#measure(text, size, weight) <= room;
   }
 
+  /** @param {string} text @param {Required<Pick<TextStyle, "size" | "weight" | "room">>} style */
   #cut(text, style) {
     if (this.fits(text, style)) return text;
     for (let length = text.length - 1; length >= 3; length--) {
@@ -99,14 +129,18 @@ export class Pen {
     return "";
   }
 
-  /** A text's width; remembered, because measuring is the slowest thing a pane does and names come again and again. */
+  /**
+   * A text's width; remembered, because measuring is the slowest thing a pane does and names come again and again.
+   * @param {string} text @param {number} size @param {number} weight
+   */
   #measure(text, size, weight) {
     const key = `${weight} ${size} ${text}`;
-    if (!this.widths.has(key)) {
-      this.context.font = `${weight} ${size}px ${FONT}`;
-      if (this.widths.size > 5000) this.widths.clear();
-      this.widths.set(key, this.context.measureText(text).width);
-    }
-    return this.widths.get(key);
+    const known = this.widths.get(key);
+    if (known !== undefined) return known;
+    this.context.font = `${weight} ${size}px ${FONT}`;
+    if (this.widths.size > 5000) this.widths.clear();
+    const { width } = this.context.measureText(text);
+    this.widths.set(key, width);
+    return width;
   }
 }

@@ -1,42 +1,64 @@
 // The player: one recording, one current event, and panes that all draw that moment.
 
 import { Axis } from "./axis.js";
-import { caption } from "./caption.js";
 import { Clock, SPEEDS } from "./clock.js";
-import { say, whenIdle } from "./dom.js";
+import { entries } from "./decode.js";
 import { ALL, inWords, passes, ranksOf } from "./filter.js";
 import { listen } from "./keys.js";
 import { Lens } from "./lens.js";
-import { Model, lastAtMost } from "./model.js";
+import { Model } from "./model.js";
 import { Palette } from "./palette.js";
+import { Reports } from "./reports.js";
 import { growth, rowsOf } from "./rows.js";
-import { build, legends, tell } from "./scene.js";
+import { build, labels, layOut, legends, narrate, tell } from "./scene.js";
 import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
-import { name } from "./transport.js";
 
-/** Milliseconds between two reports of what is shown; a key held down would flood the kernel, and Safari refuses more. */
-const REPORT_EVERY = 250;
+/**
+ * @import { Pair } from "./pair.js"
+ * @import { Filter, Frame, Options, Payload, Theme, View } from "./types.d.ts"
+ */
 
-/** A player inside `host`. `options`: `{ event, theme, text, keyboard, changed(player), moved(player) }`; see `index.js`. */
+/** Below how many pixels of width the player is laid out in another way, by class. */
+const NARROWER = { "zl-medium": 1180, "zl-narrow": 720, "zl-tiny": 480 };
+
+/** A player inside an element of a page. */
 export class Player {
+  /** @param {HTMLElement} host @param {Payload} payload @param {Options} [options] */
   constructor(host, payload, options = {}) {
     this.model = new Model(payload);
     this.options = options;
     this.index = -1;
+    /** @type {number | null} */
     this.hovered = null;
+    this.hoversSource = true;
     this.filter = ALL;
     this.chosenTheme = options.theme ?? null;
+    this.palette = new Palette(this.chosenTheme ?? surroundingTheme(), contrast());
     this.lens = new Lens(this.model);
+    /** @type {Axis | null} */
+    this.axis = null; // as what follows, not known before the first drawing
+    /** @type {View | null} */
+    this.view = null;
+    /** @type {Frame | null} */
+    this.frame = null;
+    this.width = 0;
+    this.stale = true;
+    this.followed = 0;
+    /** @type {Pair | null} */
+    this.pair = null;
     this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
+    this.reports = new Reports(this);
     this.clock = new Clock(
       this.model,
       (time) => this.#show(this.model.at(time), time),
       () => this.settle(),
     );
-    build(this, host);
+    this.scene = build(this, host);
+    this.root = this.scene.root;
+    this.panes = this.scene.panes;
     listen(options.keyboard ?? this.root, this);
     this.setTheme(this.chosenTheme);
     this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
@@ -51,30 +73,43 @@ export class Player {
     return Array.from({ length: this.model.count }, (_, i) => this.model.event(i));
   }
 
-  /** Shows the moment just after event `index` (bounded to the events there are). */
+  /**
+   * Shows the moment just after event `index` (bounded to the events there are).
+   * @param {number} index
+   */
   goto(index) {
     this.scrub(index);
     this.settle();
   }
 
-  /** As `goto`, while the pointer is still moving: the mirror and the notebook hear of it a few times a second. */
+  /**
+   * As `goto`, while the pointer is still moving: the mirror and the notebook hear of it a few times a second.
+   * @param {number} index
+   */
   scrub(index) {
     const bounded = Math.max(0, Math.min(this.model.count - 1, Math.floor(index)));
     this.clock.time = this.model.count ? this.model.columns.t_end[bounded] : 0;
     this.#show(bounded, this.clock.time);
   }
 
-  /** Shows a place on the time axis, in pixels. */
+  /**
+   * Shows a place on the time axis, in pixels.
+   * @param {number} x
+   */
   scrubTo(x) {
-    if (this.model.count) this.showTime(this.axis.t(x));
+    if (this.model.count && this.axis) this.showTime(this.axis.t(x));
   }
 
+  /** @param {number} time */
   showTime(time) {
     this.clock.time = time;
     this.#show(this.model.at(time), time);
   }
 
-  /** The next event that the filter leaves; all of them where it leaves everything. */
+  /**
+   * The next event that the filter leaves; all of them where it leaves everything.
+   * @param {number} direction
+   */
   step(direction) {
     this.pause();
     let index = this.index + direction;
@@ -82,16 +117,19 @@ export class Player {
     if (index >= 0 && index < this.model.count) this.goto(index);
   }
 
+  /** @param {number} direction */
   stepPhase(direction) {
     this.pause();
     if (this.model.count) this.goto(this.model.nextPhase(this.index, direction));
   }
 
+  /** @param {number} direction */
   stepUnit(direction) {
     this.pause();
     if (this.model.count) this.goto(this.model.nextUnit(this.index, direction));
   }
 
+  /** @param {number} direction */
   stepWindow(direction) {
     this.pause();
     const { windows } = this.model;
@@ -104,7 +142,8 @@ export class Player {
   /** The moment at which the current event's rank had most live bytes. */
   gotoPeak() {
     this.pause();
-    if (this.model.count) this.goto(this.model.peaks[this.model.columns.rank[this.index]].index);
+    const peak = this.model.peaks[this.model.columns.rank[this.index]];
+    if (peak) this.goto(peak.index);
   }
 
   play() {
@@ -126,11 +165,13 @@ export class Player {
     else this.play();
   }
 
+  /** @param {number} speed */
   setSpeed(speed) {
     this.clock.speed = speed;
     this.settle();
   }
 
+  /** @param {number} direction */
   faster(direction) {
     this.setSpeed(SPEEDS[SPEEDS.indexOf(this.clock.speed) + direction] ?? this.clock.speed);
   }
@@ -141,18 +182,24 @@ export class Player {
     this.refresh();
   }
 
-  /** Zooms the time axis by `factor` (below 1: closer) about a place in pixels, or about the cursor. */
+  /**
+   * Zooms the time axis by `factor` (below 1: closer) about a place in pixels, or about the cursor.
+   * @param {number} factor @param {number | null} [x]
+   */
   zoomBy(factor, x = null) {
     if (!this.model.count || !this.axis) return;
     this.lens.zoomBy(factor, x === null ? this.clock.time : this.axis.t(x));
     this.refresh();
   }
 
-  /** Moves the time axis by a share of its width. The cursor stays where it is, unless that is out of view. */
+  /**
+   * Moves the time axis by a share of its width. The cursor stays where it is, unless that is out of view.
+   * @param {number} share
+   */
   panBy(share) {
     if (!this.model.count || !this.axis) return;
     this.lens.panBy(share);
-    const { t0, t1 } = this.lens.zoom;
+    const { t0, t1 } = this.lens.zoom ?? this.lens.view;
     this.showTime(Math.max(t0, Math.min(t1, this.clock.time)));
     this.settle();
   }
@@ -162,27 +209,38 @@ export class Player {
     this.refresh();
   }
 
-  /** Shows only some ranks, a category, a unit: whatever of `{ ranks: [from, to], category, unit }` is given; null means all. */
+  /**
+   * Shows only some ranks, a category, a unit: whatever of `{ ranks: [from, to], category, unit }` is given; null means
+   * all.
+   * @param {Partial<Filter>} change
+   */
   setFilter(change) {
     const filter = { ...this.filter, ...change };
     this.filter = Object.values(filter).some(Boolean) ? filter : ALL;
     this.model.chooseRows(rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks));
-    this.filterPanel.draw(this.filter);
-    this.filterBadge.textContent = inWords(this.filter);
-    this.filterBadge.hidden = this.filter === ALL;
+    const { panels, filterBadge } = this.scene;
+    panels.filter.draw(this.filter);
+    filterBadge.textContent = inWords(this.filter);
+    filterBadge.hidden = this.filter === ALL;
     this.redraw();
     this.settle();
     this.options.altered?.(this);
   }
 
-  /** Shows the ranks of one row alone, or all of them again. */
+  /**
+   * Shows the ranks of one row alone, or all of them again.
+   * @param {number} place
+   */
   toggleRow(place) {
     const { from, to } = this.model.rows[place];
     const alone = this.filter.ranks && this.model.rows.length === 1;
     this.setFilter({ ranks: alone ? null : [from, to] });
   }
 
-  /** "light" or "dark"; null follows the surrounding page. */
+  /**
+   * "light" or "dark"; null follows the surrounding page.
+   * @param {Theme | null} theme
+   */
   setTheme(theme) {
     this.chosenTheme = theme;
     this.palette = new Palette(theme ?? surroundingTheme(), contrast());
@@ -198,31 +256,20 @@ export class Player {
     this.settle();
   }
 
-  toggleHelp(shown = this.help.hidden) {
-    if (shown) this.toggleFilter(false);
-    this.help.hidden = !shown;
-    this.helpButton.setAttribute("aria-expanded", String(shown));
-  }
-
-  toggleFilter(shown = this.filterPanel.element.hidden) {
-    if (shown) this.toggleHelp(false);
-    this.filterPanel.element.hidden = !shown;
-    this.filterButton.setAttribute("aria-expanded", String(shown));
-    if (shown) this.filterPanel.selects.ranks.focus();
-    else if (this.filterPanel.element.contains(document.activeElement)) this.filterButton.focus();
-  }
-
   closePanels() {
-    this.toggleHelp(false);
-    this.toggleFilter(false);
+    this.scene.panels.close();
     this.preview(null);
   }
 
-  /** Lights event `index` in all panes, and tells of it at the pointer; null ends that. The current event, and without `withSource` its source, stay. */
+  /**
+   * Lights event `index` in all panes, and tells of it at the pointer; null ends that. The current event, and without
+   * `withSource` its source, stay.
+   * @param {number | null} index @param {PointerEvent | null} [pointer] @param {boolean} [withSource]
+   */
   preview(index, pointer = null, withSource = true) {
     if (index === null && this.hovered === null) return;
-    if (index === null) this.tip.hide();
-    else this.tip.show(this.model, index, pointer);
+    if (index === null || !pointer) this.scene.tip.hide();
+    else this.scene.tip.show(this.model, index, pointer);
     if (index === this.hovered) return;
     this.hovered = index;
     this.hoversSource = withSource;
@@ -230,17 +277,12 @@ export class Player {
     this.#source();
   }
 
-  /** Goes to an event that was clicked; nothing for null. */
+  /**
+   * Goes to an event that was clicked; nothing for null.
+   * @param {number | null} index
+   */
   pick(index) {
-    if (Number.isInteger(index)) this.goto(index);
-  }
-
-  /** The event by which a cell of the ownership pane came to be as it is; null if it never changed. */
-  changeAt(cell) {
-    if (!cell || !cell.unit) return null;
-    const { at } = this.model.changes(cell.rank, cell.category, cell.unit);
-    const last = lastAtMost(at, this.index);
-    return last < 0 ? null : at[last];
+    if (index !== null) this.goto(index);
   }
 
   /** Everything that the panes show now, as plain values. */
@@ -250,14 +292,12 @@ export class Player {
 
   /** Every text drawn on a canvas, with its box in pixels of its canvas, for a test of overlaps. */
   labels() {
-    const { ownership, timeline, memory } = this.panes;
-    const all = ({ pen, over }) => [...pen.labels, ...over.labels];
-    return { ownership: all(ownership), timeline: all(timeline), memory: all(memory) };
+    return labels(this.panes);
   }
 
   remove() {
     this.clock.pause();
-    clearTimeout(this.later);
+    this.reports.stop();
     this.stopTheme();
     this.resizing.disconnect();
     this.root.remove();
@@ -269,7 +309,10 @@ export class Player {
     this.settle();
   }
 
-  /** Gives the memory pane another scale, and the time axis other lengths: those that two players side by side share. */
+  /**
+   * Gives the memory pane another scale, and the time axis other lengths: those that two players side by side share.
+   * @param {number} top @param {number} length @param {number} whole
+   */
   share(top, length, whole) {
     this.top = top;
     this.lens.setLength(length);
@@ -284,128 +327,74 @@ export class Player {
 
   /** Lays everything out again, as when the window has another height, and draws it. */
   redraw() {
-    if (!this.panes || !this.root.clientWidth) return;
-    this.width = this.root.clientWidth; // known from the first draw on, or the observer's first call would draw all of it twice
-    for (const [mark, below] of [
-      ["zl-medium", 1180],
-      ["zl-narrow", 720],
-      ["zl-tiny", 480],
-    ])
-      this.root.classList.toggle(mark, this.width < below);
+    if (!this.root.clientWidth) return;
+    // Known from the first draw on, or the observer's first call would draw all of it twice.
+    this.width = this.root.clientWidth;
+    for (const [mark, below] of entries(NARROWER)) this.root.classList.toggle(mark, this.width < below);
     const { named } = this.panes.ownership;
-    const drawn = this.#layout(1);
+    const drawn = layOut(this, 1);
     // A page of its own is filled; in a notebook the player is as high as it needs.
     const grow = this.options.fill ? growth(this.root, drawn) : 1;
-    if (grow > 1) this.#layout(grow);
+    if (grow > 1) layOut(this, grow);
     this.panes.source.layout(this.model);
-    if (this.panes.ownership.named !== (named ?? true)) legends(this);
+    if (this.panes.ownership.named !== named) legends(this);
     this.stale = true;
-    this.laidOut = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
   }
 
-  /** Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together. */
-  #layout(grow) {
-    const { model, filter, sections, top } = this;
-    const { ownership, timeline, memory } = this.panes;
-    const width = (name) => sections[name].section.clientWidth;
-    ownership.layout(model, width("ownership"), filter, grow);
-    timeline.layout(model, width("timeline"), grow);
-    memory.layout(model, width("memory"), filter, top, grow);
-    return ownership.pen.height + timeline.pen.height + memory.pen.height;
-  }
-
+  /** @param {number} index @param {number} time */
   #show(index, time) {
     const { model, panes } = this;
     const moved = index !== this.index;
     this.index = index;
     const event = model.count ? model.event(index) : null;
-    if (!this.laidOut) return this.#words(event); // without a width yet, as in a notebook: the first resize draws it
+    if (!this.width) return narrate(this, event); // as in a notebook: the first resize draws it
     const view = this.lens.at(index, time);
     const fresh = this.view !== view || this.stale;
+    const { section } = this.scene.sections.timeline;
+    const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, section.clientWidth) : this.axis;
+    const { palette, filter } = this;
+    const frame = { model, palette, axis, filter, index, event, hover: null, time };
+    Object.assign(this, { view, stale: false, axis, frame });
     if (fresh) {
-      this.view = view;
-      this.stale = false;
-      this.axis = new Axis(view.t0, view.t1, this.sections.timeline.section.clientWidth);
-    }
-    this.frame = { model, palette: this.palette, axis: this.axis, filter: this.filter, index, event, time };
-    if (fresh) {
-      panes.timeline.drawView(this.frame);
-      panes.memory.drawView(this.frame);
+      panes.timeline.drawView(frame);
+      panes.memory.drawView(frame);
     }
     this.#panes();
-    if (moved || fresh) this.#words(event);
+    if (moved || fresh) narrate(this, event);
     this.#controls();
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.options.moved?.(this);
-    this.#report(false);
+    this.reports.moved();
   }
 
   /** What moves: cursor, lit bars, what is held; with what the pointer hovers over. */
   #panes() {
     const { panes, model, hovered, index } = this;
+    if (!this.frame) return;
     const frame = { ...this.frame, hover: hovered === null || hovered === index ? null : model.event(hovered) };
     panes.timeline.draw(frame);
     panes.memory.draw(frame);
     panes.ownership.draw(frame);
-    this.told = (this.hoversSource && frame.hover) || frame.event;
   }
 
   #source() {
-    this.panes.source.draw({ model: this.model, event: this.told });
+    const { hovered, hoversSource, model, index } = this;
+    const told = hoversSource && hovered !== null ? hovered : index;
+    this.panes.source.draw({ model, event: model.count ? model.event(told) : null });
   }
 
   #controls() {
     const { index, clock, lens } = this;
-    this.transport.draw({
-      index,
-      playing: clock.playing,
-      speed: clock.speed,
-      slower: clock.slow / clock.speed,
-      whole: lens.whole,
-      zoomed: lens.zoom !== null,
-    });
-  }
-
-  #words(event) {
-    if (!event) {
-      this.where.textContent = "";
-      this.caption.textContent = "This recording has no events: nothing ran while it was made.";
-      return;
-    }
-    // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.
-    const told = this.clock.playing ? lastAtMost(this.model.ofRank[this.followed], this.index) : -1;
-    const story = this.story.tell(told < 0 ? this.index : this.model.ofRank[this.followed][told]);
-    say(this.why, story);
-    const window = name(this.model.windowOf(this.index));
-    const phase = event.phase === "step" ? "update" : event.phase; // "step 1 · step" would say one word for two things
-    say(this.where, window === phase ? window : `${window} · ${phase}`);
-    say(this.caption, caption(this.model, this.index));
+    const { playing, speed } = clock;
+    const slower = clock.slow / speed;
+    this.scene.transport.draw({ index, playing, speed, slower, whole: lens.whole, zoomed: lens.zoom !== null });
   }
 
   /** After a jump, a pause or the end: the controls and the mirror say at once what is shown. */
   settle() {
     this.#controls();
-    this.spoken.setAttribute("aria-live", this.clock.playing ? "off" : "polite");
-    this.#report(true);
-  }
-
-  /** Writes the mirror, its sentences at rest only; and tells the notebook or the address, both slow, of the last place. */
-  #report(now) {
-    const wait = REPORT_EVERY - (performance.now() - (this.reported ?? -Infinity));
-    if (now) this.mirror.draw(this.index, this.clock.playing);
-    else if (wait <= 0) whenIdle(() => this.mirror.draw(this.index, true));
-    if (wait <= 0) this.#tell();
-    clearTimeout(this.later);
-    if (now && wait <= 0) return;
-    this.later = setTimeout(() => {
-      this.mirror.draw(this.index, this.clock.playing);
-      this.#tell();
-    }, REPORT_EVERY);
-  }
-
-  #tell() {
-    this.reported = performance.now();
-    this.options.changed?.(this);
+    this.scene.spoken.setAttribute("aria-live", this.clock.playing ? "off" : "polite");
+    this.reports.settled();
   }
 }

@@ -1,6 +1,17 @@
 // What the panes with one row per rank have in common: how high a row is, its name, and what it says when it is empty.
 
-/** Heights for `ranks` rows of `lines` lines each: as high as `best` for four, lower for more, higher for fewer; times `grow`. */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Palette } from "./palette.js"
+ * @import { Pen } from "./pen.js"
+ * @import { Peak, Row } from "./types.d.ts"
+ */
+
+/**
+ * Heights for `ranks` rows of `lines` lines each: as high as `best` for four, lower for more, higher for fewer; times
+ * `grow`.
+ * @param {number} ranks @param {number} lines @param {number} best @param {number} gap @param {number} [grow]
+ */
 export function rowHeights(ranks, lines, best, gap, grow = 1) {
   const crowded = Math.max(0.2, Math.min(1.75, 4 / Math.max(1, ranks)));
   // Rounded down after growing: a window is never filled by more than it has.
@@ -12,7 +23,11 @@ export function rowHeights(ranks, lines, best, gap, grow = 1) {
 /** How many times as high rows may become so that they fill the window. */
 const MOST_GROWTH = 1.8;
 
-/** How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window; 1 where it is full. */
+/**
+ * How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window; 1 where it
+ * is full.
+ * @param {HTMLElement} root @param {number} drawn
+ */
 export function growth(root, drawn) {
   const free = window.innerHeight / (window.zerolabScale ?? 1) - root.offsetHeight;
   return free < 24 ? 1 : Math.min(MOST_GROWTH, 1 + free / drawn);
@@ -20,7 +35,7 @@ export function growth(root, drawn) {
 
 /** No more rows than this are drawn; beyond it neighbours share a row. */
 export const MOST_ROWS = 64;
-/** Among more ranks than this, neighbours of which nothing was recorded share a row, or the picture would be full of them. */
+/** Among more ranks than this, neighbours of which nothing was recorded share a row, or they would fill the picture. */
 const FEW = 8;
 /** How many rows a summary has. */
 const SUMMARY_ROWS = 32;
@@ -28,6 +43,7 @@ const SUMMARY_ROWS = 32;
 /**
  * The rows of the panes for a list of ranks: `[{ rank, from, to }]`. Up to 64 ranks have a row each; of more, a row
  * stands for the ranks `from` to `to` and draws the one of them whose peak is highest. `silent`: nothing was recorded.
+ * @param {number[]} ranks @param {(Peak | null)[]} peaks
  */
 export function rowsOf(ranks, peaks) {
   const drawn = ranks.filter((rank) => peaks[rank]).length;
@@ -41,18 +57,26 @@ export function rowsOf(ranks, peaks) {
     const highest = group.reduce((best, rank) =>
       (peaks[rank]?.bytes ?? -1) > (peaks[best]?.bytes ?? -1) ? rank : best,
     );
-    rows.push({ rank: highest, from: group[0], to: group.at(-1), silent });
+    rows.push({ rank: highest, from: group[0], to: group[group.length - 1], silent });
     k += group.length;
   }
   return rows;
 }
 
-/** "rank 3", or "ranks 32–63" for a row that stands for several. */
+/**
+ * "rank 3", or "ranks 32–63" for a row that stands for several.
+ * @param {Row} row
+ */
 export function rowName({ from, to }) {
   return from === to ? `rank ${from}` : `${from}–${to}`;
 }
 
-/** A row's name with the rank's colour and pattern, in the left gutter; where rows are low only every second or third is named. */
+/**
+ * A row's name with the rank's colour and pattern, in the left gutter; where rows are low only every second or third
+ * is named.
+ * @param {Pen} pen @param {Palette} palette @param {Row} row @param {number} place @param {number} y
+ * @param {number} height @param {number} pitch
+ */
 export function nameRow(pen, palette, row, place, y, height, pitch) {
   const size = Math.min(12, height);
   if (row.silent) pen.frame(0, y + (height - size) / 2, size, size, palette.hollow);
@@ -61,31 +85,43 @@ export function nameRow(pen, palette, row, place, y, height, pitch) {
     pen.text(rowName(row), 18, y + height / 2, { colour: palette.ink, size: 12, weight: 600, room: 70 });
 }
 
-/** Why a rank has nothing to show, in words; null for a rank with events. */
+/**
+ * Why a rank has nothing to show, in words; null for a rank with events.
+ * @param {Model} model @param {number} rank
+ */
 export function rankTrouble(model, rank) {
   if (model.ofRank[rank].length) return null;
   const known = model.payload.ranks.some((entry) => entry.rank === rank);
   return known ? `Rank ${rank} recorded no events.` : `No recording of rank ${rank} arrived.`;
 }
 
-/** Says in a row that has nothing to show why that is; false for a row with events. */
+/**
+ * Says in a row that has nothing to show why that is; false for a row with events.
+ * @param {Pen} pen @param {Palette} palette @param {Model} model @param {Row} row @param {number} x @param {number} y
+ */
 export function tellTrouble(pen, palette, model, row, x, y) {
   if (!row.silent) return false;
   const alike = row.to > row.from && model.payload.meta.simulated;
   const several = alike
     ? `Ranks ${row.from} to ${row.to} do the same, each on its own shards.`
     : `No recording of ranks ${row.from} to ${row.to} arrived.`;
-  const text = row.to > row.from ? several : rankTrouble(model, row.rank);
+  const text = row.to > row.from ? several : (rankTrouble(model, row.rank) ?? "");
   pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 11.5 });
   return true;
 }
 
-/** Whether a rank raised or died while it was recorded. */
+/**
+ * Whether a rank raised or died while it was recorded.
+ * @param {Model} model @param {number} rank
+ */
 export function endedEarly(model, rank) {
   return model.payload.ranks.some((entry) => entry.rank === rank && !entry.complete);
 }
 
-/** What the head of the player says about a rank that is not there to its end; null for all others. */
+/**
+ * What the head of the player says about a rank that is not there to its end; null for all others.
+ * @param {Model} model @param {number} rank
+ */
 export function rankBadge(model, rank) {
   if (endedEarly(model, rank)) return `rank ${rank} ended early`;
   return model.count && rankTrouble(model, rank) ? `rank ${rank} missing` : null;

@@ -1,20 +1,27 @@
 // The player's elements: head, caption, panes, controls. Built once; what they show is the player's business.
 
-import { dashed, element, framed, icon, layers, pane, swatch } from "./dom.js";
-import { FilterPanel } from "./filter.js";
+import { caption } from "./caption.js";
+import { button, dashed, element, framed, layers, pane, say, swatch } from "./dom.js";
 import { count, exact, words } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
-import { help } from "./keys.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
-import { STATE } from "./model.js";
+import { lastAtMost, STATE } from "./model.js";
 import { Ownership } from "./ownership.js";
 import { STACK } from "./palette.js";
+import { Panels } from "./panels.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
-import { Transport, drag } from "./transport.js";
+import { drag, name, Transport } from "./transport.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Pen } from "./pen.js"
+ * @import { Player } from "./player.js"
+ * @import { Point, RecordedEvent, Spans, State } from "./types.d.ts"
+ */
 
 /** Badges beyond this many are counted instead of listed. */
 const MOST_BADGES = 4;
@@ -22,7 +29,10 @@ const MOST_BADGES = 4;
 /** Ranks times units beyond which what the panes show is told of one rank alone. */
 const MOST_TOLD = 512;
 
-/** Builds the player's elements into `host` and gives them, and the panes, to the player. */
+/**
+ * Builds the player's elements into `host`, and gives those that change, and the panes.
+ * @param {Player} player @param {HTMLElement} host
+ */
 export function build(player, host) {
   const { model, options } = player;
   const owned = layers("Who holds what; the table below the player says the same in words");
@@ -41,69 +51,74 @@ export function build(player, host) {
     memory: new Memory(memory.still, memory.moving),
     source: new SourcePane(sections.source.legend, code),
   };
-  Object.assign(player, {
-    sections,
-    panes,
-    mirror: new Mirror(model),
-    filterPanel: new FilterPanel(player),
-    help: help(),
-  });
-  player.transport = new Transport(player);
-  player.caption = element("p", { class: "zl-sentence" });
-  player.why = element("p", { class: "zl-story" });
-  player.where = element("span", { class: "zl-where" });
-  player.spoken = element(
+  const mirror = new Mirror(model);
+  const panels = new Panels(player);
+  const transport = new Transport(player);
+  const top = head(player, panels);
+  const sentence = element("p", { class: "zl-sentence" });
+  const why = element("p", { class: "zl-story" });
+  const where = element("span", { class: "zl-where" });
+  const spoken = element("div", { class: "zl-caption", "aria-live": "polite" }, why, where, sentence);
+  const attributes = {
+    class: "zl-player",
+    tabindex: 0,
+    role: "region",
+    "aria-label": `Player: ${model.payload.title}`,
+    "data-lm-suppress-shortcuts": "true",
+  };
+  const root = element(
     "div",
-    { class: "zl-caption", "aria-live": "polite" },
-    player.why,
-    player.where,
-    player.caption,
-  );
-  player.root = element(
-    "div",
-    {
-      class: "zl-player",
-      tabindex: 0,
-      role: "region",
-      "aria-label": `Player: ${model.payload.title}`,
-      "data-lm-suppress-shortcuts": "true",
-    },
-    head(player),
-    player.spoken,
+    attributes,
+    top.element,
+    spoken,
     element("div", { class: "zl-now" }, sections.ownership.section, sections.source.section),
     sections.timeline.section,
     sections.memory.section,
-    player.transport.element,
-    player.help,
-    player.filterPanel.element,
-    player.mirror.element,
+    transport.element,
+    panels.help,
+    panels.filter.element,
+    mirror.element,
   );
-  player.root.classList.toggle("zl-textless", options.text === false);
-  player.root.classList.toggle("zl-empty", model.count === 0);
-  for (const { pen, over } of Object.values(panes))
-    for (const one of [pen, over]) if (one) one.showText = options.text !== false;
-  host.append(player.root);
-  player.tip = new Tip(player.root);
-  point(player, { owned: owned.box, time: time.box, memory: memory.box, code });
+  root.classList.toggle("zl-textless", options.text === false);
+  root.classList.toggle("zl-empty", model.count === 0);
+  for (const { pen, over } of [panes.ownership, panes.timeline, panes.memory]) {
+    for (const one of [pen, over]) one.showText = options.text !== false;
+  }
+  host.append(root);
+  point(player, panes, { owned: owned.box, time: time.box, memory: memory.box, code });
+  const { filterBadge } = top;
+  const tip = new Tip(root);
+  return { root, sections, panes, mirror, sentence, why, where, spoken, tip, filterBadge, panels, transport };
 }
 
-/** What the pointer does over the panes. */
-function point(player, { owned, time, memory, code }) {
-  const { panes, model } = player;
+/**
+ * What the pointer does over the panes.
+ * @param {Player} player @param {Player["panes"]} panes
+ * @param {{ owned: HTMLElement, time: HTMLElement, memory: HTMLElement, code: HTMLElement }} boxes
+ */
+function point(player, panes, { owned, time, memory, code }) {
+  const { model } = player;
+  /** @type {(box: HTMLElement, find: (at: Point) => number | null) => void} */
   const over = (box, find) =>
     hover(
       box,
       (at, event) => player.preview(find(at), event),
       () => player.preview(null),
     );
-  const cell = ({ x, y }) => player.changeAt(panes.ownership.hit(model, x, y));
+  /** @type {(at: Point) => number | null} */
+  const cell = (at) => panes.ownership.changeAt(model, at, player.index);
+  /** @type {(at: Point) => number | null} */
   const bar = ({ x, y }) => panes.timeline.hit(x, y);
-  const level = ({ x, y }) => panes.memory.hit(model, player.axis, x, y);
+  /** @type {(at: Point) => number | null} */
+  const level = ({ x, y }) => player.axis && panes.memory.hit(model, player.axis, x, y);
   over(owned, cell);
   over(time, bar);
   over(memory, level);
   // Over the source itself the text stays as it is, or it would run away from under the pointer.
-  const caused = ({ target }) => panes.source.eventOf(model, target.closest("[data-line]"), player.index);
+  const caused = (/** @type {Event} */ event) => {
+    const row = /** @type {HTMLElement} */ (event.target).closest("[data-line]");
+    return panes.source.eventOf(model, /** @type {HTMLElement | null} */ (row), player.index);
+  };
   hover(
     code,
     (_, event) => player.preview(caused(event), event, false),
@@ -111,33 +126,41 @@ function point(player, { owned, time, memory, code }) {
   );
   code.addEventListener("click", (event) => player.pick(caused(event)));
   owned.addEventListener("click", (event) => {
-    const { x, y } = within(owned, event);
-    const hit = panes.ownership.hit(model, x, y);
+    const at = within(owned, event);
+    const hit = panes.ownership.hit(model, at.x, at.y);
     if (hit && "row" in hit) player.toggleRow(hit.row);
-    else player.pick(player.changeAt(hit));
+    else player.pick(cell(at));
   });
-  for (const [box, hit] of [
-    [time, bar],
-    [memory, null],
-  ]) {
-    const gestures = timeGestures(box, player);
-    let moved = 0;
-    drag(
-      box,
-      (_, event) => {
-        moved += 1;
-        if (!gestures.busy()) player.scrubTo(within(box, event).x);
-      },
-      (event) => {
-        if (hit && moved <= 2) player.pick(hit(within(box, event)));
-        moved = 0;
-        player.settle();
-      },
-    );
-  }
+  scrubs(player, time, bar);
+  scrubs(player, memory, () => null);
 }
 
-function head(player) {
+/**
+ * A drag over a pane with a time axis scrubs; a click that hardly moves picks what `hit` finds.
+ * @param {Player} player @param {HTMLElement} box @param {(at: Point) => number | null} hit
+ */
+function scrubs(player, box, hit) {
+  const gestures = timeGestures(box, player);
+  let moved = 0;
+  drag(
+    box,
+    (_, event) => {
+      moved += 1;
+      if (!gestures.busy()) player.scrubTo(within(box, event).x);
+    },
+    (event) => {
+      if (moved <= 2) player.pick(hit(within(box, event)));
+      moved = 0;
+      player.settle();
+    },
+  );
+}
+
+/**
+ * The line above the caption: what was recorded, and the buttons for what is shown.
+ * @param {Player} player @param {Panels} panels
+ */
+function head(player, panels) {
   const { meta, world_size: ranks } = player.model.payload;
   const facts = [
     count(ranks, "rank"),
@@ -145,43 +168,45 @@ function head(player) {
     meta.optimizer,
     meta.precision,
     meta.backend ? `${meta.backend}${meta.device ? ` on ${meta.device}` : ""}` : meta.device,
-  ].filter(Boolean);
-  const button = (title, text, action) => {
-    const made = element("button", { type: "button", title, "aria-label": title }, text);
-    made.addEventListener("click", action);
-    return made;
-  };
-  player.filterButton = button("Show only some ranks, a category, a unit (f)", icon("funnel"), () =>
-    player.toggleFilter(),
-  );
-  player.helpButton = button("How to read this, and the keyboard (?)", "?", () => player.toggleHelp());
-  const troubles = Array.from({ length: ranks }, (_, rank) => rankBadge(player.model, rank)).filter(Boolean);
-  const badges =
-    troubles.length > MOST_BADGES ? [`${count(troubles.length, "rank")} missing or ended early`] : troubles;
-  if (meta.simulated)
-    badges.splice(
-      0,
-      badges.length,
-      troubles.length ? `simulated: ${ranks - troubles.length} of ${exact(ranks)} ranks drawn` : "simulated",
-    );
-  player.filterBadge = element("b", { class: "zl-only", hidden: "" });
-  return element(
+  ].filter((fact) => fact !== null && fact !== "");
+  const badges = troubles(player.model);
+  const filterBadge = element("b", { class: "zl-only", hidden: "" });
+  const bar = element(
     "div",
     { class: "zl-head" },
     element("h2", {}, meta.stage ?? "Recording"),
     ...badges.map((text) => element("b", { class: "zl-badge" }, text)),
-    player.filterBadge,
+    filterBadge,
     element("span", { class: "zl-facts" }, facts.join(" · ")),
-    player.filterButton,
+    panels.filterButton,
     button("Light or dark (t)", "◐", () => player.toggleTheme()),
-    player.helpButton,
+    panels.helpButton,
   );
+  return { element: bar, filterBadge };
 }
 
-/** The keys to colours and patterns above the panes, in the palette's theme. */
-export function legends({ palette, sections, model, panes }) {
+/**
+ * What is to be said of ranks that are not there to their end, or only as a simulation; of many only how many.
+ * @param {Model} model
+ */
+function troubles(model) {
+  const ranks = model.worldSize;
+  const all = Array.from({ length: ranks }, (_, rank) => rankBadge(model, rank)).filter((badge) => badge !== null);
+  if (model.payload.meta.simulated) {
+    return [all.length ? `simulated: ${ranks - all.length} of ${exact(ranks)} ranks drawn` : "simulated"];
+  }
+  return all.length > MOST_BADGES ? [`${count(all.length, "rank")} missing or ended early`] : all;
+}
+
+/**
+ * The keys to colours and patterns above the panes, in the palette's theme.
+ * @param {Player} player
+ */
+export function legends({ palette, scene, model, panes }) {
+  const { sections } = scene;
+  /** @type {(text: string, colour: string) => HTMLElement} */
   const flat = (text, colour) => swatch(text, { colour });
-  const named = panes.ownership.named ?? true; // in rows too low for names of lines the legend says which is which
+  const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
   const told = named
     ? ["colour: its owner"]
     : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
@@ -207,13 +232,39 @@ export function legends({ palette, sections, model, panes }) {
   );
 }
 
-/** Everything that the panes of `player` show now, as plain values. */
+/**
+ * Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together.
+ * @param {Player} player @param {number} grow
+ */
+export function layOut({ model, filter, top, scene }, grow) {
+  const { ownership, timeline, memory } = scene.panes;
+  const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
+  ownership.layout(model, width("ownership"), filter, grow);
+  timeline.layout(model, width("timeline"), grow);
+  memory.layout(model, width("memory"), filter, top, grow);
+  return ownership.pen.height + timeline.pen.height + memory.pen.height;
+}
+
+/**
+ * Every text drawn on the panes' canvases, with its box.
+ * @param {Player["panes"]} panes
+ */
+export function labels({ ownership, timeline, memory }) {
+  const all = (/** @type {{ pen: Pen, over: Pen }} */ { pen, over }) => [...pen.labels, ...over.labels];
+  return { ownership: all(ownership), timeline: all(timeline), memory: all(memory) };
+}
+
+/**
+ * Everything that the panes of `player` show now, as plain values.
+ * @param {Player} player
+ */
 export function tell(player) {
   const { model, index, clock } = player;
   const event = model.count ? model.event(index) : null;
   const cause = event && model.lineOf(index);
-  const source = cause && model.payload.sources[cause.source];
+  const source = cause && model.payload.sources[cause.source ?? -1];
   const ranks = Array.from({ length: model.worldSize }, (_, rank) => rank);
+  /** @type {(rank: number, category: State) => Record<string, Spans>} */
   const held = (rank, category) =>
     Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
   // Of many ranks or units only the event's rank is told, so that a notebook is not sent thousands of lists.
@@ -223,9 +274,9 @@ export function tell(player) {
     events: model.count,
     event,
     time: clock.time,
-    caption: player.caption.textContent,
-    story: player.why.textContent,
-    moving: player.panes.ownership.moving ?? [],
+    caption: player.scene.sentence.textContent,
+    story: player.scene.why.textContent,
+    moving: player.panes.ownership.moving,
     playing: clock.playing,
     speed: clock.speed,
     theme: player.palette.theme,
@@ -236,8 +287,27 @@ export function tell(player) {
     held: ranks.map((rank) =>
       told && !told.has(rank) ? null : Object.fromEntries(STATE.map((category) => [category, held(rank, category)])),
     ),
-    peak: model.peaks.map((peak) => peak && peak.bytes),
-    formula: model.formula ?? null,
+    peak: model.peaks.map((peak) => peak?.bytes ?? null),
+    formula: model.formula,
     source: source && { label: source.label, line: cause.line, text: source.text.split("\n")[cause.line - 1] ?? "" },
   };
+}
+
+/**
+ * Says what is going on, where in the run, and what the current event is.
+ * @param {Player} player @param {RecordedEvent | null} event
+ */
+export function narrate({ scene, model, clock, story, followed, index }, event) {
+  if (!event) {
+    scene.where.textContent = "";
+    scene.sentence.textContent = "This recording has no events: nothing ran while it was made.";
+    return;
+  }
+  // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.
+  const told = clock.playing ? lastAtMost(model.ofRank[followed], index) : -1;
+  say(scene.why, story.tell(told < 0 ? index : model.ofRank[followed][told]));
+  const window = name(model.windowOf(index));
+  const phase = event.phase === "step" ? "update" : event.phase; // "step 1 · step" would say one word for two things
+  say(scene.where, window === phase ? window : `${window} · ${phase}`);
+  say(scene.sentence, caption(model, index));
 }

@@ -19,7 +19,10 @@ export function contrast() {
   );
 }
 
-/** Calls `changed` whenever the surrounding theme may have changed; returns a function that stops it. */
+/**
+ * Calls `changed` whenever the surrounding theme may have changed; returns a function that stops it.
+ * @param {() => void} changed
+ */
 export function watchTheme(changed) {
   const observer = new MutationObserver(changed);
   observer.observe(document.body, { attributes: true, attributeFilter: ["class", "data-jp-theme-light"] });

@@ -6,20 +6,40 @@ import { tail, words } from "./format.js";
 import { Pen } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 
+/**
+ * @import { Axis } from "./axis.js"
+ * @import { Model } from "./model.js"
+ * @import { Palette } from "./palette.js"
+ * @import { Bar, Filter, Frame, Kind, RecordedEvent, Row, TextStyle } from "./types.d.ts"
+ */
+
+/** @type {Partial<Record<Kind, number>>} */
 const LANES = { module: 0, optimizer: 0, wait: 0, collective: 1 };
 
-/** The time axis through a pane: a thin line at every round time. */
+/**
+ * The time axis through a pane: a thin line at every round time.
+ * @param {Pen} pen @param {Palette} palette @param {Axis} axis @param {number} height
+ */
 export function drawTicks(pen, palette, axis, height) {
   for (const { x } of axis.ticks()) pen.line(x + 0.5, 0, x + 0.5, height, palette.hair);
 }
 
 /** The pane. Bars are drawn once per view into `pen`; the cursor and the lit bars lie over it in `over`. */
 export class Timeline {
+  /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay */
   constructor(canvas, overlay) {
     this.pen = new Pen(canvas);
     this.over = new Pen(overlay);
+    this.gutter = gutter(0);
+    this.rows = rowHeights(0, 1, 0, 0);
+    this.height = 0;
+    /** @type {number[][]} */
+    this.order = [];
+    /** @type {Bar[]} */
+    this.bars = [];
   }
 
+  /** @param {Model} model @param {number} width @param {number} grow */
   layout(model, width, grow) {
     this.gutter = gutter(width);
     this.rows = rowHeights(model.rows.length, 2, 13, 6, grow);
@@ -29,17 +49,23 @@ export class Timeline {
     return this.pen.resize(width, this.height);
   }
 
-  /** Everything that stays while the cursor moves. */
+  /**
+   * Everything that stays while the cursor moves.
+   * @param {Frame} frame
+   */
   drawView({ model, palette, axis, filter }) {
     const { pen } = this;
     pen.clear();
     this.bars = [];
     drawTicks(pen, palette, axis, this.height);
-    model.rows.forEach((row, place) => this.#row(model, palette, axis, row, place, filter));
+    for (const [place, row] of model.rows.entries()) this.#row(model, palette, axis, row, place, filter);
   }
 
-  /** The cursor, the current event's bar with its like on the other ranks, and the same of the one under the pointer. */
-  draw({ model, palette, axis, index, event, hover, time }) {
+  /**
+   * The cursor, the current event's bar with its like on the other ranks, and the same of the one under the pointer.
+   * @param {Frame} frame
+   */
+  draw({ model, palette, axis, event, hover, time }) {
     const { over } = this;
     over.clear();
     if (!event) return;
@@ -62,13 +88,19 @@ export class Timeline {
     if (x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
   }
 
-  /** The row at a height, for a click on its name; -1 below the last. */
+  /**
+   * The row at a height, for a click on its name; -1 below the last.
+   * @param {Model} model @param {number} y
+   */
   rowAt(model, y) {
     const row = Math.floor(y / this.rows.pitch);
     return row < model.rows.length ? row : -1;
   }
 
-  /** The event whose bar lies at a point, children of it last; null where there is none. */
+  /**
+   * The event whose bar lies at a point, children of it last; null where there is none.
+   * @param {number} x @param {number} y
+   */
   hit(x, y) {
     const found = this.bars.findLast(
       (bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + this.rows.line,
@@ -76,10 +108,15 @@ export class Timeline {
     return found ? found.index : null;
   }
 
+  /** @param {number} row @param {number} lane */
   #lane(row, lane) {
     return row * this.rows.pitch + lane * (this.rows.line + 2) + 2;
   }
 
+  /**
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
+   * @param {Filter} filter
+   */
   #row(model, palette, axis, row, place, filter) {
     const { pen, rows } = this;
     const { rank } = row;
@@ -87,6 +124,7 @@ export class Timeline {
     nameRow(pen, palette, row, place, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
     if (tellTrouble(pen, palette, model, row, axis.left, top + rows.row / 2)) return;
     if (rows.line >= 10 && this.gutter.named) {
+      /** @type {TextStyle} */
       const style = { colour: palette.muted, size: 10.5, align: "right" };
       pen.text("computing", this.gutter.left - 10, top + rows.line / 2, style);
       pen.text("communication", this.gutter.left - 10, top + rows.line * 1.5 + 2, style);
@@ -97,16 +135,23 @@ export class Timeline {
     if (endedEarly(model, rank)) this.#end(model, axis, rank, top, { colour: palette.wait, size: 11.5 });
   }
 
-  /** Where a rank's recording stops before its time. */
+  /**
+   * Where a rank's recording stops before its time.
+   * @param {Model} model @param {Axis} axis @param {number} rank @param {number} top
+   * @param {TextStyle & { colour: string }} style
+   */
   #end(model, axis, rank, top, style) {
     const { pen, rows } = this;
     pen.text("ended early", axis.right + 8, top + rows.row / 2, style);
     const places = model.ofRank[rank];
-    const x = places.length ? axis.x(model.columns.t_end[places.at(-1)]) : axis.left;
+    const x = places.length ? axis.x(model.columns.t_end[places[places.length - 1]]) : axis.left;
     if (x >= axis.left && x <= axis.right) pen.box(x, top - 2, 2, rows.row + 4, style.colour);
   }
 
-  /** A row's bars; of those that share one pixel of a lane only the first is drawn. */
+  /**
+   * A row's bars; of those that share one pixel of a lane only the first is drawn.
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} place @param {Filter} filter
+   */
   #bars(model, palette, axis, place, filter) {
     const { pen, rows } = this;
     const { t_start: start, t_end: end, unit } = model.columns;
@@ -114,21 +159,24 @@ export class Timeline {
     for (const i of this.order[place]) {
       if (start[i] > axis.t1) break;
       const extent = axis.extent(start[i], end[i]);
-      if (!extent) continue;
-      const [x, width] = extent;
       const kind = model.payload.kinds[model.columns.kind[i] - 1];
       const lane = LANES[kind];
+      if (!extent || lane === undefined) continue;
+      const [x, width] = extent;
       if (width <= 1 && x < full[lane]) continue;
       full[lane] = Math.floor(x) + 1;
       const y = this.#lane(place, lane);
-      const faded = filter.unit && (!unit[i] || model.units[unit[i] - 1].name !== filter.unit);
+      const faded = filter.unit !== null && model.units[unit[i] - 1]?.name !== filter.unit;
       pen.box(x, y, width, rows.line, faded ? palette.hair : this.#fill(palette, kind, model, i));
       if (kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
       this.bars.push({ index: i, x, y, width, faded });
     }
   }
 
-  /** Names a bar where nothing else lies over it. */
+  /**
+   * Names a bar where nothing else lies over it.
+   * @param {Model} model @param {Palette} palette @param {Bar} bar @param {[x: number, width: number]} given
+   */
   #label(model, palette, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
@@ -139,17 +187,20 @@ export class Timeline {
       event.kind === "optimizer" ? "update" : tail(event.unit ?? event.op),
     ];
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
+    /** @type {TextStyle} */
     const style = { colour, size: 10, align: "center", room: width - 6 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
     if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, style);
   }
 
+  /** @param {RecordedEvent} event @param {string} unit */
   #name(event, unit) {
     if (event.kind === "module") return unit;
     if (event.kind === "optimizer") return "update";
     return `${words(event.op)} ${unit}`.trim();
   }
 
+  /** @param {Palette} palette @param {Kind} kind @param {Model} model @param {number} i */
   #fill(palette, kind, model, i) {
     if (kind === "wait") return palette.waiting(this.pen.context);
     if (kind === "optimizer") return palette.optimizer;
@@ -158,6 +209,10 @@ export class Timeline {
     return op === "backward" ? palette.backward : palette.forward;
   }
 
+  /**
+   * Frames an event's bar; that of a send or a receive is its collective's.
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} index @param {number} lineWidth
+   */
   #light(model, palette, axis, index, lineWidth) {
     const parent = model.columns.parent[index];
     const kind = model.payload.kinds[model.columns.kind[index] - 1];
@@ -165,25 +220,26 @@ export class Timeline {
     const event = model.event(at);
     const extent = axis.extent(event.start, event.end);
     const row = model.rowOf(event.rank);
-    if (!extent || row < 0 || !(event.kind in LANES)) return;
+    const lane = LANES[event.kind];
+    if (!extent || row < 0 || lane === undefined) return;
     const [x, width] = extent;
-    this.over.frame(
-      x - 2,
-      this.#lane(row, LANES[event.kind]) - 2,
-      width + 4,
-      this.rows.line + 4,
-      palette.lit,
-      lineWidth + 1,
-    );
+    const y = this.#lane(row, lane);
+    this.over.frame(x - 2, y - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
   }
 }
 
-/** Each bar wide enough for a name, with the widest part of it, `[x, width]`, that no later bar of its lane covers. */
+/**
+ * Each bar wide enough for a name, with the widest part of it, `[x, width]`, that no later bar of its lane covers.
+ * @param {Bar[]} bars
+ * @returns {[bar: Bar, room: [x: number, width: number]][]}
+ */
 function freeRooms(bars) {
+  /** @type {ReturnType<typeof freeRooms>} */
   const rooms = [];
   bars.forEach((bar, k) => {
     if (bar.width < 14) return;
     const end = bar.x + bar.width;
+    /** @type {[x: number, width: number]} */
     let best = [bar.x, 0];
     let from = bar.x;
     for (let j = k + 1; j <= bars.length; j++) {
@@ -197,7 +253,10 @@ function freeRooms(bars) {
   return rooms;
 }
 
-/** The events of a rank that have a bar, long ones first where they start together, so that what is inside lies on top. */
+/**
+ * The events of a rank that have a bar, long ones first where they start together, so that what is inside lies on top.
+ * @param {Model} model @param {number[]} places
+ */
 function drawn(model, places) {
   const { columns, payload } = model;
   const kept = places.filter((i) => {

@@ -6,8 +6,11 @@ import { pieceSize } from "./flow.js";
 import { duration, exact } from "./format.js";
 import { within } from "./gestures.js";
 
+/** @import { Model } from "./model.js" */
+
 /** One small panel of a player that follows the pointer and stays inside the player. */
 export class Tip {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root;
     this.head = element("b", {});
@@ -15,15 +18,21 @@ export class Tip {
     this.foot = element("i", {});
     this.box = element("div", { class: "zl-tip", role: "tooltip", hidden: "" }, this.head, this.text, this.foot);
     root.append(this.box);
+    /** @type {number | null} */
+    this.index = null;
   }
 
-  /** Shows event `index` beside the pointer. */
+  /**
+   * Shows event `index` beside the pointer.
+   * @param {Model} model @param {number} index @param {PointerEvent} pointer
+   */
   show(model, index, pointer) {
     const event = model.event(index);
     if (this.index !== index) {
       this.index = index;
-      const window = model.windowOf(index);
-      this.head.textContent = `event ${exact(index + 1)} · ${window.step ? `step ${window.step}` : "setup"} · +${duration(Math.max(0, event.start - window.t0))}`;
+      const { step, t0 } = model.windowOf(index);
+      const since = duration(Math.max(0, event.start - t0));
+      this.head.textContent = `event ${exact(index + 1)} · ${step ? `step ${step}` : "setup"} · +${since}`;
       this.text.textContent = caption(model, index);
       const many = event.kind === "collective" && event.parent === null && event.logicalBytes > 0;
       this.foot.textContent = many

@@ -1,10 +1,18 @@
 // The row of controls below the panes: play, step, speed, and the scrubber over the whole recording.
 
-import { element, icon, ICONS, say } from "./dom.js";
-import { count, exact } from "./format.js";
 import { SPEEDS } from "./clock.js";
+import { button, element, icon, say } from "./dom.js";
+import { count, exact } from "./format.js";
 
-/** "4 times slower than real", from the factor by which time is stretched. */
+/**
+ * @import { Player } from "./player.js"
+ * @import { Controls, StepWindow } from "./types.d.ts"
+ */
+
+/**
+ * "4 times slower than real", from the factor by which time is stretched.
+ * @param {number} slower
+ */
 export function pace(slower) {
   const factor = slower >= 1 ? slower : 1 / slower;
   const shown = factor >= 10 ? exact(Number(factor.toPrecision(2))) : factor.toPrecision(2);
@@ -13,15 +21,15 @@ export function pace(slower) {
 
 /** The controls of one player; `draw` shows the current event's place. */
 export class Transport {
+  /** @param {Player} player */
   constructor(player) {
     this.player = player;
     this.model = player.model;
-    const button = (name, title, action) => {
-      const made = element("button", { type: "button", class: `zl-${name}`, title, "aria-label": title }, icon(name));
-      made.addEventListener("click", action);
-      return made;
-    };
-    this.play = button("play", "Play", () => player.toggle());
+    /** @type {(name: Parameters<typeof icon>[0], title: string, action: () => void) => HTMLElement} */
+    const moves = (name, title, action) => button(title, icon(name), action, { class: `zl-${name}` });
+    /** @type {(shown: Node | string, title: string, action: () => void) => HTMLElement} */
+    const zoom = (shown, title, action) => button(title, shown, action, { class: "zl-zoom" });
+    this.play = moves("play", "Play", () => player.toggle());
     this.speed = this.#speeds();
     this.view = element(
       "button",
@@ -29,28 +37,20 @@ export class Transport {
       "whole run",
     );
     this.view.addEventListener("click", () => player.toggleView());
-    const zoom = (name, title, action) => {
-      const made = element(
-        "button",
-        { type: "button", class: "zl-zoom", title, "aria-label": title },
-        name in ICONS ? icon(name) : name,
-      );
-      made.addEventListener("click", action);
-      return made;
-    };
     this.reset = zoom("1:1", "No zoom (0)", () => player.resetZoom());
     this.reset.hidden = true;
+    this.thumb = element("i", { class: "zl-thumb" });
     this.track = this.#track();
     this.place = element("output", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
     this.element = element(
       "div",
       { class: "zl-transport", role: "group", "aria-label": "Controls" },
-      button("previousPhase", "Previous phase (↑)", () => player.stepPhase(-1)),
-      button("previous", "Previous event (←)", () => player.step(-1)),
+      moves("previousPhase", "Previous phase (↑)", () => player.stepPhase(-1)),
+      moves("previous", "Previous event (←)", () => player.step(-1)),
       this.play,
-      button("next", "Next event (→)", () => player.step(1)),
-      button("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
+      moves("next", "Next event (→)", () => player.step(1)),
+      moves("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
       this.track,
       this.place,
       element("label", { class: "zl-speed" }, this.speed, this.pace),
@@ -58,15 +58,17 @@ export class Transport {
         "span",
         { class: "zl-view" },
         this.reset,
-        zoom("zoomOut", "Zoom out (o)", () => player.zoomBy(2)),
-        zoom("zoomIn", "Zoom in (i)", () => player.zoomBy(0.5)),
+        zoom(icon("zoomOut"), "Zoom out (o)", () => player.zoomBy(2)),
+        zoom(icon("zoomIn"), "Zoom in (i)", () => player.zoomBy(0.5)),
         this.view,
       ),
     );
-    if (!this.model.count)
-      for (const control of this.element.querySelectorAll("button, select")) control.disabled = true;
+    if (this.model.count) return;
+    for (const button of this.element.querySelectorAll("button")) button.disabled = true;
+    this.speed.disabled = true;
   }
 
+  /** @param {Controls} given */
   draw({ index, playing, speed, slower, whole, zoomed }) {
     const { model } = this;
     const wanted = playing ? "pause" : "play";
@@ -77,7 +79,8 @@ export class Transport {
       this.play.setAttribute("aria-label", playing ? "Pause" : "Play");
       this.play.setAttribute("aria-pressed", String(playing));
     }
-    if (this.speed.value !== String(speed)) this.speed.value = String(speed); // a select looks through its options each time
+    // A select looks through its options each time.
+    if (this.speed.value !== String(speed)) this.speed.value = String(speed);
     say(this.pace, pace(slower));
     this.view.setAttribute("aria-pressed", String(whole));
     this.reset.hidden = !zoomed;
@@ -88,7 +91,10 @@ export class Transport {
     this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
   }
 
-  /** Marks event `index` on the track, with what it is in words. */
+  /**
+   * Marks event `index` on the track, with what it is in words.
+   * @param {number} index @param {string} title
+   */
   mark(index, title) {
     const mark = element("i", { class: "zl-mark", title });
     mark.style.left = `${this.#share(index) * 100}%`;
@@ -114,7 +120,6 @@ export class Transport {
       part.style.flexGrow = String(window.events);
       return part;
     });
-    this.thumb = element("i", { class: "zl-thumb" });
     const attributes = {
       class: "zl-track",
       role: "slider",
@@ -134,30 +139,45 @@ export class Transport {
     return track;
   }
 
-  /** Events in the order of the steps, as the parts of the track stand side by side. */
+  /**
+   * Events in the order of the steps, as the parts of the track stand side by side.
+   * @param {number} index
+   */
   #share(index) {
     return (index + 0.5) / this.model.count;
   }
 
+  /** @param {number} share */
   #at(share) {
     return Math.floor(share * this.model.count);
   }
 }
 
-/** A window's name in two parts, so that where there is little room a step keeps its number. */
+/**
+ * A window's name in two parts, so that where there is little room a step keeps its number.
+ * @param {StepWindow} window
+ */
 function inParts(window) {
   const word = element("span", { class: "zl-word" }, window.step === 0 ? "setup" : "step ");
   return window.step === 0 ? [word] : [word, String(window.step)];
 }
 
-/** A window's name: "setup" for what came before the first step. */
+/**
+ * A window's name: "setup" for what came before the first step.
+ * @param {StepWindow} window
+ */
 export function name(window) {
   return window.step === 0 ? "setup" : `step ${window.step}`;
 }
 
-/** Calls `moved(share, event)` with the pointer's place across `target`, from 0 to 1, while it is held down. */
+/**
+ * Calls `moved(share, event)` with the pointer's place across `target`, from 0 to 1, while it is held down.
+ * @param {HTMLElement} target @param {(share: number, event: PointerEvent) => void} moved
+ * @param {(event: PointerEvent) => void} [released]
+ */
 export function drag(target, moved, released = () => {}) {
   let held = false;
+  /** @type {(event: PointerEvent) => number} */
   const share = (event) => {
     const box = target.getBoundingClientRect();
     return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
@@ -169,6 +189,7 @@ export function drag(target, moved, released = () => {}) {
     moved(share(event), event);
   });
   target.addEventListener("pointermove", (event) => held && moved(share(event), event));
+  /** @type {(event: PointerEvent) => void} */
   const end = (event) => {
     if (held) released(event);
     held = false;

@@ -1,0 +1,201 @@
+// What is worked out once, when a recording is opened: orders, steps, peaks, and who held what from when on.
+
+/** @import { Changes, Columns, Holdings, Payload, Spans, StepWindow } from "./types.d.ts" */
+
+/**
+ * The number under which a column holds a word of one of the payload's lists; 0, "nothing", for one that it lacks.
+ * @param {readonly string[]} list @param {string} word
+ */
+export function codeOf(list, word) {
+  return list.indexOf(word) + 1;
+}
+
+/**
+ * The events of each rank, in the order in which they ended.
+ * @param {Payload} payload @param {Columns} columns
+ */
+export function byRank({ count, world_size: ranks }, { rank }) {
+  /** @type {number[][]} */
+  const lists = Array.from({ length: ranks }, () => []);
+  for (let i = 0; i < count; i++) lists[rank[i]]?.push(i);
+  return lists;
+}
+
+/**
+ * Each event's predecessor on its own rank; -1 for a rank's first.
+ * @param {number[][]} ofRank @param {number} count
+ */
+export function predecessors(ofRank, count) {
+  const out = new Float64Array(count).fill(-1);
+  for (const places of ofRank) for (let k = 1; k < places.length; k++) out[places[k]] = places[k - 1];
+  return out;
+}
+
+/**
+ * The events that were still under way when their rank's recording was cut off, as that of a rank in a hang is. A wait
+ * that ends by itself ends a moment before its collective; only what is cut off ends at the same nanosecond.
+ * @param {Payload} payload @param {Columns} columns @param {number[][]} ofRank
+ */
+export function cutEvents({ kinds, ranks }, { t_end: end, kind, parent }, ofRank) {
+  const [wait, pass] = [codeOf(kinds, "wait"), codeOf(kinds, "module")];
+  /** @type {Set<number>} */
+  const cut = new Set();
+  for (const { rank, complete } of ranks) {
+    const places = complete ? [] : (ofRank[rank] ?? []);
+    const last = places.filter((i) => end[i] === end[places[places.length - 1]]);
+    const waits = last.filter((i) => kind[i] === wait && last.includes(parent[i]));
+    if (!waits.length) continue;
+    const passes = last.filter((i) => kind[i] === pass);
+    for (const i of [...waits, ...waits.map((place) => parent[place]), ...passes]) cut.add(i);
+  }
+  return cut;
+}
+
+/**
+ * The step that each event belongs to: its training step; what lies between two steps belongs to the one before.
+ * @param {Columns} columns @param {number[][]} ofRank @param {number} count
+ */
+export function stepsOfEvents(columns, ofRank, count) {
+  const out = new Float64Array(count);
+  for (const places of ofRank) {
+    let step = 0;
+    for (const i of places) {
+      step = columns.step[i] || step;
+      out[i] = step;
+    }
+  }
+  return out;
+}
+
+/**
+ * The windows of a recording in the order of their steps. `belongs` holds each event's step, `cut` what never ended.
+ * @param {Columns} columns @param {Float64Array} belongs @param {Set<number>} cut
+ * @returns {StepWindow[]}
+ */
+export function stepWindows(columns, belongs, cut) {
+  const { t_start: start, t_end: end, step } = columns;
+  /** @type {Map<number, StepWindow>} */
+  const windows = new Map();
+  belongs.forEach((of, i) => {
+    const window = windows.get(of) ?? { step: of, t0: Infinity, t1: -Infinity, first: i, last: i, events: 0 };
+    windows.set(of, window);
+    window.t0 = Math.min(window.t0, start[i]);
+    // Between two steps anything may happen; the axis ends with the step itself.
+    // What never ended was waited for until somebody gave up; seconds of it would leave no room for what was done.
+    if (step[i] || !of) window.t1 = Math.max(window.t1, cut.has(i) ? start[i] : end[i]);
+    window.last = i;
+    window.events += 1;
+  });
+  const sorted = [...windows.values()].sort((a, b) => a.step - b.step);
+  for (const window of sorted) window.t1 = Math.max(window.t1, window.t0 + 1000);
+  // The bar of such a wait runs on to the edge of its step's view.
+  for (const i of cut) {
+    const window = windows.get(belongs[i]);
+    if (window) window.t1 = Math.max(window.t1, Math.min(end[i], start[i] + 0.2 * (start[i] - window.t0)));
+  }
+  return sorted;
+}
+
+/**
+ * Who held what from when on, by rank, category and unit; nested, because one joined key would be put together ten
+ * thousand times for a picture.
+ * @param {Payload} payload @param {Columns} columns
+ */
+export function holdings(payload, columns) {
+  /** @type {Holdings} */
+  const holds = [];
+  const hold = codeOf(payload.words, "hold");
+  for (let i = 0; i < payload.count; i++) {
+    if (!hold || columns.op[i] !== hold || !columns.unit[i] || !columns.category[i]) continue;
+    const category = payload.categories[columns.category[i] - 1];
+    const ofRank = holds[columns.rank[i]] ?? {};
+    holds[columns.rank[i]] = ofRank;
+    const units = ofRank[category] ?? new Map();
+    ofRank[category] = units;
+    const unit = payload.units[columns.unit[i] - 1].name;
+    const changes = units.get(unit) ?? { at: [], spans: [] };
+    units.set(unit, changes);
+    changes.at.push(i);
+    changes.spans.push(columns.spans[i] ? payload.spans[columns.spans[i] - 1] : []);
+  }
+  return holds;
+}
+
+/**
+ * The elements held of all units together, change by change: where, and how many from then on.
+ * @param {Map<string, Changes>} units
+ */
+export function runningSum(units) {
+  /** @type {[place: number, more: number][]} */
+  const changed = [];
+  for (const { at, spans } of units.values()) {
+    let before = 0;
+    at.forEach((i, k) => {
+      const now = size(spans[k]);
+      changed.push([i, now - before]);
+      before = now;
+    });
+  }
+  changed.sort((a, b) => a[0] - b[0]);
+  let sum = 0;
+  const sums = changed.map(([, more]) => {
+    sum += more;
+    return sum;
+  });
+  return { at: changed.map(([i]) => i), sums };
+}
+
+/**
+ * Elements in `[start, stop, start, stop, ...]`.
+ * @param {Spans} spans
+ */
+export function size(spans) {
+  let sum = 0;
+  for (let k = 0; k < spans.length; k += 2) sum += spans[k + 1] - spans[k];
+  return sum;
+}
+
+/**
+ * The collectives of each rank in the order in which they began, sends and receives left out.
+ * @param {Payload} payload @param {Columns} columns @param {number[][]} ofRank
+ */
+export function flightsOf({ kinds }, { t_start: start, kind, parent }, ofRank) {
+  const collective = codeOf(kinds, "collective");
+  return ofRank.map((all) => {
+    const places = all.filter((i) => kind[i] === collective && parent[i] < 0);
+    places.sort((a, b) => start[a] - start[b]);
+    return { places, starts: places.map((i) => start[i]) };
+  });
+}
+
+/**
+ * The sends and receives of each collective on its own rank, in the order in which they began.
+ * @param {Payload} payload @param {Columns} columns
+ */
+export function partsByCollective({ count, kinds }, { parent, kind, seq }) {
+  /** @type {Map<number, number[]>} */
+  const parts = new Map();
+  const collective = codeOf(kinds, "collective");
+  for (let k = 0; k < count; k++) {
+    if (parent[k] >= 0 && kind[k] === collective) parts.set(parent[k], [...(parts.get(parent[k]) ?? []), k]);
+  }
+  for (const list of parts.values()) list.sort((a, b) => seq[a] - seq[b]);
+  return parts;
+}
+
+/**
+ * The collectives of all ranks by their group and number, which is what the same one has on every rank.
+ * @param {Payload} payload @param {Columns} columns
+ */
+export function matchedCollectives({ count }, { group, number, parent }) {
+  /** @type {Map<string, number[]>} */
+  const matched = new Map();
+  for (let i = 0; i < count; i++) {
+    if (!number[i] || parent[i] >= 0) continue;
+    const key = `${group[i]}:${number[i]}`;
+    const like = matched.get(key);
+    if (like) like.push(i);
+    else matched.set(key, [i]);
+  }
+  return matched;
+}

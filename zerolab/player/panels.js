@@ -1,0 +1,41 @@
+// The two panels that open over the player, one at a time: how to read it, and what to show.
+
+import { button, icon } from "./dom.js";
+import { FilterPanel } from "./filter.js";
+import { help } from "./keys.js";
+
+/** @import { Player } from "./player.js" */
+
+/** The panels of one player, and the buttons that open them. */
+export class Panels {
+  /** @param {Player} player */
+  constructor(player) {
+    this.help = help();
+    this.filter = new FilterPanel(player);
+    this.helpButton = button("How to read this, and the keyboard (?)", "?", () => this.toggleHelp());
+    const title = "Show only some ranks, a category, a unit (f)";
+    this.filterButton = button(title, icon("funnel"), () => this.toggleFilter());
+  }
+
+  /** @param {boolean} [shown] */
+  toggleHelp(shown = Boolean(this.help.hidden)) {
+    if (shown) this.toggleFilter(false);
+    this.help.hidden = !shown;
+    this.helpButton.setAttribute("aria-expanded", String(shown));
+  }
+
+  /** @param {boolean} [shown] */
+  toggleFilter(shown = Boolean(this.filter.element.hidden)) {
+    const { element, selects } = this.filter;
+    if (shown) this.toggleHelp(false);
+    element.hidden = !shown;
+    this.filterButton.setAttribute("aria-expanded", String(shown));
+    if (shown) selects.ranks.focus();
+    else if (element.contains(document.activeElement)) this.filterButton.focus();
+  }
+
+  close() {
+    this.toggleHelp(false);
+    this.toggleFilter(false);
+  }
+}

@@ -1,0 +1,390 @@
+// The shapes that the files here hand each other. Nothing of this reaches a page: `make lint` alone reads it.
+
+import type { Axis } from "./axis.js";
+import type { Model } from "./model.js";
+import type { Palette } from "./palette.js";
+import type { Player } from "./player.js";
+
+// --- words, as recording/events.py declares them ---
+
+export type Category = "parameters" | "gradients" | "optimizer_state" | "activations" | "communication" | "other";
+export type Phase = "setup" | "forward" | "backward" | "reduce" | "step" | "gather";
+export type Kind = "module" | "collective" | "wait" | "optimizer" | "memory" | "note";
+
+/** Half-open ranges of elements, flat: `[start, stop, start, stop, ...]`. */
+export type Spans = number[];
+
+// --- the payload, as payload.py writes it ---
+
+/** The fields of an event that are columns of numbers; `event.js` says what each stands for. */
+export type Field =
+  | "rank"
+  | "seq"
+  | "parent"
+  | "t_start"
+  | "duration"
+  | "step"
+  | "phase"
+  | "kind"
+  | "op"
+  | "unit"
+  | "group"
+  | "dtype"
+  | "numel"
+  | "logical_bytes"
+  | "source"
+  | "line"
+  | "from_autograd"
+  | "number"
+  | "peer"
+  | "category"
+  | "spans"
+  | "text"
+  | `live.${Category}`;
+
+/** A column as it is written: base64, and whether it holds differences. */
+export interface Stored {
+  delta: boolean;
+  data: string;
+}
+
+/** The columns as arrays, in the order in which events ended. */
+export type Columns = Record<Field | "t_end", Float64Array>;
+
+export interface Unit {
+  name: string;
+  numel: number;
+  padded: number;
+  dtype: string;
+  parameters: number;
+  frozen: boolean;
+  /** `[start, stop, rank]`; null if all ranks keep all of it. */
+  owners: [start: number, stop: number, rank: number][] | null;
+}
+
+export interface Source {
+  label: string;
+  text: string;
+}
+
+export interface Meta {
+  stage: string | null;
+  num_params: number | null;
+  optimizer: string | null;
+  precision: string | null;
+  backend: string | null;
+  device: string | null;
+  simulated: boolean | null;
+  formula: Record<State, number> | null;
+  steps: number | null;
+}
+
+export interface Payload {
+  format: string;
+  version: number;
+  title: string;
+  world_size: number;
+  meta: Meta;
+  ranks: { rank: number; complete: boolean; events: number }[];
+  phases: Phase[];
+  kinds: Kind[];
+  categories: Category[];
+  words: string[];
+  groups: number[][];
+  spans: Spans[];
+  units: Unit[];
+  sources: Source[];
+  count: number;
+  columns: Record<Field, Stored>;
+}
+
+export interface PairPayload {
+  format: string;
+  version: number;
+  title: string;
+  first: Payload;
+  second: Payload;
+  difference: { rank: number; events: (number | null)[] } | null;
+}
+
+// --- the model ---
+
+/** The categories that the formula counts. */
+export type State = "parameters" | "gradients" | "optimizer_state";
+
+/** One event in words; null where it says nothing. Its places in other lists are counted from 0. */
+export interface RecordedEvent {
+  index: number;
+  rank: number;
+  seq: number;
+  start: number;
+  end: number;
+  step: number;
+  phase: Phase;
+  kind: Kind;
+  op: string;
+  unit: string | null;
+  group: number[] | null;
+  dtype: string | null;
+  numel: number;
+  logicalBytes: number;
+  number: number | null;
+  parent: number | null;
+  peer: number | null;
+  category: Category | null;
+  spans: Spans | null;
+  text: string | null;
+  source: number | null;
+  line: number;
+  fromAutograd: boolean;
+}
+
+/** Live bytes by category. */
+export type Live = Record<Category, number>;
+
+/** Every change of what a rank holds of a category of a unit: the events' places, and the spans from then on. */
+export interface Changes {
+  at: number[];
+  spans: Spans[];
+}
+
+/** By rank, then category, then unit; a rank or a category that holds nothing is left out. */
+export type Holdings = Partial<Record<Category, Map<string, Changes>>>[];
+
+/** A sum that changes at events: their places, and the sum from then on. */
+export interface RunningSum {
+  at: number[];
+  sums: number[];
+}
+
+/** A part of the recording: nanoseconds from and to. */
+export interface View {
+  t0: number;
+  t1: number;
+}
+
+/** A training step, or with step 0 what came before the first: its time, and its first and last event. */
+export interface StepWindow extends View {
+  step: number;
+  first: number;
+  last: number;
+  events: number;
+}
+
+/** The moment at which a rank had most live bytes. */
+export interface Peak {
+  index: number;
+  bytes: number;
+}
+
+/** A row of the panes: it draws `rank`, and stands for the ranks `from` to `to`. */
+export interface Row {
+  rank: number;
+  from: number;
+  to: number;
+  silent: boolean;
+}
+
+/** What goes on around a moment of a training step, or before or beside it. */
+export type Act = "setup" | "forward" | "backward" | "update" | "share" | "aside";
+
+/** What a sentence about an act is made of: see `story.js`. */
+export interface Known {
+  /** In how many parts a category is kept; 0 if every rank has all of it. */
+  parts: Record<State, number>;
+  released: boolean;
+  /** In how many parts ranks own what they update; 0 if they all update everything. */
+  own: number;
+  /** Whether any of these operations sends during the act. */
+  does: (...ops: string[]) => boolean;
+}
+
+/** What is shown; null means all. `ranks` is `[from, to]`, both included. */
+export interface Filter {
+  ranks: [from: number, to: number] | null;
+  category: Category | null;
+  unit: string | null;
+}
+
+// --- the panes ---
+
+export type Theme = "light" | "dark";
+
+/** What all panes draw: one moment. */
+export interface Frame {
+  model: Model;
+  palette: Palette;
+  axis: Axis;
+  filter: Filter;
+  index: number;
+  event: RecordedEvent | null;
+  hover: RecordedEvent | null;
+  time: number;
+}
+
+export interface Point {
+  x: number;
+  y: number;
+}
+
+export interface Box extends Point {
+  width: number;
+  height: number;
+}
+
+/** What a text on a canvas looks like; `room` is the width that it is cut to. */
+export interface TextStyle {
+  colour?: string;
+  size?: number;
+  weight?: number;
+  align?: "left" | "center" | "right";
+  room?: number;
+}
+
+export type Fill = string | CanvasPattern;
+
+export type Pattern = "plain" | "rising" | "falling" | "dots" | "level" | "upright" | "cross" | "checks";
+
+/** How a meaning is painted: its colour, its pattern, and the pattern's colour and strength. */
+export type Paint = [colour: string, pattern: Pattern, stroke: string, strength: number];
+
+/** The same for a legend: the pattern as a path of SVG, whose shapes are filled where `solid`. */
+export interface Look {
+  colour: string;
+  marks?: string;
+  stroke?: string;
+  strength?: number;
+  solid?: boolean;
+}
+
+/** Attributes of an element; one that is null is left out. */
+export type Attributes = Record<string, string | number | null>;
+
+/** Space beside the time axis; `named` if there is room for the names of lines. */
+export interface Gutter {
+  left: number;
+  right: number;
+  named: boolean;
+}
+
+/** Heights in pixels: of a line, of a row of lines, and from row to row. */
+export interface RowHeights {
+  line: number;
+  row: number;
+  pitch: number;
+}
+
+/** A unit's column in the ownership pane. */
+export interface UnitPlace {
+  unit: Unit;
+  x: number;
+  width: number;
+}
+
+/** One unit of one category on one rank in the ownership pane; `last` is the change that it shows, -1 for none. */
+export interface Cell extends Point {
+  width: number;
+  unit: Unit;
+  rank: number;
+  changes: Changes;
+  last: number;
+}
+
+/** An event's bar in the timeline; `faded` if the filter leaves it out. */
+export interface Bar extends Point {
+  index: number;
+  width: number;
+  faded: boolean;
+}
+
+/** From where to where on the memory pane a rank's live bytes stay as event `index` left them. */
+export interface Level {
+  index: number;
+  x0: number;
+  x1: number;
+}
+
+/** What the controls show. */
+export interface Controls {
+  index: number;
+  playing: boolean;
+  speed: number;
+  /** How many times slower than real the recording plays. */
+  slower: number;
+  whole: boolean;
+  zoomed: boolean;
+}
+
+/** A line of a row in the ownership pane, or the whole row of a rank in its gutter. */
+export type Hit = { rank: number; category: State; unit: string } | { row: number };
+
+/** A piece on its way; `piece` is the owner whose part it is. */
+export interface Piece {
+  category: State;
+  from: number;
+  to: number;
+  piece: number;
+}
+
+// --- where a player starts ---
+
+export interface Options {
+  event?: number;
+  theme?: Theme | null;
+  text?: boolean;
+  /** Fills the height of the window. */
+  fill?: boolean;
+  /** The element whose keys the player obeys. */
+  keyboard?: HTMLElement;
+  /** Another event is shown: called a few times a second at most. */
+  changed?: (player: Player) => void;
+  /** Anything moved: called with every drawing. */
+  moved?: (player: Player) => void;
+  /** Theme or filter changed. */
+  altered?: (player: Player) => void;
+}
+
+/** What anywidget hands to `render`, as far as it is used. */
+export interface WidgetModel {
+  get(name: "event"): number;
+  get(name: "payload"): Payload | PairPayload;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  on(name: string, callback: () => void): void;
+  off(name: string, callback: () => void): void;
+}
+
+/** The colours of a theme that are no rank's and no category's. */
+export interface Inks {
+  paper: string;
+  ink: string;
+  muted: string;
+  faint: string;
+  hair: string;
+  hollow: string;
+  lit: string;
+  wait: string;
+  forward: string;
+  backward: string;
+  optimizer: string;
+  onDark: string;
+  formula: string;
+  reduction: string;
+}
+
+// A palette is made by taking in its theme's colours, which TypeScript does not see.
+declare module "./palette.js" {
+  interface Palette extends Inks {}
+}
+
+declare global {
+  interface Window {
+    /** Every player on the page, in the order in which they appeared. */
+    zerolabPlayers?: Player[];
+    /** How much the page is enlarged; 1 where it is not set. */
+    zerolabScale?: number;
+  }
+  interface HTMLElement {
+    zerolabPlayer?: Player;
+  }
+}
