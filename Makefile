@@ -29,6 +29,7 @@ lint: env
 	$(ENV)/ruff check .
 	$(ENV)/ruff format --check .
 	$(ENV)/mypy
+	$(ENV)/python tools/lint_javascript.py
 
 # Two files of tests at a time, the longest first, so that neither core waits for the other at the end.
 TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder

@@ -15,13 +15,18 @@ function tell(frame) {
   frame.dataset.told = theme;
   const address = `${frame.src.replace(/#.*/, "")}#theme=${theme}`;
   // Replaced, not set: a change of theme is no step for the back button.
-  if (frame.dataset.loaded) frame.contentWindow.location.replace(address);
+  if (frame.dataset.loaded) frame.contentWindow?.location.replace(address);
   else frame.src = address;
 }
 
 // What the theme leaves out for screen readers and keyboards: levels of headings, names of asides, and the focus
 // without which only a mouse could scroll a wide output.
-const each = (selector, change) => document.querySelectorAll(selector).forEach(change);
+/** @type {(selector: string, change: (found: HTMLElement) => void) => void} */
+const each = (selector, change) => {
+  /** @type {NodeListOf<HTMLElement>} */
+  const found = document.querySelectorAll(selector);
+  for (const one of found) change(one);
+};
 each(".caption[role=heading]", (caption) => caption.setAttribute("aria-level", "2"));
 each(".sidebar-drawer", (aside) => aside.setAttribute("aria-label", "All pages"));
 each(".toc-drawer", (aside) => aside.setAttribute("aria-label", "On this page"));
@@ -29,13 +34,14 @@ each(".cell_output, article pre, .table-wrapper", (box) => {
   if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 });
 
-const frames = document.querySelectorAll("iframe.zl-frame");
-for (const frame of frames) {
+/** @type {NodeListOf<HTMLIFrameElement>} */
+const playerFrames = document.querySelectorAll("iframe.zl-frame");
+for (const frame of playerFrames) {
   tell(frame);
   frame.addEventListener("load", () => {
     frame.dataset.loaded = "yes";
   });
 }
-const tellAll = () => frames.forEach(tell);
+const tellAll = () => playerFrames.forEach(tell);
 new MutationObserver(tellAll).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
 system.addEventListener("change", tellAll);

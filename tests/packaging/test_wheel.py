@@ -35,6 +35,10 @@ def test_the_wheel_carries_nothing_but_the_package(wheel):
     assert {top.split("-")[0] for top in tops} == {"zerolab"}
 
 
+def test_the_wheel_leaves_out_what_only_those_need_who_change_it(wheel):
+    assert carried(wheel, "", ".ts") == set()
+
+
 def test_an_installed_wheel_records_writes_a_page_and_copies_the_notebooks(wheel, tree, clean_venv):
     clean_venv.run("pip", "install", "-q", "-c", tree / "constraints.txt", wheel)
     assert "jupyter" not in clean_venv.run("pip", "freeze"), "the core must do without the lab extra"

@@ -56,7 +56,7 @@ _COMMENT = re.compile(r"^ *(?:/\*\*(?:[^*]|\*(?!/))*\*/|//.*)\n", re.MULTILINE)
 
 
 def _module(name: str, before: set[str]) -> str:
-    """One file without its imports, exports and comments; ValueError if it imports a file that does not come before it."""
+    """One file without imports, exports and comments; ValueError if it imports a file that does not come before it."""
     text = (_FOLDER / f"{name}.js").read_text(encoding="utf-8")
     # In one text a name must be declared before it is used at the top level, which the order alone ensures.
     for match in _IMPORT.finditer(text):

@@ -107,7 +107,8 @@ export class Model {
   /**
    * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and
    * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none.
-   * Where that is a mere pass, nothing is sent and nothing but parameters is held yet: then while gradients are reduced.
+   * Where that is a mere pass, nothing is sent and nothing but parameters is held yet: then while gradients are
+   * reduced.
    */
   opening() {
     const { payload, columns, units } = this;

@@ -1,0 +1,122 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { lastAtMost, Model } from "../../zerolab/player/model.js";
+import { pass, payloadOf } from "./tiny.js";
+
+const hold = (t, spans, more = {}) =>
+  pass(0, t, t, { kind: "memory", op: "hold", category: "parameters", spans, ...more });
+const gather = (rank, start, end, more = {}) =>
+  pass(rank, start, end, { kind: "collective", op: "all_gather", number: 0, ...more });
+
+test("the last place at most a value is found, before the first there is none", () => {
+  assert.deepEqual(
+    [0, 1, 2, 5, 9].map((value) => lastAtMost([1, 2, 2, 5], value)),
+    [-1, 0, 2, 3, 3],
+  );
+  assert.equal(lastAtMost([], 3), -1);
+});
+
+test("what a rank holds is what the last change up to an event said", () => {
+  const model = new Model(payloadOf([hold(1, [0, 4]), hold(2, [0, 8]), hold(3, undefined)]));
+  assert.deepEqual(
+    [0, 1, 2].map((i) => model.held(0, "parameters", "a", i)),
+    [[0, 4], [0, 8], []],
+  );
+  assert.deepEqual(
+    [0, 1, 2].map((i) => model.heldElements(0, "parameters", i)),
+    [4, 8, 0],
+  );
+  assert.deepEqual(model.held(0, "gradients", "a", 2), []);
+  assert.equal(model.heldElements(0, "gradients", 2), 0);
+});
+
+test("elements held are added up over units", () => {
+  const units = [
+    ["a", 8],
+    ["b", 4],
+  ];
+  const model = new Model(
+    payloadOf([hold(1, [0, 8]), hold(2, [0, 2, 3, 4], { unit: "b" }), hold(3, [0, 1])], { units }),
+  );
+  assert.deepEqual(
+    [0, 1, 2].map((i) => model.heldElements(0, "parameters", i)),
+    [8, 11, 4],
+  );
+});
+
+test("live bytes are those of the rank's own last event, none before its first; its peak is the first highest", () => {
+  const live = (parameters) => ({ live: { parameters, other: 1 } });
+  const model = new Model(
+    payloadOf([pass(0, 0, 1, live(5)), pass(0, 1, 3, live(9)), pass(0, 3, 5, live(9)), pass(1, 0, 2)]),
+  );
+  assert.equal(model.live(1, 0), null);
+  assert.equal(model.live(0, 1)?.parameters, 5);
+  assert.deepEqual(model.peaks[0], { index: 2, bytes: 10 });
+  assert.equal(model.total(2), 10);
+});
+
+test("an event between two steps belongs to the one before it, whose axis ends with the step itself", () => {
+  const model = new Model(
+    payloadOf([pass(0, 0, 10, { step: 0 }), pass(0, 10, 5000), pass(0, 5000, 9000, { step: 0 })]),
+  );
+  assert.deepEqual(
+    model.windows.map(({ step, t0, t1, events }) => [step, t0, t1, events]),
+    [
+      [0, 0, 1000, 1],
+      [1, 10, 5000, 2],
+    ],
+  );
+  assert.equal(model.windowOf(2).step, 1);
+});
+
+test("steps by phase and by unit stay on the event's rank", () => {
+  const units = [
+    ["a", 8],
+    ["b", 4],
+  ];
+  const events = [
+    pass(0, 0, 1),
+    pass(0, 1, 3),
+    pass(0, 3, 5, { phase: "backward", unit: "b" }),
+    pass(1, 0, 2, { unit: "b" }),
+  ];
+  const model = new Model(payloadOf(events, { units }));
+  assert.equal(model.nextPhase(0, 1), 3);
+  assert.equal(model.nextPhase(3, -1), 0);
+  assert.equal(model.nextUnit(0, 1), 3);
+  assert.equal(model.nextUnit(3, 1), 3);
+});
+
+test("a collective is found on every rank, and under way only while it is", () => {
+  const model = new Model(payloadOf([gather(0, 0, 4), gather(1, 1, 6)]));
+  assert.deepEqual(model.sameCollective(0), [0, 1]);
+  assert.deepEqual(
+    [3, 4].map((t) => model.inFlight(0, t)),
+    [[0], []],
+  );
+  assert.deepEqual(model.inFlight(1, 5), [1]);
+});
+
+test("a second send to the same peer is of an all-reduce's second half", () => {
+  const whole = gather(0, 0, 9, { op: "all_reduce" });
+  const send = (start) => pass(0, start, start + 1, { kind: "collective", op: "send", peer: 1, parent: 0 });
+  const model = new Model(payloadOf([whole, send(1), send(5)]));
+  assert.deepEqual(model.partsOf(2), [0, 1]);
+  assert.deepEqual([model.half(0), model.half(1)], [0, 1]);
+  assert.equal(model.secondHalf(2), 5);
+});
+
+test("what was under way when a recording was cut off never ended", () => {
+  const wait = pass(0, 2, 9, { kind: "wait", op: "wait", parent: 0 });
+  const model = new Model(payloadOf([gather(0, 1, 9), wait, pass(0, 0, 9)], { complete: false }));
+  assert.deepEqual([...model.cut].sort(), [0, 1, 2]);
+  assert.equal(new Model(payloadOf([gather(0, 1, 9), wait])).cut.size, 0);
+});
+
+test("the last event that had ended by a time; the first before any has", () => {
+  const model = new Model(payloadOf([pass(0, 0, 4), pass(0, 4, 8)]));
+  assert.deepEqual(
+    [0, 4, 7, 8, 99].map((t) => model.at(t)),
+    [0, 0, 0, 1, 1],
+  );
+});
