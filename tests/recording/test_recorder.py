@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zerolab import models, theory
+from zerolab import models, observers, theory
 from zerolab.engines import ENGINES, Zero1, collectives
 from zerolab.engines.engine import Engine
 from zerolab.engines.partition import partition
-from zerolab.recording.recorder import Recorder, _all_of, _with_subclasses
+from zerolab.observers import Observer, watching
+from zerolab.recording.recorder import Recorder, _all_of
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 
@@ -22,9 +23,11 @@ def what_a_recorder_touches():
     """Everything that is replaced or hooked while a recorder is on."""
     module, updates = torch.nn.modules.module, sys.modules["torch.optim.optimizer"]
     functions = [getattr(collectives, name) for name in ("all_reduce", "reduce_scatter", "all_gather")]
+    watchers = observers._observers.copy()
     return {
         "resize_": "resize_" in vars(torch.UntypedStorage),
         "wait": dist.Work.wait,
+        "observers": watchers,
         "exchange": collectives.Exchange.wait,
         "engine": [vars(Engine)[name] for name in ("__init__", "_watch", "step", "training_step")],
         "code": [(function.__code__, function.__defaults__) for function in functions],
@@ -317,17 +320,71 @@ def test_other_threads_go_on_while_the_recorder_looks_for_what_exists():
     assert len(kept) == 200_000
 
 
-def test_engines_of_derived_classes_that_exist_already_are_found():
-    class Mine(Zero1):
+def test_engines_of_derived_classes_that_exist_already_are_found(cluster):
+    def say_what_a_recorder_knows():
+        class Mine(Zero1):
+            stage = "zero1"
+
+        class MyOwn(Mine):
+            pass
+
+        engine = MyOwn(models.build("mlp-odd"), torch.optim.AdamW)
+        with Recorder() as recorder:
+            pass
+        found = recorder.finish()
+        return found.meta["stage"], len(found.units) == len(engine.flats)
+
+    assert cluster.run(say_what_a_recorder_knows) == [("zero1", True)] * 2
+
+
+def test_what_lives_is_found_by_its_very_class():
+    class Mine(list):
         pass
 
     class MyOwn(Mine):
         pass
 
-    assert {Mine, MyOwn} < _with_subclasses([Engine])
-    made = [kind.__new__(kind) for kind in (MyOwn, Mine)]
+    made = [MyOwn(), Mine()]
     gc.collect()
     assert _all_of([MyOwn]) == made[:1]
+
+
+def test_a_recorder_reads_the_clock_that_it_is_given():
+    ticks = iter(range(10**6))
+    with Recorder(clock=lambda: next(ticks)) as recorder:
+        torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+    events = recorder.finish().events
+    assert events
+    assert all(event.t_end < 10**6 for event in events)
+
+
+def test_observers_hear_of_a_collective_and_of_its_wait_but_not_of_those_within_it(cluster):
+    def listen():
+        from contextlib import contextmanager
+
+        class Listener(Observer):
+            def __init__(self):
+                self.heard = []
+
+            @contextmanager
+            def starting(self, call):
+                yield
+                self.heard.append(f"start {call.op}")
+
+            @contextmanager
+            def waiting(self, call):
+                yield
+                self.heard.append(f"wait {call.op} {call.name}")
+
+        listener = Listener()
+        with watching(listener):
+            exchange = collectives.all_reduce(torch.ones(4), name="mine")
+            exchange.wait()
+            exchange.wait()
+        collectives.all_gather(torch.ones(4)).wait()
+        return listener.heard
+
+    assert cluster.run(listen) == [["start all_reduce", "wait all_reduce mine"]] * 2
 
 
 class Resting(torch.nn.Sequential):

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
+from zerolab.observers import Observer, within
 
 # By name where the reason can be told; the others are found by trying (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
@@ -157,7 +158,7 @@ def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) 
 
 def check_has_values(name: str, parameter: torch.Tensor) -> None:
     """Raises ValueError for a parameter on the meta device, which is a shape without values."""
-    if parameter.device.type == "meta":
+    if parameter.device.type == "meta" and dist.get_backend() != "fake":  # a simulated rank has shapes alone
         raise ValueError(f"{name!r} is on the meta device and has no values: call model.to_empty, then initialise")
 
 
@@ -201,8 +202,11 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
         raise ValueError(f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it by model.to")
 
 
+@within(Observer.comparing)
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
+    if dist.get_backend() == "fake":  # a simulated rank: the others are derived from it
+        return
     text = "\n".join(str(value) for value in values)
     # 16 bytes are enough to agree on; the texts travel only when the ranks differ.
     mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=communication_device())
@@ -226,6 +230,7 @@ def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
     check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
 
 
+@within(Observer.comparing)
 def gather_texts(mine: str) -> list[str]:
     """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
     text = mine.encode()

@@ -17,6 +17,8 @@ from functools import wraps
 import torch
 import torch.distributed as dist
 
+from zerolab.observers import Call, told, told_of_wait
+
 # One count a process: engines that share a group share it, too, and their messages must not meet.
 _exchanges_started: Counter[str] = Counter()
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
@@ -26,9 +28,12 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 class Exchange:
     """A collective under way: what it waits for, and what is left to do when everything has arrived."""
 
+    call: Call | None = None  # as observers know it, until it is waited for
+
     def __init__(self, works: "Sequence[dist.Work | Exchange]", then: Callable[[], None] = lambda: None) -> None:
         self._works, self._then = works, then
 
+    @told_of_wait
     def wait(self) -> None:
         """Returns when this rank's part is done: all that it sends has left, all that it receives is in place."""
         for work in self._works:
@@ -58,6 +63,7 @@ def _through_main_memory(collective: Collective) -> Collective:
     return start
 
 
+@told("reduce_scatter")
 @_through_main_memory
 def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts adding up each part on its owner: after `wait()` this rank's part holds the sum over all ranks.
@@ -86,6 +92,7 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
     return Exchange(_start(parts, received, group, f"reduce_scatter {name}"), add_in_rank_order)
 
 
+@told("all_gather")
 @_through_main_memory
 def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts sending this rank's part to everyone: after `wait()` the flat holds every rank's part.
@@ -105,6 +112,7 @@ def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
     return Exchange(_start([mine] * len(parts), received, group, f"all_gather {name}"))
 
 
+@told("all_reduce")
 @_through_main_memory
 def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts adding up the whole flat on every rank: a reduce_scatter, then an all_gather of the sums.

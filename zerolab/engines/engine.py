@@ -40,6 +40,7 @@ from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.partition import FlatLayout, ParamGroups, Slot, partition
 from zerolab.engines.precision import cast_floating, compute_dtype
 from zerolab.engines.taken import OwnUpdate
+from zerolab.observers import Observer, tell, tell_made, tell_updated, then
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
@@ -73,6 +74,7 @@ class Engine(Explained, checkpoint.Saved):
     stage: ClassVar[str]
     reduces_every_backward: ClassVar[bool] = False  # True where accumulation has only a shard to add up in
 
+    @then(tell_made)
     def __init__(
         self,
         model: nn.Module,
@@ -146,6 +148,7 @@ class Engine(Explained, checkpoint.Saved):
         loss = loss_fn(outputs, targets)
         self.backward(loss)
         self.step()
+        tell(Observer.trained, loss)
         return loss.detach()
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -179,6 +182,7 @@ class Engine(Explained, checkpoint.Saved):
             raise
         self._reduced = not self._accumulating
 
+    @then(tell_updated)
     def step(self) -> None:
         """Updates what this rank owns, clears the gradients, and brings the updates to all ranks.
 
@@ -189,6 +193,7 @@ class Engine(Explained, checkpoint.Saved):
             return
         if not self._reduced:
             raise RuntimeError("step() without gradients: call backward() first, and the last one outside accumulate()")
+        tell(Observer.updating)
         for flat in self.trainable:
             flat.begin_update(self.optimizer)
         with self._own_update:

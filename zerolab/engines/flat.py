@@ -307,9 +307,11 @@ class Flat:
         yield Holding("parameters", name, self.span, self.shard)
         if self.gradient is not None:
             yield Holding("gradients", name, everything, self.gradient)
-        for slot, parameter in self.members():
-            if parameter.grad is not None and not isinstance(parameter.grad, Taken):
-                yield Holding("gradients", name, (slot.start, slot.stop), parameter.grad)
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (a look at a released parameter is a slow one)
+            gradients = [parameter.grad for parameter in self.parameters]
+        for slot, gradient in zip(self.layout.slots, gradients, strict=True):
+            if gradient is not None and not isinstance(gradient, Taken):
+                yield Holding("gradients", name, (slot.start, slot.stop), gradient)
         if self.mean is not None:
             yield Holding("gradients", name, self.span, self.mean)
         if self.has_master:

@@ -24,6 +24,7 @@ from zerolab.engines.flat import Holding
 from zerolab.engines.native_state import Owned, Piece
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
+from zerolab.observers import Observer, tell, tell_made, tell_updated, then
 
 # Refused and not ignored: a comparison with an option that did nothing would compare something else.
 OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")
@@ -68,8 +69,10 @@ class Native(Explained):
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     instead: ClassVar[Mapping[str, str]] = {}  # the system's own words for options of our engines
     cannot: ClassVar[tuple[str, ...]] = ()  # what it cannot take, in the words of `check_fits`
+    offload: ClassVar[bool] = False  # whether the optimizer updates copies in main memory
     module: nn.Module
 
+    @then(tell_made)
     def __init__(
         self,
         model: nn.Module,
@@ -152,14 +155,18 @@ class Native(Explained):
         loss = loss_fn(outputs, targets)
         self.backward(loss)
         self.step()
+        tell(Observer.trained, loss)
         return loss.detach()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd; the system communicates meanwhile."""
         loss.backward()
 
+    @then(tell_updated)
     def step(self) -> None:
         """Updates what this rank owns, and clears the gradients; does neither within `accumulate`."""
+        if not self._accumulating:
+            tell(Observer.updating)
         self._update()
 
     def _update(self) -> None:

@@ -68,6 +68,8 @@ class Usage:
 
 def nobody_brought(number: torch.Tensor) -> bool:
     """Whether a sum over ranks is the -0.0 of those that had nothing to add; of a complex one the real part tells."""
+    if number.is_meta:  # a simulated rank's: what it has no gradient for, no other has
+        return True
     value = float(number.real if number.is_complex() else number)
     return value == 0 and math.copysign(1, value) < 0
 

@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
+from zerolab.observers import Call, Observer, watching
 from zerolab.recording import c10d
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.lent import Lent, lend
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
-from zerolab.recording.patches import intercept, replace
+from zerolab.recording.patches import replace
 
 PHASES_OF: dict[str, Phase] = {
     "all_gather": "gather",
@@ -32,17 +33,17 @@ PHASES_OF: dict[str, Phase] = {
     "reduce": "reduce",
 }
 _MESSAGES = {torch.ops.c10d.send.default: "send", torch.ops.c10d.recv_.default: "recv"} if dist.is_available() else {}
-CHECKS = "zerolab/engines/checks.py"  # what is sent from here compares the ranks and belongs to no step
 
 
-class Exchanges:
+class Exchanges(Observer):
     """Logs collectives and waits, and has ownership looked at again where they change it."""
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
+        self._comparing = 0  # what is sent within comparisons of the ranks, which may lie in one another, is of no step
         self._works: WeakKeyDictionary[Any, tuple[Draft, list[Lent]]] = WeakKeyDictionary()
-        self._exchanges: WeakKeyDictionary[Any, Draft] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
         self._newest: Any = None
@@ -51,40 +52,33 @@ class Exchanges:
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
-        from zerolab.engines import collectives
-
-        for op in ("all_reduce", "reduce_scatter", "all_gather"):
-            stack.enter_context(intercept(collectives, op, self._starting(op)))
-        stack.enter_context(replace(collectives.Exchange, "wait", self._wait_exchange))
+        stack.enter_context(watching(self))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
         stack.callback(self._forget)
 
     def _forget(self) -> None:
         self._newest = None
         self._works.clear()
-        self._exchanges.clear()
+        self._calls.clear()
         self._arriving.clear()
 
     # The engines' own collectives.
 
-    def _starting(self, op: str) -> Callable[..., Any]:
-        def start(function: Callable[..., Any], flat: torch.Tensor, group: Any = None, name: str = "") -> Any:
-            if self._inside is not None:  # a collective made of others: they are its children
-                return function(flat, group, name)
-            if op != "all_gather":
-                self._ownership.sync(self._ownership.flat_of(flat))  # so that it is known as the gradient that it is
-            ranks = dist.get_process_group_ranks(group) if group is not None else range(dist.get_world_size())
-            nbytes = flat.numel() * flat.element_size()
-            draft = self._log_collective(op, flat, flat.numel(), nbytes, ranks, numbered=True)
-            if draft["unit"] is None:  # a flat that was empty whenever holdings were looked at: ZeRO-3's first gather
-                draft["unit"] = self._ownership.flat_of(flat)
-            with self._within(draft):
-                exchange = function(flat, group, name)
-            self._log.end(draft)
-            self._exchanges[exchange] = draft
-            return exchange
-
-        return start
+    @contextmanager
+    def starting(self, call: Call) -> Iterator[None]:
+        """Logs the collective."""
+        flat, unit = call.flat, self._ownership.flat_of(call)
+        if call.op != "all_gather":
+            self._ownership.sync(unit)  # so that it is known as the gradient that it is
+        ranks = dist.get_process_group_ranks(call.group) if call.group is not None else range(dist.get_world_size())
+        nbytes = flat.numel() * flat.element_size()
+        draft = self._log_collective(call.op, flat, flat.numel(), nbytes, ranks, numbered=True)
+        if draft["unit"] is None:  # a flat that was empty whenever holdings were looked at: ZeRO-3's first gather
+            draft["unit"] = unit
+        with self._within(draft):
+            yield
+        self._log.end(draft)
+        self._calls[call] = draft
 
     @contextmanager
     def _within(self, draft: Draft) -> Iterator[None]:
@@ -99,18 +93,29 @@ class Exchanges:
             self._inside, ledger.category = None, category
             ledger.enter(phase)
 
-    def _wait_exchange(self, original: Callable[..., Any], exchange: Any) -> None:
-        draft = self._exchanges.pop(exchange, None)
-        if draft is None:
-            original(exchange)
+    @contextmanager
+    def waiting(self, call: Call) -> Iterator[None]:
+        """Logs the wait, and has a look at what the collective has brought."""
+        draft = self._calls.pop(call, None)
+        if draft is None:  # it was started before the recording
+            yield
             return
         with self._awaiting(self._log_wait(draft), draft):
             with self._within(draft):
-                original(exchange)
-            if draft["op"] == "all_gather":
+                yield
+            if call.op == "all_gather":
                 self._ownership.sync(draft["unit"])
             else:  # what becomes of a reduced gradient is decided after the wait
                 self._ownership.look_later(draft["unit"])
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """Takes what is sent out of the step."""
+        self._comparing += 1
+        try:
+            yield
+        finally:
+            self._comparing -= 1
 
     @contextmanager
     def _awaiting(self, *drafts: Draft) -> Iterator[None]:
@@ -142,7 +147,7 @@ class Exchanges:
             if request is None:
                 return func(*args, **keywords)
             draft = self._log_request(request)
-            if self._is_check(draft):
+            if self._comparing:
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.set_apart(tensor)
             if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
@@ -237,12 +242,9 @@ class Exchanges:
             logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
             number=log.next_number() if numbered else None,
         )
-        if self._is_check(draft):
+        if self._comparing:
             draft |= {"step": 0, "phase": "setup"}
         return draft
-
-    def _is_check(self, draft: Draft) -> bool:
-        return self._log.sources.label_of(draft["source"]) == CHECKS
 
     def _log_wait(self, draft: Draft) -> Draft:
         shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}

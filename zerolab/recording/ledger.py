@@ -8,6 +8,7 @@ also corrects the peak if the storage was already alive at that moment.
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from time import monotonic_ns
 
 import torch
@@ -52,7 +53,8 @@ class Ledger:
     says by `enter` which phase it is: `phases` has the highest moment of each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
+        self._clock = clock
         self.live = [0] * len(CATEGORIES)
         self.total = 0
         self.category = OTHER
@@ -191,7 +193,7 @@ class Ledger:
         Only where it matters: at an event, where there may be a new peak, and where an address lives again. A thousand
         operations a step drop something, and adding up in batches is cheaper.
         """
-        if self.leaving:
+        if self.leaving.works:
             self.leaving.wait()
         while self.freed:
             entry = self.freed.popleft()
@@ -243,4 +245,4 @@ class Ledger:
         here.live[OTHER] += passing
         if here.total > self.peak_total:  # the highest of all phases; its list is that phase's, which `assign` corrects
             self.peak, self.peak_total = here.live, here.total
-            self.peak_time, self.peak_operation, self.peak_birth = monotonic_ns(), self.operation, here.birth
+            self.peak_time, self.peak_operation, self.peak_birth = self._clock(), self.operation, here.birth

@@ -31,24 +31,21 @@ class Leaving:
     """The collectives that were waited for, and whose tensors may still be held by a thread that is done with them."""
 
     def __init__(self) -> None:
-        self._leaving: list[tuple[weakref.ref[Any], list[Lent]]] = []
+        self.works: list[tuple[weakref.ref[Any], list[Lent]]] = []
 
     def add(self, work: Any, lent: list[Lent]) -> None:
         """Notes that the wait for `work` has returned; as long as somebody has it, its tensors stay."""
         if lent:
-            self._leaving.append((weakref.ref(work), lent))
+            self.works.append((weakref.ref(work), lent))
 
     def wait(self) -> None:
         """Waits until what nobody but gloo has is free."""
-        for place, (work, lent) in reversed(list(enumerate(self._leaving))):
+        for place, (work, lent) in reversed(list(enumerate(self.works))):
             if work() is None:
-                del self._leaving[place]
+                del self.works[place]
                 for one in lent:
                     with suppress(Empty):
                         one.gone.get(timeout=LONGEST)
-
-    def __len__(self) -> int:
-        return len(self._leaving)
 
 
 def lend(arguments: Any, lent: list[Lent]) -> Any:

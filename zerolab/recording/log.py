@@ -1,6 +1,6 @@
 """The log of one rank: events as they happen, and the training step in which they do."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -33,8 +33,8 @@ class StepFigures:
 class Log:
     """Collects the events of one rank in the order in which they start."""
 
-    def __init__(self, ledger: Ledger, sources: Sources) -> None:
-        self.ledger, self.sources = ledger, sources
+    def __init__(self, ledger: Ledger, sources: Sources, clock: Callable[[], int] = monotonic_ns) -> None:
+        self.ledger, self.sources, self.clock = ledger, sources, clock
         self.drafts: list[Draft] = []
         self.steps: list[StepFigures] = []  # the finished ones
         self.current: StepFigures | None = None
@@ -55,7 +55,7 @@ class Log:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
         # Before the event, which came later than the peak did.
         self.tell_peak()
-        now = monotonic_ns()
+        now = self.clock()
         draft: Draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase}
         draft |= fields
         # Walking up the frames is nearly half of what an event costs; whoever knows that there is no line says None.
@@ -68,7 +68,7 @@ class Log:
     def end(self, draft: Draft) -> None:
         """The event has ended now."""
         self.tell_peak()
-        draft["t_end"] = monotonic_ns()
+        draft["t_end"] = self.clock()
         draft["live"] = self.ledger.live.copy()
 
     def next_number(self) -> int:
@@ -154,7 +154,7 @@ class Log:
 
         Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
         """
-        lasting, now = {draft["seq"] for draft in under_way}, monotonic_ns()
+        lasting, now = {draft["seq"] for draft in under_way}, self.clock()
         events = []
         for draft in self.drafts.copy():
             fields = {**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))}

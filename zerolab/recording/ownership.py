@@ -9,7 +9,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from zerolab.engines.flat import Flat
+from zerolab.engines.native import Native
 from zerolab.engines.partition import FlatLayout, partition
+from zerolab.observers import Call, Holder
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
@@ -30,7 +33,7 @@ class Ownership:
     def __init__(self, log: Log) -> None:
         self._log = log
         # Nothing is kept alive by being recorded: what the learner drops must be freed as it would be otherwise.
-        self._engines: list[weakref.ref[Any]] = []
+        self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
@@ -48,13 +51,12 @@ class Ownership:
         self.follows_others = False  # something gathers and reduces in code of another system
         self._lends = False  # that, or torch's DDP, which only reduces: parameters stay where they are
 
-    def add_engine(self, engine: Any) -> None:
+    def add_engine(self, engine: Holder) -> None:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
-        self.stage, self.precision = getattr(engine, "stage", None), getattr(engine, "precision", None)
-        self.offload = bool(getattr(engine, "offload", False))
+        self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
         self.device = next(engine.model.parameters()).device.type
-        self.follows_others |= hasattr(engine, "module")
+        self.follows_others |= isinstance(engine, Native)
         self._lends |= self.follows_others
         # It was a plain model until somebody made an engine of it, and would be counted twice.
         self._models.pop(engine.model, None)
@@ -96,7 +98,7 @@ class Ownership:
         """Looks again if the update has made new state, as a first one does: else nothing has changed hands."""
         flats = [flat for engine in self._living() if engine.optimizer is optimizer for flat in engine.flats]
         for flat in flats:
-            if hasattr(flat, "updated_so_far") and not flat.layout.frozen:
+            if isinstance(flat, Flat) and not flat.layout.frozen:
                 sizes = flat.updated_so_far()
                 if sizes == [flat.owned.numel()]:
                     self.updated.pop(flat.layout.name, None)
@@ -125,13 +127,13 @@ class Ownership:
         """Whether an engine trains this module, or it was noted before."""
         return module in self._models or any(engine.model is module for engine in self._living())
 
-    def flat_of(self, tensor: torch.Tensor) -> str | None:
-        """The name of the flat whose gradient is collected, or whose parameters are gathered, in this very tensor."""
-        for engine in self._living():
-            for flat in engine.flats:
-                if getattr(flat, "gradient", None) is tensor or getattr(flat, "whole", None) is tensor:
-                    return str(flat.layout.name)
-        return None
+    def flat_of(self, call: Call) -> str | None:
+        """The name of the flat whose gradient is collected, or whose parameters are gathered, by this collective."""
+        if call.name in self.units:
+            return call.name
+        # Somebody's own engine need not say it; a flat that lies in this very tensor is held as a whole.
+        holdings = (holding for engine in self._living() for holding in engine.holdings())
+        return next((holding.unit for holding in holdings if holding.tensor is call.flat), None)
 
     def look_later(self, flat: str | None) -> None:
         """Something is about to change in a flat: the next look at any flat includes it."""
@@ -163,14 +165,14 @@ class Ownership:
             self._told[key] = spans
             self._log.add("memory", "hold", unit=key[1], category=CATEGORIES[key[0]], spans=spans)
 
-    def _living(self) -> list[Any]:
+    def _living(self) -> list[Holder]:
         return [engine for known in self._engines if (engine := known()) is not None]
 
     def _held_in(self, names: set[str]) -> Iterator[Held]:
         """What is held in some flats of the engines; of everything where an engine cannot say it by flat."""
         flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
         # Other systems keep one buffer for many flats: there is no cheap look at a single one.
-        if not all(hasattr(flat, "holdings") for _, flat in flats):
+        if not all(isinstance(flat, Flat) for _, flat in flats):
             yield from self._held()
             return
         for engine, flat in flats:

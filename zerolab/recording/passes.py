@@ -1,8 +1,8 @@
 """Forward, backward and the update: which module works when, and which training step it is."""
 
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, find_units
+from zerolab.observers import Holder, Observer, watching
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 
 
-class Passes:
+class Passes(Observer):
     """Logs the units' forward and backward, the optimizer's updates, and counts the training steps."""
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
@@ -36,6 +38,7 @@ class Passes:
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
         self._stack = stack
+        stack.enter_context(watching(self))
         for handle in (
             register_module_forward_pre_hook(self._before_forward),
             register_module_forward_hook(self._after_forward),
@@ -51,10 +54,15 @@ class Passes:
             self._names[id(module)] = (weakref.ref(module), name)
         self._names[id(model)] = (weakref.ref(model), ROOT)
 
-    def know_engine(self, engine: Any) -> None:
-        """Does the same for the model of an engine, whose flats say which modules are units."""
+    def made(self, engine: Holder) -> None:
+        """Takes in an engine, whose flats say which modules of its model are units."""
+        self._know_engine(engine)
+        self.watch_gradients(engine.model)
+        self._ownership.add_engine(engine)
+
+    def _know_engine(self, engine: Holder) -> None:
         units = dict.fromkeys(flat.layout.unit for flat in engine.flats)
-        module = getattr(engine, "module", engine.model)  # some systems put a wrapper around it
+        module = engine.module if isinstance(engine, Native) else engine.model  # which may be a wrapper around it
         self.know(module, [unit for unit in units if unit != ROOT])
         if module is not engine.model:
             del self._names[id(module)]
@@ -68,6 +76,9 @@ class Passes:
                     continue
                 self._watched[parameter] = True
                 handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
+                hooks: Any = parameter._post_accumulate_grad_hooks
+                for other in [key for key in hooks if key != handle.id]:  # an engine's own move the gradient
+                    hooks[other] = hooks.pop(other)
                 self._stack.callback(handle.remove)
 
     def under_way(self) -> list[Draft]:
@@ -103,6 +114,25 @@ class Passes:
             self._ownership.add_model(module)
         self.know(module, find_units(module))
 
+    def beginning(self) -> None:
+        """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
+        self.begin_step()
+
+    def updating(self) -> None:
+        """The update begins before the optimizer's, for gradients may be cast for it."""
+        if self._log.step:
+            self._log.enter("step")
+
+    def updated(self, engine: Holder) -> None:
+        """The step's communication is over."""
+        self._ownership.sync()
+        self._log.end_step()
+
+    def trained(self, loss: torch.Tensor) -> None:
+        """Notes the loss."""
+        if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_meta:  # a simulated one has no value
+            self._log.losses.append(loss.item())
+
     def begin_step(self) -> bool:
         """A training step begins, unless one is under way that has made no update yet; whether it did."""
         begins = self._log.current is None or self._log.current.state is not None
@@ -111,16 +141,17 @@ class Passes:
             self._log.enter("forward")
         return begins
 
-    def begin_evaluation(self) -> None:
-        """What follows is no training: a step that has made its update is over."""
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """No training: a step that has made its update is over, and the next begins with a forward after it."""
         self._evaluations += 1
         self._log.forget_doubtful()
         self._log.end_step()
-
-    def end_evaluation(self) -> None:
-        """Training goes on with the next forward."""
-        self._evaluations -= 1
-        self._log.rest()
+        try:
+            yield
+        finally:
+            self._evaluations -= 1
+            self._log.rest()
 
     def _begin(self, *, training: bool) -> None:
         log = self._log
@@ -197,32 +228,3 @@ class Passes:
                 break
         if not self._updating:
             self._ownership.after_update(optimizer)
-
-
-def around_engines(passes: Passes, log: Log, ownership: Ownership) -> dict[str, Callable[..., Any]]:
-    """What to do around an engine's methods: by the method's name, functions of (original, engine, ...)."""
-
-    def watch(original: Callable[..., Any], engine: Any) -> None:
-        passes.watch_gradients(engine.model)  # before the engine's own hooks, which move the gradients
-        original(engine)
-
-    def init(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> None:
-        original(engine, *args, **keywords)
-        passes.know_engine(engine)
-        ownership.add_engine(engine)
-
-    def step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:
-        if log.step and not getattr(engine, "_accumulating", False):
-            log.enter("step")  # before the first optimizer's update: gradients may be cast for it
-        result = original(engine, *args, **keywords)
-        ownership.sync()
-        log.end_step()
-        return result
-
-    def training_step(original: Callable[..., Any], engine: Any, *args: Any, **keywords: Any) -> Any:
-        loss = original(engine, *args, **keywords)
-        if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_meta:  # a simulated one has no value
-            log.losses.append(loss.item())
-        return loss
-
-    return {"__init__": init, "_watch": watch, "step": step, "training_step": training_step}

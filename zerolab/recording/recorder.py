@@ -4,7 +4,7 @@ Off means nothing is patched, hooked or watched; everything is put in place on e
 """
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, compress
 from time import monotonic_ns
@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
+from zerolab.observers import Observer, holders, within
 from zerolab.recording.dispatch import Watch
 from zerolab.recording.events import RankRecording
 from zerolab.recording.exchanges import Exchanges
@@ -21,24 +22,9 @@ from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.meta import describe
 from zerolab.recording.ownership import Ownership
-from zerolab.recording.passes import Passes, around_engines
+from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
-
-# A list, because recordings may lie within one another.
-_recording: list["Recorder"] = []  # those that are on in this process
-
-
-def announce(engine: Any) -> None:
-    """Tells every recorder that is on of an engine of somebody's own; does nothing where none is."""
-    for recorder in _recording:
-        recorder.add_engine(engine)
-
-
-def announce_step() -> None:
-    """Tells every recorder that is on that a training step begins: its first gather comes before any forward."""
-    for recorder in _recording:
-        recorder.begin_step()
 
 
 @contextmanager
@@ -50,14 +36,8 @@ def evaluation() -> Iterator[None]:
     only looked at. Call it between an update and the next forward: a step that has made no update yet goes on in it.
     Does nothing where nothing is recorded.
     """
-    recorders = _recording.copy()  # the same ones at both ends
-    for recorder in recorders:
-        recorder.begin_evaluation()
-    try:
+    with within(Observer.evaluating):
         yield
-    finally:
-        for recorder in recorders:
-            recorder.end_evaluation()
 
 
 class Recorder:
@@ -65,11 +45,16 @@ class Recorder:
 
     It works with and without a process group. What exists already is noted, but counts only where it is the state of
     a model that is trained.
+
+    Args:
+        clock: nanoseconds on the clock that the events are to be on.
+        looks_back: whether what exists already is looked for; a simulated rank shares its process with what is not its.
     """
 
-    def __init__(self) -> None:
-        self._ledger, self._sources = Ledger(), Sources()
-        self._log = Log(self._ledger, self._sources)
+    def __init__(self, *, clock: Callable[[], int] = monotonic_ns, looks_back: bool = True) -> None:
+        self._clock, self._looks_back = clock, looks_back
+        self._ledger, self._sources = Ledger(clock), Sources()
+        self._log = Log(self._ledger, self._sources, clock)
         self._ownership = Ownership(self._log)
         self._passes = Passes(self._log, self._ownership)
         self._exchanges = Exchanges(self._log, self._ownership)
@@ -79,54 +64,28 @@ class Recorder:
         self._complete, self._place = False, (0, 1)
         self._meta: dict[str, object] = {}
 
-    def add_engine(self, engine: Any) -> None:
-        """Takes in what is no `Engine` but can say the same: `model`, `flats`, `optimizer`, `holdings()`."""
-        self._passes.know_engine(engine)
-        self._passes.watch_gradients(engine.model)
-        self._ownership.add_engine(engine)
-
-    def begin_step(self) -> None:
-        """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
-        self._passes.begin_step()
-
-    def begin_evaluation(self) -> None:
-        """What follows counts into no step."""
-        self._passes.begin_evaluation()
-
-    def end_evaluation(self) -> None:
-        """What follows counts again."""
-        self._passes.end_evaluation()
-
     def __enter__(self) -> Self:
         if self._started:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
-        self._started = monotonic_ns()
+        self._started = self._clock()
         with ExitStack() as stack:  # what was put in place is removed if the rest fails
-            from zerolab.engines.engine import Engine
-            from zerolab.engines.native import Native
-
             # Before anything is patched, so that looking around is not recorded itself.
-            self._count_what_exists((Engine, Native))
+            if self._looks_back:
+                self._count_what_exists()
             self._passes.install(stack)
             if dist.is_available():
                 self._exchanges.install(stack)
             # No operation: the dispatcher never hears of it, and ZeRO-3 frees by it.
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-            for name, wrapper in around_engines(self._passes, self._log, self._ownership).items():
-                for kind in (Engine, Native):
-                    if hasattr(kind, name):
-                        stack.enter_context(replace(kind, name, wrapper))
             # Last: whatever the others do to get in place is not of the run.
             stack.enter_context(Watch(self._log, self._exchanges.communicate))
             self._stack = stack.pop_all()
-        _recording.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
-        _recording.remove(self)
         self._complete = kind is None
         self._log.forget_doubtful()
         self._log.end_step()
@@ -163,20 +122,16 @@ class Recorder:
     def _describe(self, world_size: int) -> dict[str, object]:
         return describe(self._log, self._ownership, world_size) | {"started_ns": self._started}
 
-    def _count_what_exists(self, engine_classes: tuple[type, ...]) -> None:
-        """Shows the ledger every tensor and engine that Python knows: memory from before the recording."""
+    def _count_what_exists(self) -> None:
+        """Shows the ledger every tensor and engine that there is: memory from before the recording."""
         gc.collect()  # an engine and its hooks refer to each other, so one that nobody uses may still lie about
-        engines, nbytes = [], 0
-        for thing in _all_of({torch.Tensor, torch.nn.Parameter, *_with_subclasses(engine_classes)}):
-            if not isinstance(thing, torch.Tensor):
-                engines += [thing] if hasattr(thing, "optimizer") else []
-            elif thing.layout is torch.strided:
-                nbytes += self._ledger.existed(thing)
+        tensors = [tensor for tensor in _all_of([torch.Tensor, torch.nn.Parameter]) if tensor.layout is torch.strided]
+        nbytes = sum(map(self._ledger.existed, tensors))
         if nbytes:
             text = f"{nbytes} bytes existed before; what is used of them counts"
             self._log.add("note", "before recording", text=text, source=None)
-        for engine in engines:
-            self.add_engine(engine)
+        for engine in list(holders):
+            self._passes.made(engine)
         self._ledger.start_peak()
 
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
@@ -206,11 +161,6 @@ def _all_of(kinds: Iterable[type]) -> list[Any]:
     finally:
         if collects:
             gc.enable()
-
-
-def _with_subclasses(kinds: Iterable[type]) -> set[type]:
-    """Classes and all that were derived from them."""
-    return {one for kind in kinds for one in (kind, *_with_subclasses(kind.__subclasses__()))}
 
 
 def _place() -> tuple[int, int]:

@@ -1,23 +1,26 @@
 """The always-on counter: which collective each rank is in, readable by the kernel even after the rank has died.
 
 A rank notes every collective on its page of a board in shared memory: number, name, size, line, since when. That costs
-some microseconds, so it is on in every plain `run`. It wraps torch's functions and ours from outside, and nobody knows.
+some microseconds, so it is on in every plain `run`. Our collectives tell it as an observer; torch's are wrapped.
 """
 
-import functools
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
+from zerolab.observers import Call, Observer, tell, watching
+from zerolab.recording.patches import replace
 from zerolab.runtime import stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, JOINING, Board, Position
-from zerolab.runtime.requests import Reader, Request
+from zerolab.runtime.requests import Reader, Request, members_of
 
 COLLECTIVES = (
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
@@ -28,7 +31,7 @@ COLLECTIVES = (
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 
 
-class _Counter:
+class _Counter(Observer):
     """This process's own count; idle until `attach` gives it a page."""
 
     def __init__(self) -> None:
@@ -69,12 +72,35 @@ class _Counter:
         if self._board is not None:
             self._board.write_place(self._rank, phase, filename, line)
 
+    @contextmanager
+    def starting(self, call: Call) -> Iterator[None]:
+        """Note a collective of ours, unless this rank is not of the group."""
+        group: Any = call.group
+        if self._board is None or self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
+            yield
+            return
+        request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
+        position = self._enter(call.op, True, request)
+        with self._inside(position):
+            yield
+        self._pending[call] = position
+
+    @contextmanager
+    def waiting(self, call: Call) -> Iterator[None]:
+        """Note that the rank is in it again."""
+        position = self._pending.pop(call, None)
+        if position is None or self._position is not None:
+            yield
+            return
+        with self._inside(position):
+            yield
+
     def call(
-        self, function: Callable[..., Any], name: str, numbered: bool, reader: Reader, /, *args: Any, **kwargs: Any
+        self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call a function of torch.distributed or ours, noted unless it is part of one that is noted already."""
+        """Call a function of torch.distributed, noted unless it is part of one that is noted already."""
         # torch calls itself: all_gather_object is two all_gathers. Only the outermost call is what the learner wrote.
-        outer: Position | None = getattr(self._thread, "position", None)
+        outer = self._position
         if outer is not None or self._board is None:
             result = function(*args, **kwargs)
             return self._remember(result, outer)
@@ -85,22 +111,27 @@ class _Counter:
         if not numbered and (stray := reader.stray(args, kwargs)) is not None:
             raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
         position = self._enter(name, numbered, request)
-        return self._remember(self._inside(position, function, *args, **kwargs), position)
+        with self._inside(position):
+            result = function(*args, **kwargs)
+        if not numbered:
+            tell(Observer.messaged, (args, kwargs, result))
+        return self._remember(result, position)
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait for something that a noted call returned: the rank is inside that collective again."""
         # Once only: a second wait on the same Work returns at once, and is no collective any more.
         position = self._pending.pop(work, None)
-        if position is None or getattr(self._thread, "position", None) is not None:
+        if position is None or self._position is not None:
             return function(work, *args, **kwargs)
-        return self._inside(position, function, work, *args, **kwargs)
+        with self._inside(position):
+            return function(work, *args, **kwargs)
 
     def start_native(self, name: str, request: Request) -> Callable[[], None] | None:
         """Note a collective that no Python function was asked for; what to call when it is complete.
 
         None if it belongs to a call that is noted already.
         """
-        if self._board is None or getattr(self._thread, "position", None) is not None:
+        if self._board is None or self._position is not None:
             return None
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
         # This run's table, kept by name: the callback may come when the next run has begun with a new one.
@@ -122,22 +153,26 @@ class _Counter:
             if numbered:
                 self._next[request.members] += 1
                 self._board.enter(self._rank, position)
-            # Three frames up is the caller of the wrapper: the learner, or an engine.
-            self.place(*stack.locate(sys._getframe(3)))
+            self.place(*stack.locate(sys._getframe(2)))
         return position
 
-    def _inside(self, position: Position, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @property
+    def _position(self) -> Position | None:
+        """The collective that this thread is in."""
+        return getattr(self._thread, "position", None)
+
+    @contextmanager
+    def _inside(self, position: Position) -> Iterator[None]:
         self._thread.position, self._waiting = position, True
         self._write(position._replace(since=time.monotonic_ns()))
         try:
-            result = function(*args, **kwargs)
+            yield
         except BaseException:
             self._write(position._replace(state=FAILED))
             raise
         finally:
             self._thread.position, self._waiting = None, False
         self._write(position._replace(state=DONE))
-        return result
 
     def _write(self, position: Position) -> None:
         """Put a position on the page; native code's oldest collective under way goes before one that is done."""
@@ -160,44 +195,21 @@ current_stage = _counter.current_stage
 start_native = _counter.start_native
 
 
+_stack = ExitStack()  # never closed: in place for as long as the process lives
+
+
 def install() -> None:
-    """Wrap the collectives of torch.distributed and of zerolab in this process, once, wherever they are bound."""
+    """Watch our collectives and wrap torch's in this process, once, by both names that torch has for them."""
     from torch.distributed import distributed_c10d
 
-    from zerolab.engines import collectives
     from zerolab.runtime import native
 
+    _stack.enter_context(watching(_counter))
     for names, numbered in ((COLLECTIVES, True), (POINT_TO_POINT, False)):
         for name in names:
-            _wrap(distributed_c10d, name, numbered, [dist, distributed_c10d])
-    ours = [module for name, module in sys.modules.items() if name.startswith("zerolab.engines")]
-    for name in ("all_gather", "all_reduce", "reduce_scatter"):
-        _wrap(collectives, name, True, ours)
-    for kind in (dist.Work, collectives.Exchange):
-        kind.wait = _waiting(kind.wait)  # type: ignore[method-assign]  # seen from outside, as a recorder sees it
+            original = getattr(distributed_c10d, name, None)
+            if original is not None:  # a name of another torch version
+                wrapper = partial(_counter.call, name, numbered, Reader(original))
+                _stack.enter_context(replace([distributed_c10d, dist], name, wrapper))
+    _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
     native.install(start_native)
-
-
-def _wrap(home: Any, name: str, numbered: bool, modules: list[Any]) -> None:
-    original = getattr(home, name, None)
-    if original is None:
-        return  # a name of another torch version
-    reader = Reader(original)
-
-    @functools.wraps(original)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        return _counter.call(original, name, numbered, reader, *args, **kwargs)
-
-    # By identity and not by name: `from torch.distributed import all_reduce as ar` is found in our modules, too.
-    for module in modules:
-        for attribute, value in list(vars(module).items()):
-            if value is original:
-                setattr(module, attribute, noted)
-
-
-def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        return _counter.wait(original, work, *args, **kwargs)
-
-    return wait

@@ -22,11 +22,12 @@ from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch
 from zerolab.recording.events import Event, RankRecording
+from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
 from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
-from zerolab.simulation.fake import FakeRecorder, timed, world
+from zerolab.simulation.fake import timed, world
 from zerolab.simulation.shapes import META
 from zerolab.waiting import waiting
 
@@ -199,7 +200,7 @@ def _run(
         # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
         model, inputs, targets = prepare()
         layouts = partition(model, world_size)
-        with timed(shapes, meter), FakeRecorder() as recorder:
+        with timed(shapes, meter), Recorder(clock=clock.now, looks_back=False) as recorder:
             engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
             shapes.know(engine)
             for _ in range(STEPS):  # what is told of is the last

@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zerolab.engines.flat import Holding
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.exercises.harness.unit import Unit, UsedAfterRelease
-from zerolab.recording.recorder import announce
+from zerolab.observers import tell_made
 
 Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on
@@ -135,8 +135,11 @@ class Noted:
 class Ground:
     """A model whose parameters lie in flats of `world_size` equal shards, and the optimizers over them.
 
-    To a recorder it is what an engine is, so that the picture of an answer shows who holds which span.
+    To a recorder it is a `Holder`, as an engine is, so that the picture of an answer shows who holds which span.
     """
+
+    precision = None
+    offload = False
 
     def __init__(self, plan: Plan, world_size: int, rank: int, stage: str = "ddp") -> None:
         self.plan, self.world_size, self.rank, self.stage = plan, world_size, rank, stage
@@ -157,7 +160,7 @@ class Ground:
         for layout in self.layouts:
             module = self.model.get_submodule(layout.unit) if self.plan.units else self.model
             self.flats.append(Unit(layout, module, [parameters[slot.name] for slot in layout.slots]))
-        announce(self)
+        tell_made(self)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:

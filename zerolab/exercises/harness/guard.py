@@ -5,12 +5,16 @@ Somebody who wants to get around it will; tampering on purpose is out of scope.
 """
 
 import builtins
+import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import FunctionType
+from contextlib import contextmanager
+from operator import attrgetter
+from types import CodeType, FrameType, FunctionType
 from typing import Any
-from unittest.mock import patch
+
+from zerolab.exercises.harness import exercise
+from zerolab.recording.patches import replace
 
 FORBIDDEN_MODULES = (
     "zerolab.engines.ddp",
@@ -63,27 +67,11 @@ def finished_answers_out_of_reach(answer: Callable[..., Any], also: tuple[str, .
     """Within it, to import a finished engine in the answer's code, or to call one anywhere, raises NotAllowedHere.
 
     `also` names what else may not be called, as `"module:function"`. A class of the learner's own may derive from
-    `Engine`, but not from a finished stage.
+    `Engine`, but of a finished stage it would inherit what may not be called.
     """
-    own_globals = _globals_of(answer)
-    from zerolab.exercises.harness import exercise
-
-    with ExitStack() as patches:
-        calls = dict.fromkeys(FORBIDDEN_CALLS, WRITE) | dict.fromkeys(also, "write the function yourself")
-        for call, remedy in calls.items():
-            module_name, _, path = call.partition(":")
-            owner_path, _, attribute = path.rpartition(".")
-            module = sys.modules.get(module_name)
-            if module is not None:  # what is not imported yet cannot be called; importing it is caught below
-                owner = getattr(module, owner_path) if owner_path else module
-                patches.enter_context(patch.object(owner, attribute, _refuse(owner_path or path, remedy)))
-        from zerolab.engines.engine import Engine
-
-        patches.enter_context(patch.object(Engine, "__init__", _unless_finished(Engine.__init__)))
-        patches.enter_context(patch.object(exercise, "_read", _refuse("the shipped solution", "write your own")))
-        for function in _shipped_solutions():
-            patches.enter_context(_refusing(function))
-        patches.enter_context(patch.object(builtins, "__import__", _watched_import(own_globals)))
+    refused = [*_refused(FORBIDDEN_CALLS, WRITE), *_refused(also, "write the function yourself")]
+    refused += [(code, "the shipped solution is a finished answer: write your own") for code in _shipped_solutions()]
+    with replace(builtins, "__import__", _watched_import(_globals_of(answer))), _calls_refused(refused):
         yield
 
 
@@ -94,78 +82,66 @@ def _globals_of(answer: Callable[..., Any]) -> dict[str, Any]:
     return next(found, {})
 
 
-def _refuse(what: str, remedy: str) -> Callable[..., Any]:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise NotAllowedHere(f"{what} is a finished answer: {remedy}")
+def _refused(calls: tuple[str, ...], remedy: str) -> Iterator[tuple[CodeType, str]]:
+    """The code behind what may not be called, and what to say to whoever does."""
+    for call in calls:
+        module_name, _, path = call.partition(":")
+        module = sys.modules.get(module_name)
+        if module is not None:  # what is not imported yet cannot be called; importing it is refused
+            owner = path.rpartition(".")[0] or path
+            yield inspect.unwrap(attrgetter(path)(module)).__code__, f"{owner} is a finished answer: {remedy}"
 
-    return refused
 
-
-def _shipped_solutions() -> Iterator[FunctionType]:
-    """The solutions that are imported, by whatever name an answer calls them; of a class its methods."""
+def _shipped_solutions() -> Iterator[CodeType]:
+    """The code of the solutions that are imported, of a class its methods; and of what would import one."""
+    yield exercise._read.__code__  # noqa: SLF001  (which gives a solution along with the rest)
     for name, module in sys.modules.copy().items():
         if name.startswith("zerolab.exercises.") and not name.startswith("zerolab.exercises.harness"):
             solution = getattr(module, "solution", None)
             parts = vars(solution).values() if isinstance(solution, type) else [solution]
-            yield from (part for part in parts if isinstance(part, FunctionType))
+            yield from (part.__code__ for part in parts if isinstance(part, FunctionType))
 
 
 @contextmanager
-def _refusing(function: FunctionType) -> Iterator[None]:
-    # The code, and not the name in its module: an answer may have taken the function out of there before.
-    code = function.__code__
-    function.__code__ = _instead_of_a_solution.__code__
+def _calls_refused(refused: list[tuple[CodeType, str]]) -> Iterator[None]:
+    """Raises NotAllowedHere in functions that are called, by whatever name the answer knows them."""
+    remarks = {id(code): remark for code, remark in refused}  # by id: what is written alike is equal
+    said: list[str] = []
+
+    def look(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and id(frame.f_code) in remarks:
+            said.append(remarks[id(frame.f_code)])
+            raise NotAllowedHere(said[0])  # and Python asks no more
+
+    before = sys.getprofile()
+    sys.setprofile(look)
     try:
         yield
     finally:
-        function.__code__ = code
-
-
-def _instead_of_a_solution(*_: Any, **__: Any) -> Any:
-    # It runs with the solution's globals, in which nothing of this module is known.
-    from zerolab.exercises.harness.guard import NotAllowedHere
-
-    raise NotAllowedHere("the shipped solution is a finished answer: write your own")
+        sys.setprofile(before)
+    if said:  # the answer has caught it
+        raise NotAllowedHere(said[0])
 
 
 def _is_exercise(path: str) -> bool:
-    from zerolab.exercises.harness.exercise import names
-
     package, _, name = path.rpartition(".")
-    return package == "zerolab.exercises" and name.replace("_", "-") in names()
-
-
-def _unless_finished(init: Callable[..., None]) -> Callable[..., None]:
-    def checked(engine: Any, *args: Any, **keywords: Any) -> None:
-        # A class of one's own that derives from a finished stage would inherit the answer.
-        for base in type(engine).__mro__:
-            if base.__module__.startswith(FORBIDDEN_MODULES):
-                raise NotAllowedHere(f"{base.__name__} is a finished answer: {WRITE}")
-        init(engine, *args, **keywords)
-
-    return checked
+    return package == "zerolab.exercises" and name.replace("_", "-") in exercise.names()
 
 
 def _watched_import(own_globals: dict[str, Any]) -> Callable[..., Any]:
-    really_import = builtins.__import__
-
-    def watched(
-        name: str,
-        globals: Any = None,  # noqa: A002  the import statement passes these by position, under these names
-        locals: Any = None,  # noqa: A002
-        fromlist: Any = (),
-        level: int = 0,
-    ) -> Any:
+    def watched(really_import: Callable[..., Any], name: str, *args: Any, **keywords: Any) -> Any:
+        given = {**dict(zip(("globals", "locals", "fromlist", "level"), args, strict=False)), **keywords}
+        fromlist = given.get("fromlist") or ()
         # Only the learner's own imports; torch and zerolab go on importing what they need.
-        if globals is own_globals:
-            asked = [name, *(f"{name}.{item}" for item in fromlist or ())]
+        if given.get("globals") is own_globals:
+            asked = [name, *(f"{name}.{item}" for item in fromlist)]
             for module in (path for path in asked if path.startswith(FORBIDDEN_MODULES)):
                 raise NotAllowedHere(f"importing {module} is not allowed in an exercise: {WRITE}")
             for module in filter(_is_exercise, asked):
                 raise NotAllowedHere(f"{module} has the shipped solution, which is a finished answer: write your own")
             if name.partition(".")[0] in ("zerolab", "torch", "deepspeed"):
-                for item in (item for item in fromlist or () if item in FORBIDDEN_NAMES):
+                for item in (item for item in fromlist if item in FORBIDDEN_NAMES):
                     raise NotAllowedHere(f"importing {item} is not allowed in an exercise: {WRITE}")
-        return really_import(name, globals, locals, fromlist, level)
+        return really_import(name, *args, **keywords)
 
     return watched

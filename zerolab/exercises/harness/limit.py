@@ -1,15 +1,14 @@
 """An answer that never ends is ended, on the rank that runs it; and what it forgets to wait for does not crash it."""
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from zerolab.engines import collectives
-from zerolab.recording.patches import intercept, replace
+from zerolab.engines.collectives import Exchange
+from zerolab.observers import Call, Observer, watching
 
 GRACE_SECONDS = 1.0  # from the request to stop to the end of the rank, for an answer that catches the request
 
@@ -40,7 +39,7 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class Kept:
+class Kept(Observer):
     """What an answer started, and what it reads or writes: kept until the end.
 
     gloo holds raw pointers: dropped before its wait, a message is lost, or written into memory that is somebody
@@ -50,60 +49,33 @@ class Kept:
 
     def __init__(self) -> None:
         self._messages: list[Any] = []
-        self._exchanges: list[tuple[collectives.Exchange, str, frozenset[int]]] = []  # its name, and its memory
-        self._inside = 0  # a collective's own messages: their buffers go with the exchange, after its wait
-        self._latest: tuple[list[dist.Work], str, frozenset[int]] | None = None
+        self._under_way: dict[Call, Exchange] = {}
 
     def under_way(self, tensor: torch.Tensor) -> str:
         """The name of an exchange of the tensor's memory that was not waited for; empty if there is none."""
         memory = _memory(tensor)
-        names = (name for exchange, name, of in self._exchanges if memory in of and exchange._works)  # noqa: SLF001
-        return next(names, "")
+        return next((call.op for call in self._under_way if _memory(call.flat) == memory), "")
 
-    def start(
-        self,
-        original: Callable[..., list[dist.Work]],
-        send: list[torch.Tensor],
-        receive: dict[int, torch.Tensor],
-        group: dist.ProcessGroup | None,
-        what: str,
-    ) -> list[dist.Work]:
-        """Around the messages of one collective."""
-        self._inside += 1
-        try:
-            works = original(send, receive, group, what)
-        finally:
-            self._inside -= 1
-        self._latest = works, what.split(maxsplit=1)[0], frozenset(map(_memory, (*send, *receive.values())))
-        return works
+    def started(self, call: Call, exchange: Exchange) -> None:
+        """Keeps a collective of ours."""
+        self._under_way[call] = exchange
 
-    def exchange(
-        self, original: Callable[..., None], exchange: collectives.Exchange, works: Any, *args: Any, **keywords: Any
-    ) -> None:
-        """Around the making of an exchange."""
-        original(exchange, works, *args, **keywords)
-        started, name, memory = self._latest or (None, "", frozenset())
-        # Only the name and the memory's number stay here: the works would keep the buffers in memory after the wait.
-        self._exchanges.append((exchange, name, memory) if started is works else (exchange, "", frozenset()))
-        self._latest = None
+    @contextmanager
+    def waiting(self, call: Call) -> Iterator[None]:
+        """Lets go of it: its buffers go with the exchange."""
+        yield
+        self._under_way.pop(call, None)
 
-    def message(self, original: Callable[..., Any], tensor: Any, *args: Any, **keywords: Any) -> Any:
-        """Around one message."""
-        work = original(tensor, *args, **keywords)
-        if not self._inside:
-            self._messages.extend((work, tensor))
-        return work
+    def messaged(self, message: tuple[Any, ...]) -> None:
+        """Keeps a message."""
+        self._messages.append(message)
 
 
 @contextmanager
 def nothing_lost() -> Iterator[Kept]:
     """Keeps every message that is started until the end."""
     kept = Kept()
-    with ExitStack() as stack:
-        stack.enter_context(replace(collectives.Exchange, "__init__", kept.exchange))
-        stack.enter_context(intercept(collectives, "_start", kept.start))
-        for name in ("isend", "irecv"):
-            stack.enter_context(intercept(dist.distributed_c10d, name, kept.message))
+    with watching(kept):
         yield kept
 
 

@@ -15,7 +15,7 @@ from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
 from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
-from zerolab.recording.recorder import announce_step
+from zerolab.observers import Observer, tell
 
 # Of an engine's methods: what each returns, and an attribute that nothing else has.
 RETURNS = {
@@ -178,7 +178,7 @@ def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int
 def _steps(ground: Ground) -> Iterator[int]:
     for step in range(STEPS):
         ground.noted.steps += 1
-        announce_step()  # what an answer gathers before its first forward is of this step
+        tell(Observer.beginning)  # what an answer gathers before its first forward is of this step
         yield step
         ground.note_weights()
 

@@ -1,0 +1,217 @@
+"""Whoever watches the engines says so here: the recorder, the counter that is always on, the exercises, the simulation.
+
+An engine tells what it does, by `tell` and by the decorators on its collectives; it knows nobody who listens, and
+nothing of it is replaced. An observer overrides what it wants to hear of, and is put in place by `watching`. A
+collective that is part of another is not told. Where nobody watches, all of this costs a look at an empty list.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from zerolab.engines.collectives import Collective, Exchange
+    from zerolab.engines.flat import Holding
+
+Within = AbstractContextManager[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+_NOTHING = nullcontext()
+
+
+class Call:
+    """One call of a collective, the same object from its start to the end of its wait.
+
+    Attributes:
+        op: its word, such as `all_gather`.
+        flat: the whole buffer, shape [N * part].
+        group: the ranks that take part; None for all.
+        name: what travels, as the caller says it: an engine gives the flat's name.
+    """
+
+    __slots__ = ("__weakref__", "flat", "group", "name", "op")
+
+    def __init__(self, op: str, flat: "Tensor", group: "ProcessGroup | None", name: str) -> None:
+        self.op, self.flat, self.group, self.name = op, flat, group, name
+
+
+class Holder(Protocol):
+    """What can say which model state this rank holds: an engine, another system's, or the test bed of an exercise."""
+
+    @property
+    def model(self) -> Any:
+        """What is called with a batch."""
+
+    @property
+    def stage(self) -> str:
+        """What it shards."""
+
+    @property
+    def precision(self) -> str | None:
+        """As engines take it; None for the parameters' own."""
+
+    @property
+    def offload(self) -> bool:
+        """Whether its optimizer updates copies in main memory."""
+
+    @property
+    def flats(self) -> Sequence[Any]:
+        """Its flats, each with a `layout`."""
+
+    @property
+    def optimizer(self) -> Any:
+        """What updates the parameters; None before there is one."""
+
+    def holdings(self) -> "Iterator[Holding]":
+        """Everything that this rank holds right now."""
+
+
+class Observer:
+    """What there is to hear, nothing of it unless it is overridden. What returns a context has it put around."""
+
+    def starting(self, call: Call) -> Within:
+        """A collective is started."""
+        return _NOTHING
+
+    def started(self, call: Call, exchange: "Exchange") -> None:
+        """It is under way."""
+
+    def waiting(self, call: Call) -> Within:
+        """It is waited for, for the first time."""
+        return _NOTHING
+
+    def comparing(self) -> Within:
+        """The ranks compare something; what they send meanwhile is no part of the training."""
+        return _NOTHING
+
+    def evaluating(self) -> Within:
+        """What happens is no training, as a loop says that has no engine to say it."""
+        return _NOTHING
+
+    def made(self, holder: Holder) -> None:
+        """There is a new engine, or something else that can say what it holds."""
+
+    def beginning(self) -> None:
+        """A training step begins, as a loop says that has no engine to say it."""
+
+    def updating(self) -> None:
+        """An engine is about to update its parameters."""
+
+    def updated(self, engine: Holder) -> None:
+        """Its step is over; it has updated nothing if it accumulates gradients."""
+
+    def trained(self, loss: "Tensor") -> None:
+        """An engine's training step has ended, with this loss."""
+
+    def messaged(self, message: tuple[Any, ...]) -> None:
+        """A send or receive of torch's was called outside of a collective: its arguments, and what came back."""
+
+
+class _Here(threading.local):
+    inside = False  # whether this thread is in a collective
+
+
+_observers: list[Observer] = []  # the latest lies around all others
+_here = _Here()
+holders: "WeakSet[Any]" = WeakSet()
+"""All that were made in this process and still live, for those who begin to watch later."""
+
+
+@contextmanager
+def watching(observer: Observer) -> Iterator[None]:
+    """Within it, the observer hears of everything."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def tell(moment: Callable[..., None], *about: Any) -> None:
+    """Tells everybody of a moment, such as `Observer.updating`."""
+    for observer in _observers.copy():
+        getattr(observer, moment.__name__)(*about)
+
+
+def tell_made(holder: Holder) -> None:
+    """Tells everybody of an engine, and those who begin to watch while it lives."""
+    holders.add(holder)
+    tell(Observer.made, holder)
+
+
+def tell_updated(engine: Holder) -> None:
+    """Tells everybody that an engine's step is over."""
+    tell(Observer.updated, engine)
+
+
+def then(tells: Callable[[Any], None]) -> Callable[[Function], Function]:
+    """Has `tells` called with the engine when a method of it has returned; no line of the method is about that."""
+
+    def decorate(method: Function) -> Function:
+        @wraps(method)
+        def call(engine: Any, *args: Any, **keywords: Any) -> Any:
+            result = method(engine, *args, **keywords)
+            tells(engine)
+            return result
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+@contextmanager
+def within(moment: Callable[..., Within], *about: Any) -> Iterator[None]:
+    """Puts around what everybody has for a moment, such as `Observer.comparing`; a decorator, too."""
+    with ExitStack() as stack:
+        for observer in reversed(_observers):
+            stack.enter_context(getattr(observer, moment.__name__)(*about))
+        yield
+
+
+def told(op: str) -> "Callable[[Collective], Collective]":
+    """Has everybody told of each call of a function that starts a collective, under this word."""
+
+    def decorate(collective: "Collective") -> "Collective":
+        @wraps(collective)
+        def start(flat: "Tensor", group: "ProcessGroup | None" = None, name: str = "") -> "Exchange":
+            if not _observers or _here.inside:
+                return collective(flat, group, name)
+            call = Call(op, flat, group, name)
+            with within(Observer.starting, call), _inside():
+                exchange = collective(flat, group, name)
+            exchange.call = call
+            tell(Observer.started, call, exchange)
+            return exchange
+
+        return start
+
+    return decorate
+
+
+def told_of_wait(wait: "Callable[[Exchange], None]") -> "Callable[[Exchange], None]":
+    """Has everybody told of the first wait for an exchange."""
+
+    @wraps(wait)
+    def wait_for(exchange: "Exchange") -> None:
+        call, exchange.call = exchange.call, None  # the flat goes with it
+        if call is None or _here.inside:
+            wait(exchange)
+            return
+        with within(Observer.waiting, call), _inside():
+            wait(exchange)
+
+    return wait_for
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    _here.inside = True
+    try:
+        yield
+    finally:
+        _here.inside = False
