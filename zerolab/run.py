@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import record as report_to
 from zerolab import models
 from zerolab.comparison import LEARNING_RATE
 from zerolab.engines import ENGINES
-from zerolab.engines.checks import check_same_on_all_ranks
+from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.models import Batch
 from zerolab.recording import clocks, jsonfile
 from zerolab.recording.clocks import Reading

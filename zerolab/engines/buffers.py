@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab.engines.checks import communication_device
+from zerolab.engines.agreement import communication_device
 
 
 def start_from_rank_0(model: nn.Module) -> None:

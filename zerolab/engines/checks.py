@@ -1,7 +1,6 @@
 """What an engine refuses before it starts, each with one sentence."""
 
 import inspect
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import FlatLayout
-from zerolab.observers import Observer, within
+from zerolab.engines.partition import ParamGroups, has_forward
+from zerolab.engines.precision import compute_dtype
 
 # By name where the reason can be told; the others are found by trying (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
@@ -22,6 +21,30 @@ WHOLE_TENSOR_OPTIMIZERS = {
     "Muon": "it orthogonalises each whole matrix",
     "SparseAdam": "it needs sparse gradients",
 }
+
+
+def check_before_start(  # noqa: PLR0917  (the arguments of an engine, in their order)
+    model: nn.Module,
+    optimizer_cls: type,
+    optimizer_keywords: dict[str, Any],
+    units: list[str] | None,
+    param_groups: ParamGroups,
+    precision: str,
+    reduce_dtype: torch.dtype | None,
+    overlap: bool,
+    offload: bool,
+) -> None:
+    """Refuses what an engine cannot train, before anything is exchanged; the arguments are those of `Engine`.
+
+    Raises:
+        TypeError: an argument is of another kind, or a keyword unknown to the optimizer.
+        ValueError: a model or an optimizer that cannot be sharded, or an unknown precision.
+    """
+    check_optimizer(optimizer_cls, optimizer_keywords)
+    check_parameters(model)
+    check_options(optimizer_cls, units, param_groups, reduce_dtype)
+    check_switches(overlap=overlap, offload=offload)
+    check_dtype(model, compute_dtype(precision))
 
 
 def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
@@ -95,10 +118,11 @@ def check_switches(**switches: Any) -> None:
             raise TypeError(f"{name} is {value!r}: pass True or False")
 
 
-def check_prefetch(ahead: int) -> None:
-    """Raises ValueError for a number of units that nobody can gather."""
-    if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
-        raise ValueError(f"prefetch is {ahead!r}: give a whole number of units, 0 or more")
+def check_residency(release_after_forward: bool, prefetch: int) -> None:
+    """Raises TypeError or ValueError for options by which no unit could come and go."""
+    check_switches(release_after_forward=release_after_forward)
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+        raise ValueError(f"prefetch is {prefetch!r}: give a whole number of units, 0 or more")
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -106,8 +130,8 @@ def check_parameters(model: nn.Module) -> None:
 
     Raises:
         TypeError: `model` is no module.
-        ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory; or
-            a module writes into its own parameters.
+        ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory; a
+            module writes into its own parameters; or all of them are frozen.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {model!r}: pass a torch.nn.Module")
@@ -117,8 +141,11 @@ def check_parameters(model: nn.Module) -> None:
                 f"{name!r} is an {type(module).__name__} with max_norm={module.max_norm}, by which each rank would "
                 "rescale the rows of its own batch alone: leave it out, and rescale all rows between steps"
             )
+    named = dict(model.named_parameters())
+    if named and not any(parameter.requires_grad for parameter in named.values()):
+        raise ValueError(f"all {len(named)} parameters of {type(model).__name__} are frozen: nothing to train")
     names: dict[Any, str] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in named.items():
         if isinstance(parameter, UninitializedParameter):
             raise ValueError(  # noqa: TRY004  (it is the right type, too early)
                 f"{name!r} has no shape yet: pass a batch through the model before making the engine"
@@ -142,7 +169,8 @@ def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) 
         reached: the ids of the tensors that the next backward brings gradients for.
 
     Raises:
-        RuntimeError: a parameter that gets a gradient came later, or one of the engine's own has other memory.
+        RuntimeError: a parameter that gets a gradient was frozen or came later, or one of the engine's own has other
+            memory.
     """
     others = reached.difference(id(parameter) for flat in flats for parameter in flat.parameters)
     # Mostly none, and else perhaps inputs or another model's parameters: only then the model is searched.
@@ -154,6 +182,9 @@ def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) 
             )
     for flat in flats:
         flat.take_over()
+        for slot, parameter in flat.members() if flat.layout.frozen else ():
+            if id(parameter) in reached:
+                raise RuntimeError(f"{slot.name!r} was frozen when the engine was made: make a new engine to train it")
 
 
 def check_has_values(name: str, parameter: torch.Tensor) -> None:
@@ -170,11 +201,6 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
                 f"{name!r} is a {type(module).__name__}, whose statistics stay in fp32 and whose parameters would not: "
                 "use precision='fp32' and torch.autocast, or a GroupNorm"
             )
-
-
-def has_forward(module: nn.Module) -> bool:
-    """Whether a module can be called; of a `ModuleList` or a `ModuleDict` only the parts are."""
-    return type(module).forward is not nn.Module.forward
 
 
 def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
@@ -200,79 +226,3 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
     dtypes = sorted({str(parameter.dtype) for parameter in trained.values()})
     if "dtypes" in cannot and len(dtypes) > 1:
         raise ValueError(f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it by model.to")
-
-
-@within(Observer.comparing)
-def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
-    """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
-    if dist.get_backend() == "fake":  # a simulated rank: the others are derived from it
-        return
-    text = "\n".join(str(value) for value in values)
-    # 16 bytes are enough to agree on; the texts travel only when the ranks differ.
-    mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=communication_device())
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, mine)
-    if any(not torch.equal(mine, other) for other in everyone):
-        texts = [text.split("\n") for text in gather_texts(text)]
-        longest = max(len(lines) for lines in texts)
-        places = [[*lines, *["nothing"] * (longest - len(lines))] for lines in texts]
-        # The first difference alone: what comes after it is often its consequence.
-        different = next(place for place in zip(*places, strict=True) if len(set(place)) > 1)
-        shown = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(different))
-        raise ValueError(f"{what} differ between ranks ({shown}): give every rank the same")
-
-
-def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
-    """Raises ValueError on every rank unless all ranks cut the same model into the same flats."""
-    # Sizes first: a wrong size is the plainer message, and the usual mistake.
-    check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
-    kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
-    check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
-
-
-@within(Observer.comparing)
-def gather_texts(mine: str) -> list[str]:
-    """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
-    text = mine.encode()
-    length = torch.tensor([len(text)], device=communication_device())
-    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, length)
-    longest = max(1, *(int(each) for each in lengths))  # nothing cannot be sent
-    # all_gather wants tensors of one size; the lengths say where each text ends.
-    padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8).to(communication_device())
-    everyone = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(everyone, padded)
-    return [bytes(each.tolist()[: int(count)]).decode() for each, count in zip(everyone, lengths, strict=True)]
-
-
-def check_tensors(entries: dict[str, Any]) -> None:
-    """Raises TypeError for a module that keeps something in its state that is no tensor."""
-    for key, entry in entries.items():
-        if not isinstance(entry, torch.Tensor):
-            raise TypeError(f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()")
-
-
-def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:
-    """Raises TypeError or ValueError unless `state` has exactly the keys and shapes of the model."""
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise TypeError("the state is no dict of tensors: pass what engine.state_dict() gave")
-    if different := sorted(shapes.keys() ^ state.keys()):
-        where = "the model" if different[0] in shapes else "the state"
-        raise ValueError(f"{different[0]!r} is only in {where}: load a state that was saved from the same model")
-    for key, shape in shapes.items():
-        if state[key].shape != shape:
-            found = tuple(state[key].shape)
-            raise ValueError(
-                f"{key!r} is {found} in the state and {tuple(shape)} in the model: load the same model's state"
-            )
-
-
-def rows(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int:
-    """The number of rows of a batch: the first dimension of its first tensor; -1 if there is none."""
-    tensors = (value for value in [*inputs, *keywords.values()] if isinstance(value, torch.Tensor) and value.dim())
-    return next((len(tensor) for tensor in tensors), -1)
-
-
-def communication_device() -> torch.device:
-    """Where the default group's backend reads what a rank sends: NCCL on the GPU, gloo in main memory."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

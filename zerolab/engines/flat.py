@@ -10,17 +10,28 @@
 "owned" is a shard of `layout.shard_numel` elements, or in DDP the whole flat.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines.partition import FlatLayout, Slot
-from zerolab.engines.taken import INSTEAD, Taken, leave_taken
+from zerolab.engines.precision import Formats
+from zerolab.engines.taken import INSTEAD, Taken
 from zerolab.engines.usage import Usage, split
-from zerolab.engines.watched import Released, Watched, set_data
+from zerolab.engines.views import ModuleViews
+
+
+class Presence(Enum):
+    """What there is of a flat's parameters on this rank."""
+
+    RELEASED = auto()  # the shard alone: the memory of `whole` is freed
+    ARRIVING = auto()  # `whole` has memory, and the other ranks' parts are on their way into it
+    WHOLE = auto()  # all of them
 
 
 class Holding(NamedTuple):
@@ -33,30 +44,54 @@ class Holding(NamedTuple):
 
 
 class Flat:
-    """The tensors of one flat on this rank (see the module's text); an engine decides what `shard` is.
+    """The tensors of one flat on this rank (see the module's text). Making one sends rank 0's parameters to all.
 
     Args:
         layout: what lies where.
         parameters: the module's parameters, in the layout's order.
         rank: this rank.
+        own: gives the part of `whole` that this rank updates; it may release the rest.
+        formats: the dtypes, and where the optimizer's part lies.
     """
 
-    shard: torch.Tensor
-    owned: nn.Parameter
-
-    def __init__(self, layout: FlatLayout, parameters: list[nn.Parameter], rank: int) -> None:
-        self.layout, self.parameters, self.rank = layout, parameters, rank
+    def __init__(
+        self,
+        layout: FlatLayout,
+        parameters: list[nn.Parameter],
+        rank: int,
+        own: Callable[["Flat"], torch.Tensor],
+        formats: Formats,
+    ) -> None:
+        self.layout = layout
+        self.parameters = parameters
+        self.rank = rank
+        self.gradient_dtype = formats.of_gradients(layout.dtype)
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
         self.parts: dict[Slot, nn.Parameter] = {}
-        self._taken: list[tuple[Slot, nn.Parameter, Taken]] = []
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
-        self.whole = self.lay_out([parameter.detach() for parameter in parameters])
-        self._shown: list[torch.Tensor] = []
-        self._nothing: torch.Tensor | None = None
-        self._kinds = [type(parameter) for parameter in parameters]
-        self._writes = self._count_writes()
-        self.gradient_dtype = layout.dtype
+        self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
+        exact = self.lay_out([parameter.detach() for parameter in parameters])
+        dist.broadcast(exact, src=0)
+        self.whole = exact.to(formats.of_parameters(layout.dtype))
+        self.presence = Presence.WHOLE
+        self._module = ModuleViews(list(self.members()), self.views(self.whole))
+        for parameter in parameters:
+            parameter.grad = None  # a gradient from before would count in the first step
+        self.shard = own(self)
+        self.owned = self._make_owned(exact, formats)
+        # Where the parameters are views of what the optimizer updates, whatever is written there needs no watching.
+        if not _share_memory(self.owned, self.whole):
+            self._module.watch()
+
+    def _make_owned(self, exact: torch.Tensor, formats: Formats) -> nn.Parameter:
+        """What the optimizer updates: the shard itself, or a master copy made of the values before rounding."""
+        if self.layout.frozen or not (formats.compute or formats.offload):
+            return nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
+        rounded = self.whole is not exact
+        mine = self.shard if not rounded else self.part(exact) if self.is_sharded else exact
+        place = "cpu" if formats.offload else mine.device
+        return nn.Parameter(mine.to(place, formats.of_master(mine.dtype), copy=True))
 
     @property
     def is_sharded(self) -> bool:
@@ -81,7 +116,7 @@ class Flat:
     @property
     def has_master(self) -> bool:
         """Whether the optimizer updates a copy of the shard."""
-        return bool(self.owned.untyped_storage()._cdata != self.shard.untyped_storage()._cdata)  # noqa: SLF001  (fakes have no pointer)
+        return not _share_memory(self.owned, self.shard)
 
     @property
     def has_half_its_gradients(self) -> bool:
@@ -110,26 +145,6 @@ class Flat:
         *pieces, _ = whole.split([*sizes, self.layout.padded - self.layout.numel])
         return [piece.view(slot.shape) for piece, slot in zip(pieces, self.layout.slots, strict=True)]
 
-    def make_owned(self, exact: torch.Tensor, dtype: torch.dtype | None, *, offload: bool) -> None:
-        """Decides what the optimizer updates: the shard itself, or a master copy of it, of no less than fp32.
-
-        Args:
-            exact: the flat's values before they were rounded to `dtype`; shape [padded].
-            dtype: what parameters are computed in, None for their own.
-            offload: whether the copy lies in main memory.
-        """
-        if self.layout.frozen or not (dtype or offload):
-            self.owned = nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
-        else:
-            mine = self.shard if self.whole is exact else self.part(exact) if self.is_sharded else exact
-            place, precise = "cpu" if offload else mine.device, torch.promote_types(mine.dtype, torch.float32)
-            self.owned = nn.Parameter(mine.to(place, precise if dtype else mine.dtype, copy=True))
-        # Where the parameters are views of what the optimizer updates, whatever is written there needs no watching.
-        if self.owned.untyped_storage()._cdata != self.whole.untyped_storage()._cdata:  # noqa: SLF001  (as above)
-            self._kinds = [Watched if kind is nn.Parameter else kind for kind in self._kinds]
-            if self.whole.untyped_storage().size():
-                self.show()
-
     def part(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a tensor as large as the flat: a view of shape [shard_numel]."""
         start, stop = self.layout.span(self.rank)
@@ -137,27 +152,12 @@ class Flat:
 
     def show(self) -> None:
         """Makes the module's parameters views of `whole`."""
-        # Made once: a gather refills the very storage that they lie in, and each would cost two operations every time.
-        self._shown = self._shown or self.views(self.whole)
-        for parameter, view, kind in zip(self.parameters, self._shown, self._kinds, strict=True):
-            parameter.__class__ = kind
-            # A new Parameter would be another object to the optimizer, to hooks and to whoever ties it.
-            set_data(parameter, view)
+        self._module.show()
 
     def hide(self) -> None:
-        """Makes the module's parameters say that they are released, because `whole` is about to go."""
-        if type(self.parameters[0]) is Released:  # gathered ahead, and not shown
-            return
+        """Takes over what was written, and makes the module's parameters say that they are released."""
         self.take_over()
-        if self._nothing is None:
-            # A placeholder of no elements, for what gets past `Released`: there released memory would end the process.
-            with torch.inference_mode(mode=False):  # what an evaluation makes could not be trained afterwards
-                self._nothing = self.whole.new_empty(0)
-            for (slot, parameter), view in zip(self.members(), self._shown, strict=True):
-                parameter.place = slot.name, view, self._nothing  # type: ignore[attr-defined]
-        for parameter in self.parameters:
-            set_data(parameter, self._nothing)
-            parameter.__class__ = Released
+        self._module.hide()
 
     def take_over(self) -> None:
         """Takes over what somebody has written into the module's parameters: a master copy would undo it.
@@ -165,14 +165,8 @@ class Flat:
         Raises:
             RuntimeError: a parameter is no view of `whole` any more, and so would not be trained.
         """
-        if type(self.parameters[0]) is Released:
+        if self.presence is not Presence.WHOLE or not self._module.were_written():
             return
-        if [parameter.data_ptr() for parameter in self.parameters] != [view.data_ptr() for view in self._shown]:
-            self._refuse_other_memory()
-        writes = self._count_writes()
-        if writes == self._writes:
-            return
-        self._writes = writes
         with torch.no_grad():
             self.shard.copy_(self.part(self.whole) if self.is_sharded else self.whole)  # itself, but under zero3
             if self.has_master:
@@ -180,23 +174,9 @@ class Flat:
                 written = self.owned.to(self.shard) != self.shard
                 self.owned.copy_(torch.where(written.to(self.owned.device), self.shard.to(self.owned), self.owned))
 
-    def _refuse_other_memory(self) -> None:
-        pairs = zip(self.members(), self._shown, strict=True)
-        slot, parameter = next(member for member, view in pairs if member[1].data_ptr() != view.data_ptr())
-        raise RuntimeError(
-            f"{slot.name!r} has been given other memory, in {parameter.dtype} on {parameter.device}, and would not be "
-            "trained: convert and move a model before making the engine, and write values into the parameter (copy_) "
-            "instead of replacing its data"
-        )
-
-    def _count_writes(self) -> int:
-        """How often somebody has written into the module's parameters; the engine itself writes into `whole`."""
-        writes = sum([parameter._version for parameter in self.parameters])  # noqa: SLF001  (it has no other name)
-        return writes + sum([p.data_uses for p in self.parameters if type(p) is Watched])
-
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
-        if self.whole.untyped_storage().size():  # else it is released, and the next gather brings the new values
+        if self.presence is not Presence.RELEASED:  # else the next gather brings the new values
             self.whole.copy_(values)
         mine = self.part(values) if self.is_sharded else values
         # Under bf16 it is rounded; the master keeps the exact values.
@@ -218,10 +198,11 @@ class Flat:
             self.usage.brought.clear()
         places, gradients = [], []
         for place, (slot, parameter) in zip(self.views(gradient), self.members(), strict=True):
-            if parameter.grad is not None:
+            own = parameter.grad
+            if own is not None:
                 places.append(place)
-                gradients.append(parameter.grad.to_dense())
-                parameter.grad = None
+                gradients.append(own.to_dense())
+                parameter.grad = own = None
                 self.usage.brought.add(slot)
         if places:  # one operation for all: a block has a dozen parameters, and most of them are small
             (torch._foreach_add_ if adds else torch._foreach_copy_)(places, gradients)
@@ -231,7 +212,10 @@ class Flat:
 
     def leave_taken(self) -> None:
         """Lets each `.grad` that has been moved answer for the engine, until the next backward or the step."""
-        self._taken = leave_taken(member for member in self.members() if member[0] in self.usage.brought)
+        for slot, parameter in self.members():
+            if slot in self.usage.brought:
+                parameter.grad = taken = Taken(slot.name, parameter)
+                self._left.append((slot, parameter, taken))
 
     def take_back(self) -> None:
         """Empties each `.grad` again.
@@ -239,9 +223,9 @@ class Flat:
         Raises:
             RuntimeError: somebody has cleared or replaced one, which would have changed nothing.
         """
-        taken, self._taken = self._taken, []
-        touched = next((slot.name for slot, parameter, left in taken if parameter.grad is not left), None)
-        for _, parameter, _ in taken:
+        left, self._left = self._left, []
+        touched = next((slot.name for slot, parameter, taken in left if parameter.grad is not taken), None)
+        for _, parameter, _ in left:
             parameter.grad = None
         if touched is not None:
             raise RuntimeError(f"the .grad of {touched!r} was cleared or replaced after backward(), {INSTEAD}")
@@ -249,7 +233,7 @@ class Flat:
     def drop_gradients(self) -> None:
         """Forgets everything that a backward has brought so far."""
         self.gradient = self.mean = None
-        self._taken.clear()
+        self._left.clear()
         self.usage.forget()
         self.awaited.clear()
         for parameter in self.parameters:
@@ -271,6 +255,14 @@ class Flat:
         for slot, part in self.parts.items():
             if slot in self.usage.used:
                 part.grad = gradient[slice(*self.usage.owned[slot])]
+
+    def means(self) -> Iterator[tuple[Slot, torch.Tensor]]:
+        """The mean gradients of what this rank owns: views in the parameters' shapes, if it owns all of the flat."""
+        if self.mean is not None:
+            for slot, (start, stop) in self.usage.owned.items():
+                if slot in self.usage.used:
+                    mean = self.mean[start : min(stop, slot.stop - self.span[0])]  # without the padding
+                    yield slot, mean if self.is_sharded else mean.view(slot.shape)
 
     def split(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on the optimizer updates each parameter by itself, and may leave it alone."""
@@ -302,7 +294,7 @@ class Flat:
     def holdings(self, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Iterator[Holding]:
         """What this rank holds of this flat right now; several holdings may lie in one storage."""
         name, everything = self.layout.name, (0, self.layout.padded)
-        if self.whole.untyped_storage().size():
+        if self.presence is not Presence.RELEASED:
             yield Holding("parameters", name, everything, self.whole)
         yield Holding("parameters", name, self.span, self.shard)
         if self.gradient is not None:
@@ -328,3 +320,8 @@ class Flat:
             if isinstance(value, torch.Tensor):  # a step counter covers no elements
                 counted = value.shape == updated.shape
                 yield Holding("optimizer_state", self.layout.name, span if counted else (0, 0), value)
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # By the storage's identity, because a simulated tensor has no address.
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)  # noqa: SLF001  (it has no other name)

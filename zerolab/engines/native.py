@@ -8,17 +8,18 @@ else a system can do it takes by its own names.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab.engines import checkpoint, native_state
+from zerolab.engines import native_state
+from zerolab.engines.agreement import check_same_layouts
 from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
-from zerolab.engines.checks import check_fits, check_optimizer, check_options, check_same_layouts, check_state
+from zerolab.engines.checkpoint import Checkpoints, check_optimizer_state, check_state, load_groups
+from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
 from zerolab.engines.native_state import Owned, Piece
@@ -45,7 +46,7 @@ class Place(NamedTuple):
     numel: int
 
 
-class Native(Explained):
+class Native(Explained, Checkpoints):
     """Trains `model` on all ranks of the default process group with another system; subclasses say which.
 
     All ranks start from rank 0's parameters and buffers, buffers stay local, gradients are means: as in `Engine`.
@@ -231,24 +232,8 @@ class Native(Explained):
             ValueError: it belongs to other parameters, groups or another kind of optimizer.
         """
         self._check_optimizer_state(state)
-        checkpoint.load_groups(self.optimizer, state)
+        load_groups(self.optimizer, state)
         native_state.scatter(self.owned(), self._state(), state["state"])
-
-    def save(self, path: str | Path) -> None:
-        """Writes model and optimizer to one file, atomically, as our own engines do. Collective."""
-        checkpoint.write(path, self.state_dict(), self.optimizer_state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.
-
-        Raises:
-            ValueError: the file is missing, damaged, or of another model.
-        """
-        # Every rank reads the file for itself: nothing has to be sent.
-        model, optimizer = checkpoint.read(path)
-        self._check_optimizer_state(optimizer)  # before anything is changed
-        self.load_state_dict(model)
-        self.load_optimizer_state_dict(optimizer)
 
     # For the systems' own files.
 
@@ -257,7 +242,7 @@ class Native(Explained):
         return self.optimizer.state
 
     def _check_optimizer_state(self, state: dict[str, Any]) -> None:
-        checkpoint.check_optimizer_state(state, self._trained_shapes, self._group_names(), self.optimizer)
+        check_optimizer_state(state, self._trained_shapes, self._group_names(), self.optimizer)
 
     def _group_names(self) -> list[list[str]]:
         """The names of the parameters in each of the optimizer's groups, of which none is empty."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from zerolab.engines.checks import communication_device, gather_texts
+from zerolab.engines.agreement import communication_device, gather_texts
 
 # By name: a step counter has the shape of a parameter that is a single number.
 COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor

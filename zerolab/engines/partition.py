@@ -104,7 +104,7 @@ def partition(
         for kind in sorted(kinds, key=str):
             frozen, group, dtype = kind
             name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype in kinds}) > 1)
-            flats.append(FlatLayout(name, unit, dtype, frozen, tuple(_lay_out(kinds[kind])), world_size, group))
+            flats.append(FlatLayout(name, unit, dtype, frozen, tuple(lay_out(kinds[kind])), world_size, group))
     return flats
 
 
@@ -117,6 +117,11 @@ def find_units(model: nn.Module) -> list[str]:
     a block travel with their block.
     """
     return [name for name, module in _blocks(model, "") if next(module.parameters(), None) is not None]
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module can be called; of a `ModuleList` or a `ModuleDict` only the parts are."""
+    return type(module).forward is not nn.Module.forward
 
 
 def _blocks(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -160,7 +165,8 @@ def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn
     return members
 
 
-def _lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
+def lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
+    """The places of named parameters that are laid end to end."""
     start = 0
     for name, parameter in members:
         yield Slot(name, parameter.shape, start)

@@ -4,6 +4,7 @@ bf16 is mixed precision: parameters, gradients and activations in bf16, 2 bytes 
 master copy of what the rank owns, and keeps its state in fp32 (Micikevicius et al., arXiv 1710.03740, section 3.1).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,3 +28,32 @@ def cast_floating(values: Any, dtype: torch.dtype) -> Any:
     """The same nest of values, its floating-point tensors in `dtype`."""
     # Token numbers and masks are no quantities: they stay as they are.
     return tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """In which dtypes, and where, the tensors of a flat are kept.
+
+    Args:
+        compute: the dtype of parameters and activations; None for the module's own.
+        reduce: the dtype in which gradients are added up; None for that of the parameters.
+        offload: whether the optimizer's part lies in main memory.
+    """
+
+    compute: torch.dtype | None = None
+    reduce: torch.dtype | None = None
+    offload: bool = False
+
+    def of_parameters(self, own: torch.dtype) -> torch.dtype:
+        """The dtype of parameters that the module has in `own`."""
+        return self.compute if self.compute and own.is_floating_point else own
+
+    def of_gradients(self, own: torch.dtype) -> torch.dtype:
+        """The dtype in which the gradients of parameters that the module has in `own` are added up."""
+        wanted = self.reduce or self.compute or own
+        # In a real type a complex gradient would lose its imaginary part: there it says how precise both parts are.
+        return torch.promote_types(own, wanted) if own.is_complex else wanted
+
+    def of_master(self, parameters: torch.dtype) -> torch.dtype:
+        """The dtype of what the optimizer updates: no less than fp32 where parameters are rounded to another."""
+        return torch.promote_types(parameters, torch.float32) if self.compute else parameters

@@ -10,17 +10,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import nn
 from torch._guards import CompileContext
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-from zerolab.engines.partition import Slot
 
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
 
 INSTEAD = (
-    "clip by engine.clip_grad_norm_, update by engine.step(), drop gradients by engine.zero_grad(); what a backward "
+    "see and change mean gradients in engine.gradients(), clip by engine.clip_grad_norm_, update by engine.step(), "
+    "drop gradients by engine.zero_grad(); what a backward "
     "is to change in a gradient goes into a hook of the parameter"
 )
 
@@ -59,15 +57,6 @@ def _sentence(arguments: Iterable[Any]) -> str:
         if isinstance(argument, (tuple, list)) and (found := _sentence(argument)):
             return found
     return ""
-
-
-def leave_taken(members: Iterable[tuple[Slot, nn.Parameter]]) -> list[tuple[Slot, nn.Parameter, Taken]]:
-    """Puts something into each `.grad` that answers for the engine; returns it, to be looked for later."""
-    left = []
-    for slot, parameter in members:
-        parameter.grad = taken = Taken(slot.name, parameter)
-        left.append((slot, parameter, taken))
-    return left
 
 
 class OwnUpdate:

@@ -12,7 +12,7 @@ gather refills it; giving a parameter other data would free nothing until backwa
 import torch
 
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
-from zerolab.engines.flat import Flat
+from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.residency import UnitByUnit
 
 
@@ -35,35 +35,32 @@ class Zero3(UnitByUnit):
 
     def start_gather(self, flat: Flat) -> None:
         """Starts making the flat whole, in the storage that autograd remembers."""
-        storage = flat.whole.untyped_storage()
-        if storage.size() == 0:
-            storage.resize_(flat.whole.numel() * flat.whole.element_size())
+        if flat.presence is Presence.RELEASED:
+            flat.whole.untyped_storage().resize_(flat.whole.numel() * flat.whole.element_size())
             flat.part(flat.whole).copy_(flat.shard)
-            self._arriving[flat] = all_gather(flat.whole, name=flat.layout.name)
+            self._gathers[flat] = all_gather(flat.whole, name=flat.layout.name)
+            flat.presence = Presence.ARRIVING
 
     def gather(self, flat: Flat) -> None:
         """Makes the flat whole on every rank."""
         self.start_gather(flat)
-        if flat in self._arriving:
-            self._arriving.pop(flat).wait()
+        if flat.presence is Presence.ARRIVING:
+            self._gathers[flat].wait()
+            flat.presence = Presence.WHOLE
             flat.show()
 
     def release(self, flat: Flat) -> None:
         """Gives the memory back. Until the next gather nothing may touch the parameters: their memory is gone."""
-        if flat in self._arriving:  # gathered ahead of a use that did not come
-            self._arriving.pop(flat).wait()
-        storage = flat.whole.untyped_storage()
-        if storage.size() > 0:
+        if flat.presence is Presence.ARRIVING:  # gathered ahead of a use that did not come
+            self.gather(flat)
+        if flat.presence is Presence.WHOLE:
             flat.hide()
-            storage.resize_(0)
-
-    def is_whole(self, flat: Flat) -> bool:
-        """Whether the flat has been gathered."""
-        return flat not in self._arriving and flat.whole.untyped_storage().size() > 0
+            flat.whole.untyped_storage().resize_(0)
+            flat.presence = Presence.RELEASED
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner; with its last gradient the unit has done its work."""
-        self.release_if_done(flat.layout.unit)
+        self._residency.release_if_done(flat.layout.unit)
         return reduce_scatter(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
@@ -74,4 +71,4 @@ class Zero3(UnitByUnit):
 
     def publish(self) -> None:
         """Sends nothing: the next gather brings the updated parameters. What is still whole is out of date."""
-        self.release_everything()
+        self._residency.release_everything()

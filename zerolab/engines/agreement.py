@@ -1,0 +1,58 @@
+"""What all ranks must have alike, compared by messages of a few bytes."""
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from zerolab.engines.partition import FlatLayout
+from zerolab.observers import Observer, within
+
+
+@within(Observer.comparing)
+def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
+    """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
+    if dist.get_backend() == "fake":  # a simulated rank: the others are derived from it
+        return
+    text = "\n".join(str(value) for value in values)
+    # 16 bytes are enough to agree on; the texts travel only when the ranks differ.
+    mine = torch.tensor([len(text), zlib.crc32(text.encode())], device=communication_device())
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    if any(not torch.equal(mine, other) for other in everyone):
+        texts = [text.split("\n") for text in gather_texts(text)]
+        longest = max(len(lines) for lines in texts)
+        places = [[*lines, *["nothing"] * (longest - len(lines))] for lines in texts]
+        # The first difference alone: what comes after it is often its consequence.
+        different = next(place for place in zip(*places, strict=True) if len(set(place)) > 1)
+        shown = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(different))
+        raise ValueError(f"{what} differ between ranks ({shown}): give every rank the same")
+
+
+def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
+    """Raises ValueError on every rank unless all ranks cut the same model into the same flats."""
+    # Sizes first: a wrong size is the plainer message, and the usual mistake.
+    check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
+    kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
+    check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
+
+
+@within(Observer.comparing)
+def gather_texts(mine: str) -> list[str]:
+    """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
+    text = mine.encode()
+    length = torch.tensor([len(text)], device=communication_device())
+    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    longest = max(1, *(int(each) for each in lengths))  # nothing cannot be sent
+    # all_gather wants tensors of one size; the lengths say where each text ends.
+    padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8).to(communication_device())
+    everyone = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(everyone, padded)
+    return [bytes(each.tolist()[: int(count)]).decode() for each, count in zip(everyone, lengths, strict=True)]
+
+
+def communication_device() -> torch.device:
+    """Where the default group's backend reads what a rank sends: NCCL on the GPU, gloo in main memory."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

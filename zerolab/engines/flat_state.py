@@ -1,0 +1,128 @@
+"""What an engine's flats and its optimizer hold, whole and independent of N: gathered to save, cut anew to load."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerolab.engines import native_state
+from zerolab.engines.checkpoint import Checkpoints, check_optimizer_state, check_state, check_tensors, load_groups
+from zerolab.engines.collectives import all_gather
+from zerolab.engines.flat import Flat
+from zerolab.engines.partition import ParamGroups
+
+
+class FlatCheckpoints(Checkpoints):
+    """The state of an engine whose parameters lie in flats."""
+
+    model: nn.Module
+    flats: list[Flat]
+    trainable: list[Flat]
+    optimizer: torch.optim.Optimizer
+
+    def __reduce__(self) -> Any:
+        """Refuses to be copied or sent, and with it the model, whose hooks lead here."""
+        raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
+        entries = self.model.state_dict(keep_vars=True)
+        check_tensors(entries)
+        copies: dict[int, torch.Tensor] = {}
+        for flat in self.flats:
+            flat.take_over()
+            # From the masters: bf16 weights would lose what the optimizer knows.
+            views = flat.views(_gather_from_owners(flat, flat.owned.detach()))
+            copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
+        return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
+
+        Raises:
+            TypeError: something in it is no tensor.
+            ValueError: a key is missing or unknown, or a tensor has another shape.
+        """
+        entries = self.model.state_dict(keep_vars=True)
+        shapes = {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
+        check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
+        # A tied parameter has several keys and one tensor; the last key's value is taken for all.
+        values = {id(entry): state[key] for key, entry in entries.items()}
+        with torch.no_grad():
+            for flat in self.flats:
+                flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters], flat.owned.dtype))
+            # Not in any flat: buffers stay local, and each rank reads them for itself.
+            for buffer in self.model.buffers():
+                if id(buffer) in values:
+                    buffer.copy_(values[id(buffer)])
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it.
+
+        Returns:
+            `{"state": {parameter name: {key: tensor}}, "param_groups": [{keywords, "params": [names]}]}`; a tensor has
+            the parameter's shape, or is a single number such as Adam's step. A parameter without state has no keys.
+        """
+        state = native_state.gather(self._owned(), self.optimizer.state, self._trained_shapes())
+        groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
+        return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
+
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `optimizer_state_dict` gave, here or in another engine, on any number of ranks.
+
+        Raises:
+            ValueError: it belongs to other parameters, groups or another kind of optimizer.
+        """
+        # All of it is judged before any is taken over: half a load would leave ranks that no error mends.
+        self._check_optimizer_state(state)
+        load_groups(self.optimizer, state)
+        for flat in self.trainable:
+            # One tensor for all has one count of steps: parameters that were left alone now and then have others.
+            if not native_state.is_one([(state["state"][slot.name], slot.shape) for slot in flat.usage.owned]):
+                flat.split(self.optimizer)
+        native_state.scatter(self._owned(), self.optimizer.state, state["state"])
+
+    def _check_optimizer_state(self, state: dict[str, Any]) -> None:
+        check_optimizer_state(state, self._trained_shapes(), self._group_names(), self.optimizer)
+
+    def _owned(self) -> Iterator[native_state.Owned]:
+        """What this rank's optimizer updates, and which elements of which parameters lie in it."""
+        for flat in self.trainable:
+            for updated, (first, last) in flat.updated():
+                pieces = [
+                    native_state.Piece(slot.name, max(slot.start, first) - first, max(first - slot.start, 0), numel)
+                    for slot in flat.layout.slots
+                    if (numel := min(slot.stop, last) - max(slot.start, first)) > 0
+                ]
+                yield native_state.Owned(updated, pieces)
+
+    def _trained_shapes(self) -> dict[str, torch.Size]:
+        return {slot.name: slot.shape for flat in self.trainable for slot in flat.layout.slots}
+
+    def _group_names(self) -> list[list[str]]:
+        """The names of the parameters in each of the optimizer's groups."""
+        groups: dict[int | None, list[str]] = {}
+        for flat in self.trainable:
+            groups.setdefault(flat.layout.group, []).extend(slot.name for slot in flat.layout.slots)
+        # As the optimizer has them: what no group claims comes last.
+        return [groups[number] for number in sorted(groups, key=lambda number: (number is None, number))]
+
+
+def optimizer_groups(flats: list[Flat], param_groups: ParamGroups) -> list[dict[str, Any]]:
+    """The groups of an optimizer over flats: those that each group claims, and last those that none does."""
+    groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
+    for flat in flats:
+        groups[-1 if flat.layout.group is None else flat.layout.group]["params"].append(flat.owned)
+    return [group for group in groups if group["params"]]
+
+
+def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
+    """What the ranks hold of one thing, such as Adam's first moment, end to end: shape [padded]. Collective."""
+    if not flat.is_sharded:
+        return piece
+    # Where the model lies, although an offloaded piece does not: the backend that gathers may read only there.
+    everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
+    flat.part(everything).copy_(piece)
+    all_gather(everything).wait()
+    return everything

@@ -1,0 +1,106 @@
+"""What a training loop may ask of an engine beside the step: to accumulate, see, clip and drop gradients."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import ClassVar
+
+import torch
+
+from zerolab.engines.agreement import check_same_on_all_ranks
+from zerolab.engines.flat import Flat, Presence
+from zerolab.engines.flat_state import FlatCheckpoints
+from zerolab.engines.norm import norm_over_ranks
+from zerolab.engines.reduction import Reduction
+
+SECOND_BACKWARD = "a second backward() before step(): wrap all but the last one in engine.accumulate()"
+
+
+class Next(Enum):
+    """What a training loop may do next."""
+
+    BACKWARD = auto()  # there are no mean gradients yet
+    ACCUMULATE = auto()  # within `accumulate`: backwards add up, and there is nothing to update
+    STEP = auto()  # the mean gradients are there
+
+
+class Loop(FlatCheckpoints):
+    """The gradients of an engine, from the backward that brings them to the step that uses them."""
+
+    reduces_every_backward: ClassVar[bool] = False  # True where accumulation has only a shard to add up in
+    _reduction: Reduction
+    _next: Next = Next.BACKWARD
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Within it gradients add up and nothing is updated: for all micro-batches of a step but the last.
+
+        They are sums over micro-batches: divide each loss by their number to get the mean.
+        """
+        if self._next is Next.STEP:
+            raise RuntimeError(SECOND_BACKWARD)
+        before, self._next = self._next, Next.ACCUMULATE
+        try:
+            yield
+        finally:
+            self._next = before
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients since the last step, those of micro-batches too; `engine.optimizer.zero_grad()` does so.
+
+        Every rank calls it: what other ranks brought lies in this one's shards.
+        """
+        if self.reduces_every_backward and any(flat.mean is not None for flat in self.trainable):
+            check_same_on_all_ranks(["zero_grad"], "what to do with the gradients")
+        self._reduction.drop()
+        if self._next is Next.STEP:
+            self._next = Next.BACKWARD
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """This rank's mean gradients by parameter name, to be seen and to be changed in place before the step.
+
+        Each has its parameter's shape where the rank has all of it, as in `ddp`. Else it is the elements that the rank
+        owns, shape [owned], and parameters of which it owns none are missing: `.grad`, which torch wants in the
+        parameter's shape, could not hold that. So is a parameter missing that got no gradient on any rank.
+        """
+        self._refuse_without_gradients("see")
+        return {slot.name: mean for flat in self.trainable for slot, mean in flat.means()}
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before.
+
+        Between `backward` and `step`. One all_reduce of a single number where gradients are sharded.
+        """
+        if not max_norm > 0:
+            raise ValueError(f"max_norm is {max_norm!r}: give a norm above 0")
+        self._refuse_without_gradients("clip")
+        means = [flat.mean for flat in self.trainable if flat.mean is not None]
+        norm = norm_over_ranks(means, is_sharded=any(flat.is_sharded for flat in self.trainable))
+        for mean in means:
+            mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def _refuse_without_gradients(self, use: str) -> None:
+        if self._next is not Next.STEP:
+            raise RuntimeError(f"no gradients to {use}: call backward() first, and the last one outside accumulate()")
+
+    @contextmanager
+    def full_parameters(self) -> Iterator[None]:
+        """Within it every parameter of `engine.model` is whole on every rank. Collective: all ranks call it.
+
+        What is written into them stays, as between steps: every rank must write the same.
+        """
+        released = [flat for flat in self.flats if flat.presence is not Presence.WHOLE]
+        try:
+            for flat in released:
+                self.gather(flat)
+            yield
+        finally:
+            for flat in released:
+                self.release(flat)
+
+    def gather(self, flat: Flat) -> None:
+        """Makes the flat whole on every rank; in most stages it always is."""
+
+    def release(self, flat: Flat) -> None:
+        """Gives the flat's memory back, in a stage that gathers."""

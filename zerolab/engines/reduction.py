@@ -1,0 +1,145 @@
+"""The way of the gradients through one backward: awaited, arrived, laid out in their flat, reduced over ranks, kept.
+
+Backward brings the last units first, and every rank reduces in that order, whichever gradients it gets and when: a
+flat that is early waits for its turn. One exchange is in flight at a time: its buffers are all that overlap costs.
+"""
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from zerolab.engines.collectives import Exchange
+from zerolab.engines.flat import Flat
+from zerolab.engines.graph import call_last
+from zerolab.engines.partition import Slot
+
+
+class _InFlight(NamedTuple):
+    flat: Flat
+    gradient: torch.Tensor
+    exchange: Exchange
+
+
+class Reduction:
+    """Reduces each flat's gradient as soon as the last part of it exists, while autograd goes on.
+
+    Args:
+        flats: those that are trained, in the model's order.
+        start: a stage's `reduce`.
+        keep: a stage's `keep`.
+        overlap: whether autograd goes on while an exchange is in flight.
+    """
+
+    def __init__(
+        self,
+        flats: list[Flat],
+        start: Callable[[Flat, torch.Tensor], Exchange],
+        keep: Callable[[Flat, torch.Tensor], None],
+        *,
+        overlap: bool,
+    ) -> None:
+        self._flats = flats
+        self._start = start
+        self._keep = keep
+        self._overlap = overlap
+        self._exchanges = True  # False: this backward only adds gradients up
+        self._waiting: list[Flat] = []  # in the order in which every rank reduces them
+        self._in_flight: _InFlight | None = None
+        self._hooks: list[tuple[nn.Parameter, RemovableHandle]] = []
+        # ZeRO-3 compares first, has more to wait for, and gathers when an exchange has made room.
+        self.at_start: Callable[[set[int]], None] = _do_nothing
+        self.is_ready: Callable[[Flat], bool] = _has_arrived
+        self.at_half: Callable[[Flat], None] = _do_nothing
+
+    def watch(self) -> None:
+        """Hears of each gradient as soon as autograd has finished it."""
+        reduction = weakref.proxy(self)  # no garbage collector sees these hooks: they must not keep the engine
+        for number, flat in enumerate(self._flats):
+            for slot, parameter in flat.members():
+                hook = partial(Reduction._arrived, reduction, number, slot)
+                self._hooks.append((parameter, parameter.register_post_accumulate_grad_hook(hook)))
+
+    def expect(self, reached: set[int], *, exchanges: bool) -> None:
+        """A backward begins.
+
+        Args:
+            reached: the ids of the parameters that it brings gradients for.
+            exchanges: whether to reduce them; else they are added up where they are.
+        """
+        self.at_start(reached)
+        for flat in self._flats:
+            flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
+        for parameter, handle in self._hooks:  # the model's own hooks may still change the gradient
+            call_last(parameter, handle)
+        self._exchanges = exchanges
+        # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
+        self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
+
+    def _arrived(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
+        flat = self._flats[number]
+        if slot not in flat.awaited:
+            parameter.grad = None
+            raise RuntimeError(
+                f"{slot.name!r} got a gradient that engine.backward() does not await: call engine.backward(loss), not "
+                "loss.backward(), and no backward within backward; freeze what the loss of another model passes through"
+            )
+        flat.awaited.discard(slot)
+        if flat.has_half_its_gradients:
+            # The exchange of the flat before has had half a flat's time: it makes room for the rest of this one.
+            self._finish_exchange()
+            self.at_half(flat)
+        self.start_ready()
+
+    def start_ready(self) -> None:
+        """Reduces the flats that are complete, as far as it is their turn."""
+        while self._waiting and self.is_ready(self._waiting[0]):
+            self._start_next()
+
+    def finish(self) -> None:
+        """Autograd is done: reduces what no gradient came for, too, because another rank may have one."""
+        for flat in self._flats:  # a function of the graph may give None instead of a gradient
+            flat.awaited.clear()
+        while self._waiting:
+            self._start_next()
+        self._finish_exchange()
+
+    def drop(self) -> None:
+        """Forgets what this backward and those since the last step have brought."""
+        if self._in_flight is not None:
+            self._in_flight.exchange.wait()  # until then nothing of it may be freed
+        self._in_flight = None
+        self._waiting = []
+        for flat in self._flats:
+            flat.drop_gradients()
+
+    def _start_next(self) -> None:
+        flat = self._waiting.pop(0)
+        self._finish_exchange()
+        gradient = flat.lay_out_gradients()
+        if not self._exchanges:
+            return
+        self._in_flight = _InFlight(flat, gradient, self._start(flat, gradient))
+        if not self._overlap:
+            self._finish_exchange()
+
+    def _finish_exchange(self) -> None:
+        if self._in_flight is not None:
+            flat, gradient, exchange = self._in_flight
+            self._in_flight = None
+            exchange.wait()
+            flat.usage.learn(gradient)
+            self._keep(flat, gradient)
+
+
+def _has_arrived(flat: Flat) -> bool:
+    """Whether this backward has brought all gradients of the flat that it can bring."""
+    return not flat.awaited
+
+
+def _do_nothing(_: object) -> None:
+    """In stages that gather nothing."""

@@ -1,0 +1,123 @@
+"""ZeRO stage 1 as an optimizer over a list of parameters, for a loop that has its own backward and its own averaging.
+
+It keeps and updates this rank's shard of all parameters, and sends it to the other ranks. Gradients it leaves alone: it
+takes `.grad` as it finds it, as every torch optimizer does, and it must be the same on all ranks, as torch DDP's is.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerolab.engines.agreement import check_same_layouts
+from zerolab.engines.checks import check_optimizer
+from zerolab.engines.collectives import all_gather
+from zerolab.engines.flat import Flat
+from zerolab.engines.partition import FlatLayout, lay_out
+from zerolab.engines.precision import Formats
+
+
+class Zero1Optimizer(torch.optim.Optimizer):
+    """An element-wise torch optimizer whose state is sharded over the ranks of the default process group.
+
+    The parameters become views of flats, with rank 0's values; gradients that they have already are dropped. Making
+    one is collective, like `step` and `add_param_group`.
+
+    Args:
+        params: parameters, or groups of them, as for any torch optimizer.
+        optimizer_cls: the class of the optimizer that updates the shards.
+        **keywords: for it, such as `lr=1e-3`.
+
+    Raises:
+        TypeError: no optimizer's class, or a keyword that it does not take.
+        ValueError: an optimizer that needs whole tensors, or ranks whose parameters differ.
+    """
+
+    def __init__(self, params: Iterable[Any], optimizer_cls: type, **keywords: Any) -> None:
+        check_optimizer(optimizer_cls, keywords)
+        self._make = optimizer_cls
+        self._keywords = keywords
+        self._flats: list[Flat] = []
+        self.sharded: torch.optim.Optimizer | None = None  # the one over this rank's shards, which has the state
+        super().__init__(params, keywords)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Takes in another group of parameters."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        flats = list(self._lay_out(group["params"]))
+        shards = {**group, "params": [flat.owned for flat in flats]}
+        if self.sharded is None:
+            self.sharded = self._make([shards], **self._keywords)
+        else:
+            self.sharded.add_param_group(shards)
+        self._flats += flats
+
+    def _lay_out(self, parameters: list[nn.Parameter]) -> Iterable[Flat]:
+        """One flat for each dtype; frozen parameters are left where they are."""
+        number, world_size = len(self.param_groups) - 1, dist.get_world_size()
+        trained = [(f"{number}.{place}", p) for place, p in enumerate(parameters) if p.requires_grad]
+        layouts: list[tuple[FlatLayout, list[nn.Parameter]]] = []
+        for dtype in dict.fromkeys(parameter.dtype for _, parameter in trained):
+            members = [(name, parameter) for name, parameter in trained if parameter.dtype == dtype]
+            name = f"group {number} {str(dtype).removeprefix('torch.')}"
+            layout = FlatLayout(name, name, dtype, False, tuple(lay_out(members)), world_size, number)
+            layouts.append((layout, [parameter for _, parameter in members]))
+        check_same_layouts([layout for layout, _ in layouts])
+        for layout, members_of_it in layouts:
+            yield Flat(layout, members_of_it, dist.get_rank(), _own_part, Formats())
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Updates this rank's shard and gathers the others'; a parameter whose `.grad` is None is left alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.sharded is None:
+            return loss
+        for group, shards in zip(self.param_groups, self.sharded.param_groups, strict=True):
+            shards |= {key: value for key, value in group.items() if key != "params"}  # a schedule's learning rate
+        for flat in self._flats:
+            flat.mean = _own_gradient(flat)
+            flat.begin_update(self.sharded)
+        self.sharded.step()
+        for flat in self._flats:
+            flat.finish_update()
+        for exchange in [all_gather(flat.whole, name=flat.layout.name) for flat in self._flats]:
+            exchange.wait()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Refused: nothing of the state is here.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("the state is in shards: save this rank's by .sharded.state_dict(), or train with Zero1")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refused, as `state_dict` is.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("the state is in shards: load this rank's by .sharded.load_state_dict(), or use Zero1")
+
+
+def _own_part(flat: Flat) -> torch.Tensor:
+    return flat.part(flat.whole)
+
+
+def _own_gradient(flat: Flat) -> torch.Tensor:
+    """The gradients of what this rank owns, end to end; zero where there is none. Shape [owned]."""
+    first, _ = flat.span
+    gradient = torch.zeros_like(flat.shard)
+    for slot, parameter in flat.members():
+        if parameter.grad is not None and slot in flat.usage.owned:
+            start, stop = max(slot.start, first), min(slot.stop, flat.span[1])
+            mine = parameter.grad.reshape(-1)[start - slot.start : stop - slot.start]
+            gradient[start - first : stop - first] = mine
+            flat.usage.used.add(slot)
+    return gradient
