@@ -376,6 +376,21 @@ def test_the_root_cause_is_the_earliest_failure_that_does_not_blame_a_peer():
     assert root_cause(outcomes[:1]).rank == 0
 
 
+def test_an_error_carries_as_data_what_its_message_is_written_from(three):
+    def complain():
+        if dist.get_rank() == 1:
+            raise ValueError("no such thing\n\nand another paragraph")
+        dist.barrier()
+
+    with pytest.raises(RankError) as caught:
+        three.run(complain)
+    error = caught.value
+    assert error.said == "no such thing\n\nand another paragraph"
+    assert str(error).startswith(f"{error.what}\n\nThat was ")
+    assert [standing.rank for standing in error.standings] == [0, 1, 2]
+    assert all(line.strip() in str(error) for line in table(error.standings).splitlines())
+
+
 def test_the_table_of_ranks_is_aligned_and_says_what_each_does():
     standings = [
         Standing(0, "running", Position(INSIDE, "all_gather", 17), "forward", "cell [3], line 2: engine.step()"),

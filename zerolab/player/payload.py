@@ -9,10 +9,10 @@ What repeats (words, sources, spans) stands in a table once and is pointed to fr
 import base64
 from collections.abc import Callable, Hashable, Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 from zerolab.player.difference import first_difference
-from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, Source, Spans, UnitInfo
+from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Category, Event, Kind, Phase, Source, Spans, UnitInfo
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -109,35 +109,53 @@ class _Tables:
             self.units.index(unit.name)
 
 
-def _fields(tables: _Tables) -> dict[str, tuple[bool, Callable[[Event], int]]]:
-    """Every column but `place`, `parent` and `live`: whether it holds differences, and its value for an event."""
+Encoder = Callable[[Any], int]
+# These change little from one event to the next; of the others a difference says nothing.
+_DELTA = {
+    "t_start", "step", "phase", "unit", "group", "dtype", "numel", "source", "line", "from_autograd",
+}  # fmt: skip
+_APART = {"rank", "seq", "parent", "live"}  # written by `_columns`
 
-    def code(words: tuple[str, ...], word: str | None) -> int:
-        return 0 if word is None else words.index(word) + 1
+
+def _encoders(tables: _Tables) -> dict[Any, Encoder]:
+    """How a value becomes a number, by the type that `Event` declares; 0 stands for None."""
+
+    def code(words: tuple[str, ...]) -> Encoder:
+        return lambda word: 0 if word is None else words.index(word) + 1
 
     return {
-        "t_start": (True, lambda e: e.t_start),
-        # The end as a length: an end has as many digits as a start, a length has few.
-        "duration": (False, lambda e: e.t_end - e.t_start),
-        "step": (True, lambda e: e.step),
-        "phase": (True, lambda e: code(PHASES, e.phase)),
-        "kind": (False, lambda e: code(KINDS, e.kind)),
-        "op": (False, lambda e: tables.words.index(e.op)),
-        "unit": (True, lambda e: tables.units.index(e.unit)),
-        "group": (True, lambda e: tables.groups.index(e.group)),
-        "dtype": (True, lambda e: tables.words.index(e.dtype)),
-        "numel": (True, lambda e: e.numel),
-        "logical_bytes": (False, lambda e: e.logical_bytes),
-        "source": (True, lambda e: tables.sources.index(e.source.id if e.source else None)),
-        "line": (True, lambda e: e.source.line if e.source else 0),
-        "from_autograd": (True, lambda e: int(bool(e.source and e.source.from_autograd))),
-        # Numbers and peers are counted from 1 here, because 0 has to mean that there is none.
-        "number": (False, lambda e: 0 if e.number is None else e.number + 1),
-        "peer": (False, lambda e: 0 if e.peer is None else e.peer + 1),
-        "category": (False, lambda e: code(CATEGORIES, e.category)),
-        "spans": (False, lambda e: tables.spans.index(e.spans)),
-        "text": (False, lambda e: tables.words.index(e.text)),
+        int: int,
+        int | None: lambda number: 0 if number is None else number + 1,
+        str: tables.words.index,
+        str | None: tables.words.index,
+        Phase: code(PHASES),
+        Kind: code(KINDS),
+        Category | None: code(CATEGORIES),
+        tuple[int, ...] | None: tables.groups.index,
+        Spans | None: tables.spans.index,
     }
+
+
+def _fields(tables: _Tables) -> dict[str, Callable[[Event], int]]:
+    """Every column that is one field's, or of two one: by its name its value for an event."""
+    encoders = _encoders(tables)
+
+    def of(name: str, encode: Encoder) -> Callable[[Event], int]:
+        return lambda event: encode(getattr(event, name))
+
+    columns: dict[str, Callable[[Event], int]] = {}
+    for name, hint in get_type_hints(Event).items():
+        if name == "t_end":  # as a length: an end has as many digits as a start, a length has few
+            columns["duration"] = lambda e: e.t_end - e.t_start
+        elif name == "unit":
+            columns[name] = of(name, tables.units.index)
+        elif name == "source":
+            columns[name] = lambda e: tables.sources.index(e.source.id if e.source else None)
+            columns["line"] = lambda e: e.source.line if e.source else 0
+            columns["from_autograd"] = lambda e: int(bool(e.source and e.source.from_autograd))
+        elif name not in _APART:
+            columns[name] = of(name, encoders[hint])
+    return columns
 
 
 def _live(events: list[Event]) -> dict[str, list[int]]:
@@ -160,8 +178,8 @@ def _columns(events: list[Event], tables: _Tables) -> dict[str, object]:
         "seq": column([e.seq - place for place, e in enumerate(events)], delta=True),
         "parent": column([0 if e.parent is None else e.seq - e.parent for e in events], delta=False),
     }
-    for name, (delta, value) in _fields(tables).items():
-        columns[name] = column([value(e) for e in events], delta=delta)
+    for name, value in _fields(tables).items():
+        columns[name] = column([value(e) for e in events], delta=name in _DELTA)
     for category, values in _live(events).items():
         columns[f"live.{category}"] = column(values, delta=True)
     return columns

@@ -1,5 +1,6 @@
 """The player as a widget in a notebook."""
 
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +16,7 @@ from zerolab.runtime import variables
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
-SAID = (
-    "rank",
-    "step",
-    "phase",
-    "kind",
-    "op",
-    "unit",
-    "category",
-    "number",
-    "peer",
-    "numel",
-    "logical_bytes",
-    "t_start",
-    "t_end",
-    "live",
-    "text",
-)
+SAID = [field.name for field in fields(Event) if field.name not in ("seq", "source")]
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 

@@ -9,8 +9,10 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from zerolab import files
 from zerolab.recording import checks
@@ -19,20 +21,26 @@ from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, RankRecor
 FORMAT = "zerolab-recording"
 # Goes up when an old reader would misread a new file; what it may ignore does not need it.
 VERSION = 1
-# Most events have two or three of these: left out where they are None, a file is far shorter.
-_OPTIONAL: dict[str, type | tuple[type, ...]] = {
-    "unit": str,
-    "group": list,
-    "dtype": str,
-    "numel": int,
-    "logical_bytes": int,
-    "number": int,
-    "parent": int,
-    "peer": int,
-    "category": str,
-    "spans": list,
-    "text": str,
-}
+
+
+def _kind(hint: Any) -> type:
+    """The type that a field has in JSON: of what may be None the other one, a list for a tuple, text for a word."""
+    if NoneType in get_args(hint):
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+    found: type = {tuple: list, Literal: str}.get(get_origin(hint), hint)
+    return found
+
+
+def _kinds(schema: type) -> dict[str, type]:
+    """The types of a schema's fields in JSON, by name."""
+    return {name: _kind(hint) for name, hint in get_type_hints(schema).items()}
+
+
+# Most events have two or three of these: left out where they say nothing, a file is far shorter.
+_DEFAULTS = {field.name: field.default for field in fields(Event) if field.default is not MISSING}
+del _DEFAULTS["source"]  # which is written as `at`
+_OPTIONAL = {name: kind for name, kind in _kinds(Event).items() if name in _DEFAULTS}
+_OF_A_UNIT = _kinds(UnitInfo)
 
 
 class Contents(NamedTuple):
@@ -121,7 +129,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield f'"meta": {_dump(contents.meta)},'
     yield f'"categories": {_dump(CATEGORIES)},'
     # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
-    yield from _listed('"units": [', (_dump(_unit_row(unit)) for unit in contents.units), "],")
+    yield from _listed('"units": [', (_dump(asdict(unit)) for unit in contents.units), "],")
     sources = ((key, {"label": source.label, "text": source.text}) for key, source in contents.sources.items())
     yield from _listed('"sources": {', (f"{_dump(key)}: {_dump(value)}" for key, value in sources), "},")
     yield '"ranks": ['
@@ -150,17 +158,9 @@ def _listed(opening: str, items: Iterator[str], closing: str) -> Iterator[str]:
     yield closing
 
 
-def _unit_row(unit: UnitInfo) -> dict[str, object]:
-    return {key: getattr(unit, key) for key in ("name", "numel", "padded", "dtype", "parameters", "frozen")}
-
-
 def _row(event: Event) -> list[object]:
-    more: dict[str, object] = {}
-    for key in _OPTIONAL:
-        value = getattr(event, key)
-        # No elements and no bytes are what an event has if nothing is said.
-        if value is not None and not (key in ("numel", "logical_bytes") and value == 0):
-            more[key] = value
+    said = {name: getattr(event, name) for name in _OPTIONAL}
+    more: dict[str, object] = {name: value for name, value in said.items() if value != _DEFAULTS[name]}
     if event.source is not None:
         more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
     # A duration is a few digits, a second point in time would be ten.
@@ -227,11 +227,11 @@ def _short(value: object) -> str:
 
 
 def _unit(value: Any) -> UnitInfo:
-    kinds = {"name": str, "numel": int, "padded": int, "dtype": str, "frozen": bool}
-    parameters = tuple(_get(value, "parameters", list))
+    read = {key: _get(value, key, kind) for key, kind in _OF_A_UNIT.items()}
+    parameters = tuple(read["parameters"])
     if not all(isinstance(name, str) for name in parameters):
         raise _Malformed(f"'parameters' of a unit are {_short(parameters)}, not names; record it again")
-    return UnitInfo(parameters=parameters, **{key: _get(value, key, kind) for key, kind in kinds.items()})
+    return UnitInfo(**read | {"parameters": parameters})
 
 
 def _source(value: Any) -> Source:
@@ -256,18 +256,18 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
     if not words_fit or not _are_numbers(live, (0, len(CATEGORIES))) or duration < 0:
         raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
     # What this version does not know it leaves aside: a later one may add to an event.
-    fields = {key: _get(more, key, _OPTIONAL[key]) for key in more if key in _OPTIONAL}
-    if (category := fields.get("category")) is not None and category not in CATEGORIES:
+    said = {key: _get(more, key, _OPTIONAL[key]) for key in more if key in _OPTIONAL}
+    if (category := said.get("category")) is not None and category not in CATEGORIES:
         raise _Malformed(f"{where} has the category {category!r}, not one of {', '.join(CATEGORIES)}; record it again")
-    if "group" in fields:
-        if not _are_numbers(fields["group"]):
-            raise _Malformed(f"{where} has the group {_short(fields['group'])}, not a list of ranks; record it again")
-        fields["group"] = tuple(fields["group"])
-    if "spans" in fields:
-        fields["spans"] = _spans(fields["spans"], where)
+    if "group" in said:
+        if not _are_numbers(said["group"]):
+            raise _Malformed(f"{where} has the group {_short(said['group'])}, not a list of ranks; record it again")
+        said["group"] = tuple(said["group"])
+    if "spans" in said:
+        said["spans"] = _spans(said["spans"], where)
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
     bytes_by_category = dict(zip(CATEGORIES, live, strict=True)) if live else {}
-    return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **fields)
+    return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **said)
 
 
 def _are_numbers(value: object, lengths: tuple[int, ...] | None = None) -> bool:

@@ -55,6 +55,9 @@ class RankError(RuntimeError):
         traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
         native: what native code said as it aborted the rank, such as gloo about sizes that differ; empty otherwise.
         mismatches: what the ranks disagree on, a sentence each; empty if they called the same, or nobody knows.
+        what: what happened, the first sentence of the message.
+        said: what the exception on the rank said.
+        standings: where every rank stood, a `Standing` each.
         recording: after `record`, what the ranks that still lived had recorded by then; else None.
     """
 
@@ -73,12 +76,16 @@ class RankError(RuntimeError):
         traceback: str = "",
         native: str = "",
         mismatches: Sequence[str] = (),
+        what: str = "",
+        said: str = "",
+        standings: "Sequence[Standing]" = (),
     ) -> None:
         super().__init__(message)
         self.rank, self.pid = rank, pid
         self.exception, self.signal, self.exitcode = exception, signal, exitcode
         self.phase, self.collective, self.where = phase, collective, where
         self.traceback, self.native, self.mismatches = traceback, native, list(mismatches)
+        self.what, self.said, self.standings = what, said, list(standings)
         self.recording: Any = None
 
     def _render_traceback_(self) -> list[str]:
@@ -201,13 +208,14 @@ def rank_error(
     facts |= {"collective": standing.position.label, "mismatches": mismatches, "native": native}
     if cause.kind == "raised":
         facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
-        message = cause.value["message"]
+        facts["said"] = message = cause.value["message"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
         reason, crash = _own_reason(crash)
         facts |= {"traceback": _readable(crash)} | _ending(cause.value)
         what = reason or _death(facts, standing.stage)
-    parts = [f"rank {cause.rank} (pid {pid}) {what}", f"That was {standing.moment}"]
+    facts |= {"what": f"rank {cause.rank} (pid {pid}) {what}", "standings": standings}
+    parts = [facts["what"], f"That was {standing.moment}"]
     parts += ["\n".join(mismatches)] if mismatches else []
     if facts["traceback"]:
         parts.append(f"On rank {cause.rank}:\n{_indented(facts['traceback'])}")
@@ -229,10 +237,10 @@ def collective_hang(
     label = standing.position.label
     halted = [f"rank {each.rank} is stopped" for each in standings if each.state == STOPPED]
     why = f"{', '.join(halted)}, by a signal such as SIGSTOP" if halted else "they wait for each other"
+    what = f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: {why}."
     parts = [
-        f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: {why}.",
-        *(["\n".join(mismatches)] if mismatches else []),
-        _indented(table(standings)),
+        what,
+        whereabouts(mismatches, standings),
         LOST_STATE if halted else f"Every rank must call the same collectives in the same order. {LOST_STATE}",
     ]
     phase = standing.phase or STAGES[standing.stage][0]
@@ -244,9 +252,16 @@ def collective_hang(
         collective=label,
         where=standing.where,
         mismatches=mismatches,
+        what=what,
+        standings=standings,
     )
     error.drawing = drawing
     return error
+
+
+def whereabouts(mismatches: Sequence[str], standings: Sequence[Standing]) -> str:
+    """What the ranks disagree on, where that is known, and a table of where they stand."""
+    return "\n\n".join([*(["\n".join(mismatches)] if mismatches else []), _indented(table(standings))])
 
 
 def stopped() -> KeyboardInterrupt:

@@ -78,7 +78,7 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
         ValueError: no such exercise, or one that begins with a hole instead of a broken answer.
         RankError: the answer failed in another way than by hanging.
     """
-    from zerolab.runtime.faults import CollectiveHang
+    from zerolab.runtime.faults import CollectiveHang, whereabouts
 
     targets = _case(exercise_id).targets
     if not isinstance(targets, TrainingTargets):
@@ -91,8 +91,8 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
     try:
         recording = cluster.record(_run_broken, exercise_id, plan, manners[0])
     except CollectiveHang as hang:
-        # Without its first sentence: which of several waiting ranks is told first is chance.
-        print(without_volatile(str(hang).partition("\n\nEvery rank")[0].partition("\n\n")[2]))
+        # Not its first sentence: which of several waiting ranks is told first is chance.
+        print(without_volatile(whereabouts(hang.mismatches, hang.standings)))
         return Patient(exercise_id, _record_until_it_hangs(cluster, exercise_id, plan, manners[0]), (), plan)
     return Patient(exercise_id, recording, tuple(cluster.run(_run_broken, exercise_id, plan, manners[1])), plan)
 

@@ -1,34 +1,36 @@
 """A rank that failed while it ran an answer, in a learner's words."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 from zerolab.lessons.errors import without_volatile
-from zerolab.runtime.faults import CollectiveHang, RankError
+from zerolab.runtime.faults import CollectiveHang, RankError, whereabouts
 
 _HARNESS = re.compile(r'File "(?:zerolab/(?:exercises/harness|recording|runtime)|contextlib)')
 
 # Lines of the harness mean nothing to a learner: its barrier is where a rank waits whose answer has returned.
 _AFTER = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: dist\.barrier\(\).*")
 _IN_HARNESS = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: .*")
-_PLACE = re.compile(r"That was .* at zerolab/exercises/harness/")
 
 
 def in_words(error: RankError, name: str) -> str:
     """What happened and what to look at. `name` is the function that the learner wrote."""
     if isinstance(error, CollectiveHang):
-        what = _AFTER.sub(f"`{name}` has returned", without_volatile(str(error).split("\n\nEvery rank")[0]))
-        what = _IN_HARNESS.sub(f"inside `{name}`", what)
+        standings = [replace(standing, where=_seen_from(name, standing.where)) for standing in error.standings]
+        mismatches = [_seen_from(name, sentence) for sentence in error.mismatches]
+        what = without_volatile(f"{error.what}\n\n{whereabouts(mismatches, standings)}")
         return (
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
     # The other ranks then wait in a collective, but they are not the cause.
     if error.exception == "OutOfTime":
-        limit = _first_words(error).partition("OutOfTime: ")[2]
-        what = f"`{name}` did not finish in {limit} on rank {error.rank}. Does a loop never end? It was stopped here:"
+        what = (
+            f"`{name}` did not finish in {error.said} on rank {error.rank}. Does a loop never end? It was stopped here:"
+        )
         return "\n".join([what, *(f"    {line}" for line in _own_frames(error.traceback))])
     if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
-        said = _first_words(error).partition(f"{error.exception}: ")[2]
+        said = without_volatile(error.said)
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
     if error.signal == "SIGALRM":  # the second alarm of `limit.at_most`
         return (
@@ -43,15 +45,14 @@ def in_words(error: RankError, name: str) -> str:
             "back (used after release). Was a tensor freed or resized before `wait()`? Call `wait()` on every exchange "
             "before its result is used. Or is your part a view of what was released, and not a copy of it?"
         )
-    first = _first_words(error)
+    first, _, _ = without_volatile(error.what).partition("\n\n")
     found = error.mismatches if error.native else ()
     return "\n".join([f"`{name}` failed: {first}", *found, *(f"    {line}" for line in _own_frames(error.traceback))])
 
 
-def _first_words(error: RankError) -> str:
-    """What happened, without where the harness stood then; the learner's own lines are told below."""
-    said = without_volatile(str(error).split("\n\n")[0])
-    return "\n".join(line for line in said.splitlines() if not _PLACE.match(line))
+def _seen_from(name: str, place: str) -> str:
+    """A place in words, lines of the harness as the answer sees them."""
+    return _IN_HARNESS.sub(f"inside `{name}`", _AFTER.sub(f"`{name}` has returned", place))
 
 
 def _own_frames(traceback: str) -> list[str]:
