@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zerolab import models, observers, theory
+from zerolab import models, theory
 from zerolab.engines import ENGINES, Zero1, collectives
 from zerolab.engines.engine import Engine
 from zerolab.engines.partition import partition
-from zerolab.observers import Observer, watching
 from zerolab.recording.recorder import Recorder, _all_of
+from zerolab.runtime import observers
+from zerolab.runtime.observers import Observer, watching
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab.engines.partition import FlatLayout
-from zerolab.observers import Observer, within
+from zerolab.runtime.observers import Observer, within
 
 
 @within(Observer.comparing)

@@ -17,7 +17,7 @@ from functools import wraps
 import torch
 import torch.distributed as dist
 
-from zerolab.observers import Call, told, told_of_wait
+from zerolab.runtime.observers import Call, told, told_of_wait
 
 # One count a process: engines that share a group share it, too, and their messages must not meet.
 _exchanges_started: Counter[str] = Counter()

@@ -31,7 +31,7 @@ from zerolab.engines.partition import ParamGroups, partition
 from zerolab.engines.precision import Formats, compute_dtype
 from zerolab.engines.reduction import Reduction
 from zerolab.engines.taken import OwnUpdate
-from zerolab.observers import Observer, tell, tell_made, tell_updated, then
+from zerolab.runtime.observers import Observer, tell, tell_made, tell_updated, then
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 

@@ -25,7 +25,7 @@ from zerolab.engines.flat import Holding
 from zerolab.engines.native_state import Owned, Piece
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
-from zerolab.observers import Observer, tell, tell_made, tell_updated, then
+from zerolab.runtime.observers import Observer, tell, tell_made, tell_updated, then
 
 # Refused and not ignored: a comparison with an option that did nothing would compare something else.
 OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")

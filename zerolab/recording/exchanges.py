@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zerolab.observers import Call, Observer, watching
 from zerolab.recording import c10d
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
@@ -23,6 +22,7 @@ from zerolab.recording.lent import Lent, lend
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import replace
+from zerolab.runtime.observers import Call, Observer, watching
 
 PHASES_OF: dict[str, Phase] = {
     "all_gather": "gather",

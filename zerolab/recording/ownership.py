@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 from zerolab.engines.flat import Flat
 from zerolab.engines.native import Native
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.observers import Call, Holder
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
+from zerolab.runtime.observers import Call, Holder
 
 Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
 """A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""

@@ -15,10 +15,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, find_units
-from zerolab.observers import Holder, Observer, watching
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
+from zerolab.runtime.observers import Holder, Observer, watching
 
 
 class Passes(Observer):

@@ -14,7 +14,6 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from zerolab.observers import Observer, holders, within
 from zerolab.recording.dispatch import Watch
 from zerolab.recording.events import RankRecording
 from zerolab.recording.exchanges import Exchanges
@@ -25,6 +24,7 @@ from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
+from zerolab.runtime.observers import Observer, holders, within
 
 
 @contextmanager

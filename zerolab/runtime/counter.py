@@ -16,10 +16,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from zerolab.observers import Call, Observer, tell, watching
 from zerolab.recording.patches import replace
 from zerolab.runtime import stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, JOINING, Board, Position
+from zerolab.runtime.observers import Call, Observer, tell, watching
 from zerolab.runtime.requests import Reader, Request, members_of
 
 COLLECTIVES = (

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 
-from zerolab.observers import Call, Observer, watching
 from zerolab.recording.patches import replace
+from zerolab.runtime.observers import Call, Observer, watching
 from zerolab.simulation.costs import Meter
 from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
 

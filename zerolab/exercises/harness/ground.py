@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zerolab.engines.flat import Holding
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.exercises.harness.unit import Unit, UsedAfterRelease
-from zerolab.observers import tell_made
+from zerolab.runtime.observers import tell_made
 
 Array = NDArray[Any]  # of float32
 STEPS = 2  # Adam's memory exists from the second on

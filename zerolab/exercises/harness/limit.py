@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from zerolab.engines.collectives import Exchange
-from zerolab.observers import Call, Observer, watching
+from zerolab.runtime.observers import Call, Observer, watching
 
 GRACE_SECONDS = 1.0  # from the request to stop to the end of the rank, for an answer that catches the request
 

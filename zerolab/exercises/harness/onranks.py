@@ -16,8 +16,8 @@ from zerolab.exercises.harness.memory import SLACK, judge_waits, outside_in_word
 from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.plain import describe, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
-from zerolab.observers import Observer, tell
 from zerolab.recording.events import RankRecording
+from zerolab.runtime.observers import Observer, tell
 
 if TYPE_CHECKING:
     from zerolab.exercises.harness.exercise import Exercise

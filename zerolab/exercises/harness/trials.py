@@ -15,7 +15,7 @@ from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
 from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
-from zerolab.observers import Observer, tell
+from zerolab.runtime.observers import Observer, tell
 
 # Of an engine's methods: what each returns, and an attribute that nothing else has.
 RETURNS = {
