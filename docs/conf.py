@@ -8,7 +8,7 @@ copyright = "zerolab contributors, MIT licence"
 version = release = zerolab.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["README.md", "extra"]
+exclude_patterns = ["CONTRIBUTING.md", "extra"]
 html_extra_path = ["extra"]  # the players and stills: copied as they are
 html_static_path = ["_static"]
 

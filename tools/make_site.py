@@ -21,7 +21,7 @@ from site_lessons import Lesson, Pictures, executed
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]*)")
-ALONE = {"SECURITY.md": "security.md", "README.md": "how-it-works.md"}
+ALONE = {"SECURITY.md": "security.md", "README.md": "how-it-works.md", "CONTRIBUTING.md": "how-it-works.md"}
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +61,7 @@ def stage(source: Path, cache: Path, chosen: list[str] | None) -> None:
     site_pages.fill_landing(source / "index.md", lessons, pictures)
     for page in source.glob("*.md"):
         page.write_text(relinked(page.read_text(), "" if page.name == "security.md" else "docs", ""))
-    shutil.copy(ROOT / "README.md", source / "README.md")  # no page: one of them shows its tree of the house
+    shutil.copy(ROOT / "CONTRIBUTING.md", source / "CONTRIBUTING.md")  # no page: one of them shows its tree
 
 
 def relinked(text: str, home: str, there: str) -> str:

@@ -61,8 +61,9 @@ class FlatCheckpoints(Checkpoints):
         """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it.
 
         Returns:
-            `{"state": {parameter name: {key: tensor}}, "param_groups": [{keywords, "params": [names]}]}`; a tensor has
-            the parameter's shape, or is a single number such as Adam's step. A parameter without state has no keys.
+            "state", for each parameter's name its tensors by key, and "param_groups", keywords with the names under
+            "params". A tensor has the parameter's shape, or is a single number such as Adam's step. A parameter
+            without state has no keys.
         """
         state = native_state.gather(self._owned(), self.optimizer.state, self._trained_shapes())
         groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
