@@ -108,8 +108,8 @@ class WatchedLedger(Ledger):
     made: "WatchedLedger | None" = None
     highest = 0
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock):
+        super().__init__(clock)
         WatchedLedger.made = self
 
     def see(self, tensor: torch.Tensor) -> None:

@@ -244,5 +244,5 @@ def test_a_link_to_a_file_that_is_no_page_ends_the_build(monkeypatch):
     relinked = importlib.import_module("make_site").relinked
     text = "[a](../docs/glossary.md#rank) [b](04-zero1.ipynb) [c](https://arxiv.org) [d](#here)"
     assert relinked(text, "notebooks", "notebooks") == text.replace("../docs/", "../")
-    with pytest.raises(ValueError, match=r"links to \.\./zerolab/lab\.py, which the site does not have"):
+    with pytest.raises(ValueError, match=r"links to \.\./zerolab/comparison\.py, which the site does not have"):
         relinked("[a](../zerolab/comparison.py)", "docs", "")

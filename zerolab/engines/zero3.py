@@ -55,8 +55,8 @@ class Zero3(UnitByUnit):
             self.gather(flat)
         if flat.presence is Presence.WHOLE:
             flat.hide()
-            flat.whole.untyped_storage().resize_(0)
             flat.presence = Presence.RELEASED
+            flat.whole.untyped_storage().resize_(0)
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner; with its last gradient the unit has done its work."""
