@@ -8,7 +8,7 @@
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
     evaluation           marks what is no training in a loop of your own: a recording counts it into no step
     record               one recorded training of a named model, or of yours, under one stage
-    compare, simulate    stages side by side, measured on real ranks, or at any size on a fake one
+    compare, simulate    stages side by side, measured on real ranks, or at any size on a fake one: a Comparison
     explore, what_fits   panels: the stages under sliders, and what fits on which GPUs
     check, hint, hole, solution    an exercise: its verdict, its hints, what is left open, its answer
     examine, diagnose    a broken loop, looked at from outside, and what is the matter with it
@@ -32,7 +32,7 @@ from zerolab import moved as _moved
 
 if _TYPE_CHECKING:
     from zerolab import catalog, engines, facts, figures, models, tables, theory
-    from zerolab.comparison import compare, record
+    from zerolab.comparison import Comparison, compare, record
     from zerolab.engines import DDP, Zero1, Zero2, Zero3
     from zerolab.engines.deepspeed import DeepSpeed0, DeepSpeed1, DeepSpeed2, DeepSpeed3
     from zerolab.engines.fsdp1 import FSDP1
@@ -56,7 +56,7 @@ if _TYPE_CHECKING:
 _HOMES = {
     name: home
     for home, names in {
-        "comparison": "compare record",
+        "comparison": "Comparison compare record",
         "engines": "DDP Zero1 Zero2 Zero3",
         "engines.deepspeed": "DeepSpeed0 DeepSpeed1 DeepSpeed2 DeepSpeed3",
         "engines.fsdp1": "FSDP1",
@@ -89,6 +89,7 @@ __all__ = [
     "HSDP",
     "Cluster",
     "CollectiveHang",
+    "Comparison",
     "DeepSpeed0",
     "DeepSpeed1",
     "DeepSpeed2",
