@@ -16,23 +16,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from zerolab import models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.models import Batch
+from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import unknown
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 from zerolab.tables import Table
 from zerolab.theory import systems
 from zerolab.waiting import waiting
-
-ModelSource = str | Callable[[], nn.Module]
-BatchSource = Callable[[int, int, int], Iterable[Batch]]
 
 LEARNING_RATE = 1e-3
 
@@ -223,13 +218,13 @@ def train(
     """
     # The caller's options last, so that they may change even the learning rate.
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
-    engine = ENGINES[stage](_build(model).to(device), torch.optim.AdamW, **keywords)
+    engine = ENGINES[stage](models.module_of(model).to(device), torch.optim.AdamW, **keywords)
     losses, seconds = [], []
     # What another system keeps is no closed form: it has to be looked at when the state is complete.
     with systems.shown_at_updates(engine if looked_into else None) as shown:
         for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
             start = perf_counter()
-            loss = engine.training_step(*_moved((inputs, targets), device), loss_fn)
+            loss = engine.training_step(*models.moved((inputs, targets), device), loss_fn)
             losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
             seconds.append(perf_counter() - start)
     return Training(losses, seconds, shown)
@@ -266,60 +261,7 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
         raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
     # The engines' own flats, or the terms would be of others.
     cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
-    return partition(_build(model), world_size, **cut), _feed(model, batches, world_size, steps)
-
-
-def _build(model: ModelSource) -> nn.Module:
-    """The module: by name, or from the caller's function, whose random numbers are the same on every rank."""
-    if isinstance(model, str):
-        return models.build(model)
-    if not callable(model) or isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
-    # The notebook's own random numbers go on as if no model had been made.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return model()
-
-
-def _feed(
-    model: ModelSource, batches: BatchSource | Sequence[Batch] | None, world_size: int, steps: int
-) -> BatchSource:
-    """A function of (world_size, rank, steps) that gives a rank its batches."""
-    if steps < 2:
-        raise ValueError(f"steps is {steps}: take at least 2, because Adam makes its state in the first")
-    if batches is None:
-        if not isinstance(model, str):
-            raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets)")
-        return partial(models.batches, model)
-    if callable(batches):
-        return batches
-    if len(batches) < steps:
-        raise ValueError(f"there are {len(batches)} batches for {steps} steps: pass one a step")
-    models.check_pairs(batches)
-    for index, (inputs, targets) in enumerate(batches):
-        for what, part in (("inputs", inputs), ("targets", targets)):
-            leaves = tree_leaves(part)
-            if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
-                raise TypeError(
-                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be shared out: "
-                    "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
-                )
-            if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:
-                raise ValueError(
-                    f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
-                )
-    # It travels to the ranks, where a generator could be read only once.
-    return partial(_share, list(batches))
-
-
-def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list[Batch]:
-    """This rank's rows of each of the first `steps` batches."""
-    return [tree_map(lambda tensor: tensor.chunk(world_size)[rank], batch) for batch in batches[:steps]]
-
-
-def _moved(batch: Any, device: str) -> Any:
-    """The same batch with its tensors on `device`."""
-    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
+    return partition(models.module_of(model), world_size, **cut), models.feed(model, batches, world_size, steps)
 
 
 def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:

@@ -5,9 +5,9 @@ same in every run. The language models learn to predict the next byte of eightee
 the sine of their inputs; both can be learned, so the loss falls. No dropout: stages are compared to the last digit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map
 
 from zerolab.names import unknown
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+ModelSource = str | Callable[[], nn.Module]
+BatchSource = Callable[[int, int, int], Iterable[Batch]]
 
 _device = torch.device("cpu")
 
@@ -179,6 +182,57 @@ def check_pairs(batches: Sequence[Any]) -> None:
     for index, batch in enumerate(batches):
         if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
             raise TypeError(f"batch {index} is a {type(batch).__name__}: pass pairs, (inputs, targets)")
+
+
+def module_of(model: ModelSource) -> nn.Module:
+    """The module: by name, or from the caller's function, whose random numbers are the same on every rank."""
+    if isinstance(model, str):
+        return build(model)
+    if not callable(model) or isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+    # The notebook's own random numbers go on as if no model had been made.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model()
+
+
+def feed(model: ModelSource, given: BatchSource | Sequence[Batch] | None, world_size: int, steps: int) -> BatchSource:
+    """A function of (world_size, rank, steps) that gives a rank its batches."""
+    if steps < 2:
+        raise ValueError(f"steps is {steps}: take at least 2, because Adam makes its state in the first")
+    if given is None:
+        if not isinstance(model, str):
+            raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets)")
+        return partial(batches, model)
+    if callable(given):
+        return given
+    if len(given) < steps:
+        raise ValueError(f"there are {len(given)} batches for {steps} steps: pass one a step")
+    check_pairs(given)
+    for index, (inputs, targets) in enumerate(given):
+        for what, part in (("inputs", inputs), ("targets", targets)):
+            leaves = tree_leaves(part)
+            if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
+                raise TypeError(
+                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be shared out: "
+                    "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
+                )
+            if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:
+                raise ValueError(
+                    f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
+                )
+    # It travels to the ranks, where a generator could be read only once.
+    return partial(_share, list(given))
+
+
+def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list[Batch]:
+    """This rank's rows of each of the first `steps` batches."""
+    return [tree_map(lambda tensor: tensor.chunk(world_size)[rank], batch) for batch in batches[:steps]]
+
+
+def moved(batch: Any, device: str) -> Any:
+    """The same batch with its tensors on `device`."""
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

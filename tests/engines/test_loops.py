@@ -100,3 +100,26 @@ def test_zero1_as_an_optimizer_updates_a_list_of_parameters_as_the_whole_optimiz
     for state, held in ranks:
         assert distance(state, whole[0]) <= 1e-6
         assert held <= whole[1] // 2 + 4  # padding
+
+
+def test_accumulating_between_backward_and_step_is_refused_at_once_and_the_gradients_stay(clusters):
+    def too_late(engine, _rank):
+        engine.backward(loss_of(engine.model(my_rows(0))))
+
+        def accumulate():
+            with engine.accumulate():
+                pass
+
+        refusal = sentence_of(accumulate)
+        engine.step()
+        return refusal, engine.state_dict()
+
+    reference = make("plain")
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
+    loss_of(reference(batch(0))).backward()
+    optimizer.step()
+    for ends in clusters(2).run(on_every_stage, too_late):
+        for stage in STAGES:
+            refusal, state = ends[stage]
+            assert "a second backward() before step()" in refusal
+            assert distance(state, reference.state_dict()) <= 1e-6, stage

@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
-from zerolab.comparison import LEARNING_RATE, Comparison, ModelSource, stage_names
+from zerolab.comparison import LEARNING_RATE, Comparison, stage_names
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.models import Batch
+from zerolab.models import Batch, ModelSource
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
