@@ -162,8 +162,6 @@ class Engine(Explained, Loop):
         try:
             loss.backward()
             self._reduction.finish()
-            for flat in self.trainable:
-                flat.leave_taken()
         except BaseException:  # Ctrl-C too
             self._reduction.drop()
             raise

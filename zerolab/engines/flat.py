@@ -197,38 +197,39 @@ class Flat:
             gradient[self.layout.numel :].zero_()
             self.usage.brought.clear()
         places, gradients = [], []
-        for place, (slot, parameter) in zip(self.views(gradient), self.members(), strict=True):
-            own = parameter.grad
+        for place, own, (slot, parameter) in zip(self.views(gradient), self._gradients(), self.members(), strict=True):
             if own is not None:
                 places.append(place)
                 gradients.append(own.to_dense())
-                parameter.grad = own = None
+                # It answers for the engine until the next backward or the step.
+                parameter.grad = taken = Taken(slot.name, place, self.whole.dtype)
+                self._left.append((slot, parameter, taken))
                 self.usage.brought.add(slot)
+        own = None
         if places:  # one operation for all: a block has a dozen parameters, and most of them are small
             (torch._foreach_add_ if adds else torch._foreach_copy_)(places, gradients)
         gradients.clear()
         self.usage.mark(gradient)
         return gradient
 
-    def leave_taken(self) -> None:
-        """Lets each `.grad` that has been moved answer for the engine, until the next backward or the step."""
-        for slot, parameter in self.members():
-            if slot in self.usage.brought:
-                parameter.grad = taken = Taken(slot.name, parameter)
-                self._left.append((slot, parameter, taken))
-
     def take_back(self) -> None:
-        """Empties each `.grad` again.
+        """Empties each `.grad` that answers for the engine.
 
         Raises:
             RuntimeError: somebody has cleared or replaced one, which would have changed nothing.
         """
         left, self._left = self._left, []
-        touched = next((slot.name for slot, parameter, taken in left if parameter.grad is not taken), None)
-        for _, parameter, _ in left:
-            parameter.grad = None
+        with _as_plain_tensors():
+            touched = next((slot.name for slot, parameter, taken in left if parameter.grad is not taken), None)
+            for _, parameter, _ in left:
+                parameter.grad = None
         if touched is not None:
             raise RuntimeError(f"the .grad of {touched!r} was cleared or replaced after backward(), {INSTEAD}")
+
+    def _gradients(self) -> list[torch.Tensor | None]:
+        """What lies in each parameter's `.grad`."""
+        with _as_plain_tensors():
+            return [parameter.grad for parameter in self.parameters]
 
     def drop_gradients(self) -> None:
         """Forgets everything that a backward has brought so far."""
@@ -299,9 +300,7 @@ class Flat:
         yield Holding("parameters", name, self.span, self.shard)
         if self.gradient is not None:
             yield Holding("gradients", name, everything, self.gradient)
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (a look at a released parameter is a slow one)
-            gradients = [parameter.grad for parameter in self.parameters]
-        for slot, gradient in zip(self.layout.slots, gradients, strict=True):
+        for slot, gradient in zip(self.layout.slots, self._gradients(), strict=True):
             if gradient is not None and not isinstance(gradient, Taken):
                 yield Holding("gradients", name, (slot.start, slot.stop), gradient)
         if self.mean is not None:
@@ -320,6 +319,10 @@ class Flat:
             if isinstance(value, torch.Tensor):  # a step counter covers no elements
                 counted = value.shape == updated.shape
                 yield Holding("optimizer_state", self.layout.name, span if counted else (0, 0), value)
+
+
+# A look at a released parameter is a slow one, because it says what may not be done with it.
+_as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001  (torch.Tensor's own functions use it)
 
 
 def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 
 def parameters_behind(loss: torch.Tensor) -> set[int]:
@@ -54,14 +53,6 @@ def _nodes_behind(loss: torch.Tensor) -> Iterator[Any]:
         seen.add(node)
         yield node
         waiting.extend(following for following, _ in node.next_functions)
-
-
-def call_last(parameter: torch.Tensor, handle: RemovableHandle) -> None:
-    """Moves a hook on a parameter's finished gradient behind all others that have been registered since."""
-    # They are called in this order, and registering ours anew for each backward would cost more than a look.
-    hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001
-    if next(reversed(hooks)) != handle.id:
-        hooks[handle.id] = hooks.pop(handle.id)
 
 
 def is_running() -> bool:

@@ -8,6 +8,7 @@ the collectives need that, and it costs at most N - 1 elements a flat (N for one
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ ROOT = "root"
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slot:
     """Where one parameter lies in its flat: elements `[start, stop)`, to be seen as `shape`."""
 
@@ -25,13 +26,13 @@ class Slot:
     shape: torch.Size
     start: int
 
-    @property
+    @cached_property
     def stop(self) -> int:
         """One past the parameter's last element."""
         return self.start + self.shape.numel()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FlatLayout:
     """The plan of one flat: which parameters lie where, and which span each rank owns.
 
@@ -48,17 +49,17 @@ class FlatLayout:
     world_size: int
     group: int | None = None
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Elements that belong to parameters."""
         return self.slots[-1].stop
 
-    @property
+    @cached_property
     def shard_numel(self) -> int:
         """Elements of one shard: the Nth part, rounded up."""
         return max(1, -(-self.numel // self.world_size))  # of nothing at all it would be: is it here, or released?
 
-    @property
+    @cached_property
     def padded(self) -> int:
         """Elements of the flat with its padding: N equal shards."""
         return self.shard_numel * self.world_size

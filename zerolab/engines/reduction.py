@@ -7,15 +7,13 @@ flat that is early waits for its turn. One exchange is in flight at a time: its 
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import call_last
 from zerolab.engines.partition import Slot
 
 
@@ -50,7 +48,7 @@ class Reduction:
         self._exchanges = True  # False: this backward only adds gradients up
         self._waiting: list[Flat] = []  # in the order in which every rank reduces them
         self._in_flight: _InFlight | None = None
-        self._hooks: list[tuple[nn.Parameter, RemovableHandle]] = []
+        self._hooks: list[tuple[Any, RemovableHandle]] = []  # ours, among a parameter's others
         # ZeRO-3 compares first, has more to wait for, and gathers when an exchange has made room.
         self.at_start: Callable[[set[int]], None] = _do_nothing
         self.is_ready: Callable[[Flat], bool] = _has_arrived
@@ -62,7 +60,8 @@ class Reduction:
         for number, flat in enumerate(self._flats):
             for slot, parameter in flat.members():
                 hook = partial(Reduction._arrived, reduction, number, slot)
-                self._hooks.append((parameter, parameter.register_post_accumulate_grad_hook(hook)))
+                handle = parameter.register_post_accumulate_grad_hook(hook)
+                self._hooks.append((parameter._post_accumulate_grad_hooks, handle))  # noqa: SLF001
 
     def expect(self, reached: set[int], *, exchanges: bool) -> None:
         """A backward begins.
@@ -74,8 +73,10 @@ class Reduction:
         self.at_start(reached)
         for flat in self._flats:
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
-        for parameter, handle in self._hooks:  # the model's own hooks may still change the gradient
-            call_last(parameter, handle)
+        for hooks, handle in self._hooks:
+            # They are called in this order, and the model's own, registered since, may still change the gradient.
+            if next(reversed(hooks)) != handle.id:
+                hooks[handle.id] = hooks.pop(handle.id)  # `move_to_end` would not do: torch goes by the plain dict
         self._exchanges = exchanges
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]

@@ -28,11 +28,11 @@ class Taken(torch.Tensor):
 
     sentence: str
 
-    def __new__(cls, name: str, parameter: torch.Tensor) -> Self:
-        """Takes the place of the gradient of `parameter`, whose name is for the error."""
+    def __new__(cls, name: str, place: torch.Tensor, dtype: torch.dtype) -> Self:
+        """Stands for the gradient of the parameter `name`, of this dtype, which went to `place`."""
         # As large as the parameter, or torch would not let it stand there; without any storage.
         make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  (DTensor, too)
-        made: Self = make(cls, parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        made: Self = make(cls, place.shape, dtype=dtype, device=place.device)
         made.sentence = f"the gradient of {name!r} is in the engine, and .grad is not used: {INSTEAD}"
         return made
 

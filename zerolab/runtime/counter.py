@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from zerolab.recording.patches import replace
 from zerolab.runtime import stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, JOINING, Board, Position
-from zerolab.runtime.observers import Call, Observer, tell, watching
+from zerolab.runtime.observers import Call, Observer, Within, tell, watching
 from zerolab.runtime.requests import Reader, Request, members_of
 
 COLLECTIVES = (
@@ -72,28 +72,19 @@ class _Counter(Observer):
         if self._board is not None:
             self._board.write_place(self._rank, phase, filename, line)
 
-    @contextmanager
-    def starting(self, call: Call) -> Iterator[None]:
+    def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not of the group."""
         group: Any = call.group
         if self._board is None or self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
-            yield
-            return
+            return nullcontext()
         request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
-        position = self._enter(call.op, True, request)
-        with self._inside(position):
-            yield
-        self._pending[call] = position
+        self._pending[call] = position = self._enter(call.op, True, request)
+        return self._inside(position)
 
-    @contextmanager
-    def waiting(self, call: Call) -> Iterator[None]:
+    def waiting(self, call: Call) -> Within:
         """Note that the rank is in it again."""
         position = self._pending.pop(call, None)
-        if position is None or self._position is not None:
-            yield
-            return
-        with self._inside(position):
-            yield
+        return nullcontext() if position is None or self._position is not None else self._inside(position)
 
     def call(
         self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any

@@ -182,8 +182,7 @@ def told(op: str) -> "Callable[[Collective], Collective]":
             if not _observers or _here.inside:
                 return collective(flat, group, name)
             call = Call(op, flat, group, name)
-            with within(Observer.starting, call), _inside():
-                exchange = collective(flat, group, name)
+            exchange: Exchange = _surrounded(Observer.starting, call, collective, flat, group, name)
             exchange.call = call
             tell(Observer.started, call, exchange)
             return exchange
@@ -202,16 +201,24 @@ def told_of_wait(wait: "Callable[[Exchange], None]") -> "Callable[[Exchange], No
         if call is None or _here.inside:
             wait(exchange)
             return
-        with within(Observer.waiting, call), _inside():
-            wait(exchange)
+        _surrounded(Observer.waiting, call, wait, exchange)
 
     return wait_for
 
 
-@contextmanager
-def _inside() -> Iterator[None]:
+def _surrounded(moment: Callable[..., Within], call: Call, function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function within what everybody has for this moment; of collectives that it uses nobody is told."""
+    contexts = [getattr(observer, moment.__name__)(call) for observer in _observers]
     _here.inside = True
     try:
-        yield
+        return _call_within(contexts, function, *args)
     finally:
         _here.inside = False
+
+
+def _call_within(contexts: list[Within], function: Callable[..., Any], *args: Any) -> Any:
+    # As `within`, for a tenth of its time: a step of six units comes here 36 times.
+    if not contexts:
+        return function(*args)
+    with contexts[-1]:
+        return _call_within(contexts[:-1], function, *args)

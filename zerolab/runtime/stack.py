@@ -37,7 +37,7 @@ def describe(lines: list[Line]) -> tuple[str, str]:
 def locate(innermost: FrameType | None) -> tuple[str, str, int]:
     """Phase, file and line of the innermost line of a lesson, in some microseconds: it is asked at each collective."""
     phase, filename, line = "", "", 0
-    while innermost is not None:
+    while innermost is not None and not (filename and phase):
         code = innermost.f_code
         if not filename and is_a_lesson(code.co_filename):
             filename, line = code.co_filename, _line_of(innermost)
