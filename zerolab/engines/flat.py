@@ -98,7 +98,7 @@ class Flat:
         """Whether this rank owns less than the whole flat."""
         return self.shard.numel() < self.layout.padded
 
-    @property
+    @cached_property
     def span(self) -> tuple[int, int]:
         """The elements `[start, stop)` of the flat that this rank owns."""
         return self.layout.span(self.rank) if self.is_sharded else (0, self.layout.padded)

@@ -32,7 +32,10 @@ PHASES_OF: dict[str, Phase] = {
     "reduce_scatter": "reduce",
     "reduce": "reduce",
 }
-_MESSAGES = {torch.ops.c10d.send.default: "send", torch.ops.c10d.recv_.default: "recv"} if dist.is_available() else {}
+# By identity: to hash an operation, or to call it by its overload, takes longer than all that is noted of a message.
+_MESSAGES = (
+    {id(torch.ops.c10d.send.default): "send", id(torch.ops.c10d.recv_.default): "recv"} if dist.is_available() else {}
+)
 
 
 class Exchanges(Observer):
@@ -138,8 +141,9 @@ class Exchanges(Observer):
         """Logs and executes an operation that communicates."""
         lent: list[Lent] = []
         given = args
-        if self._inside is not None and func in _MESSAGES:
-            draft = self._log_message(_MESSAGES[func], *args)
+        message = _MESSAGES.get(id(func)) if self._inside is not None else None
+        if message is not None:
+            draft = self._log_message(message, *args)
         elif func.namespace != "c10d":
             return self._on_functional(func, args, keywords)
         else:
@@ -152,7 +156,7 @@ class Exchanges(Observer):
                     self._log.ledger.set_apart(tensor)
             if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
                 given = lend(args, lent)
-        result = func(*given, **keywords)
+        result = func._op(*given, **keywords)
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if isinstance(handle, torch.ScriptObject):
             self._newest = dist.Work.unbox(handle)
