@@ -71,7 +71,7 @@ def test_a_wrong_answer_is_one_unique_edit_or_a_whole_function(exercise, number)
 
 
 def test_sizes_differ_from_check_to_check_and_repeat_with_a_seed():
-    from zerolab.exercises.harness.ground import draw
+    from zerolab.exercises.harness.testbed import draw
 
     assert draw(1, 2) == draw(1, 2)
     assert len({draw(seed, 2).widths for seed in range(20)}) > 10

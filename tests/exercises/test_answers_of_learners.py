@@ -9,8 +9,8 @@ from answered import answers_to, exercises_with_answers
 
 from zerolab import Cluster, exercises
 from zerolab.exercises.harness.failure import in_words
-from zerolab.exercises.harness.ground import draw
 from zerolab.exercises.harness.plain import listed, plain
+from zerolab.exercises.harness.testbed import draw
 from zerolab.runtime.faults import RankError
 
 SEEDS = range(8)

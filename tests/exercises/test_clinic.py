@@ -27,9 +27,9 @@ def last_exchanges(patient):
 
 
 def apart(patient):
-    """After which turns rank 0 is not where DDP is."""
+    """After which steps rank 0 is not where DDP is."""
     (first, *_) = patient.beside_ddp()
-    return [turn for turn, said in first.items() if turn != "rank" and said != "equal"]
+    return [step for step, said in first.items() if step != "rank" and said != "equal"]
 
 
 def test_there_are_eight_cases():
@@ -87,18 +87,18 @@ def test_ranks_that_wait_for_each_other_ask_for_different_units(patients):
 
 
 @pytest.mark.parametrize(
-    ("case", "turns"),
+    ("case", "steps"),
     [
-        ("apart", ["turn 1", "turn 2"]),
+        ("apart", ["step 1", "step 2"]),
         ("growing", []),
-        ("last-batch", ["turn 2"]),
-        ("unmoved", ["turn 1", "turn 2"]),
-        ("too-fast", ["turn 1", "turn 2"]),
+        ("last-batch", ["step 2"]),
+        ("unmoved", ["step 1", "step 2"]),
+        ("too-fast", ["step 1", "step 2"]),
         ("no-smaller", []),
     ],
 )
-def test_weights_differ_from_ddps_in_the_steps_that_the_fault_spoils(case, turns, patients):
-    assert apart(patients[f"clinic-{case}"]) == turns
+def test_weights_differ_from_ddps_in_the_steps_that_the_fault_spoils(case, steps, patients):
+    assert apart(patients[f"clinic-{case}"]) == steps
 
 
 def test_kept_gradients_are_above_the_formula_and_units_left_out_below(patients):

@@ -75,7 +75,7 @@ def test_a_whole_gradient_that_a_variable_keeps_is_told_as_what_it_is(exercise_i
 def test_whatever_is_drawn_a_whole_gradient_or_a_third_whole_unit_weighs_more_than_what_is_free():
     targets = exercises.load("zero3-train").targets
     for seed, world_size in product(range(100), (2, 3, 4)):
-        plan = targets.plan(seed, world_size)
+        plan = targets.setup(seed, world_size)
         padded = [layout.padded for layout in plan.layouts(plan.build(), world_size)]
         budget = Budget(padded, world_size, targets.shards, targets.scratch_shards, 0)
         assert min(padded) * FP32 > budget.beside("gradients"), f"seed {seed}, {world_size} ranks"

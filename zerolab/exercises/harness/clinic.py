@@ -12,10 +12,10 @@ import numpy as np
 import torch.distributed as dist
 
 from zerolab.exercises.harness.exercise import Exercise, load
-from zerolab.exercises.harness.ground import Noted, Plan
 from zerolab.exercises.harness.reference import run_reference
+from zerolab.exercises.harness.testbed import Noted, Setup
 from zerolab.exercises.harness.training import TrainingTargets
-from zerolab.exercises.harness.trials import Manner, train
+from zerolab.exercises.harness.trials import RunConfig, train
 from zerolab.lessons import progress
 from zerolab.lessons.errors import without_volatile
 from zerolab.recording import sources
@@ -40,13 +40,13 @@ class Patient:
         exercise_id: the exercise that mends it.
         recording: of a run under Adam; of one that hung, what the ranks had recorded by then.
         noted: of a run under SGD, what was seen on each rank; empty if it hung.
-        plan: the model and the batches that it got.
+        setup: the model and the batches that it got.
     """
 
     exercise_id: str
     recording: "Recording"
     noted: tuple[Noted, ...]
-    plan: Plan
+    setup: Setup
 
     def play(self) -> Any:
         """The player over the run, opened at a telling moment."""
@@ -58,15 +58,15 @@ class Patient:
         return Player(self.recording, event=found[-1] if found else -1)
 
     def beside_ddp(self) -> Table:
-        """How far each rank's parameters are from DDP's after each turn, on the same batches under SGD."""
-        reference = run_reference(self.plan, self.recording.world_size)
+        """How far each rank's parameters are from DDP's after each step, on the same batches under SGD."""
+        reference = run_reference(self.setup, self.recording.world_size)
         rows = []
         for rank, noted in enumerate(self.noted):
             row: dict[str, str | int] = {"rank": rank}
-            for turn, pieces in enumerate(noted.weights):
-                wanted = reference.weights[turn]
+            for step, pieces in enumerate(noted.weights):
+                wanted = reference.weights[step]
                 apart = max(float(np.abs(mine - wanted[at : at + len(mine)]).max()) for at, mine in pieces)
-                row[f"turn {turn + 1}"] = "equal" if apart <= EQUAL else f"{apart:.3f} apart"
+                row[f"step {step + 1}"] = "equal" if apart <= EQUAL else f"{apart:.3f} apart"
             rows.append(row)
         return Table(rows, "parameters of each rank beside DDP's, at most 1e-6 apart or not")
 
@@ -83,18 +83,18 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
     targets = _case(exercise_id).targets
     if not isinstance(targets, TrainingTargets):
         raise TypeError(f"{exercise_id} does not train, so there is nothing to record")
-    plan = targets.plan(SEED, cluster.world_size)
-    plan = dataclasses.replace(
-        plan, skippers=plan.skippers[1:2]
+    setup = targets.setup(SEED, cluster.world_size)
+    setup = dataclasses.replace(
+        setup, skippers=setup.skippers[1:2]
     )  # one is enough for a picture, and the check has them all
-    manners = [Manner(targets.shape, optimizer, targets.stage) for optimizer in ("adam", "sgd")]
+    configs = [RunConfig(targets.shape, optimizer, targets.stage) for optimizer in ("adam", "sgd")]
     try:
-        recording = cluster.record(_run_broken, exercise_id, plan, manners[0])
+        recording = cluster.record(_run_broken, exercise_id, setup, configs[0])
     except CollectiveHang as hang:
         # Not its first sentence: which of several waiting ranks is told first is chance.
         print(without_volatile(whereabouts(hang.mismatches, hang.standings)))
-        return Patient(exercise_id, _record_until_it_hangs(cluster, exercise_id, plan, manners[0]), (), plan)
-    return Patient(exercise_id, recording, tuple(cluster.run(_run_broken, exercise_id, plan, manners[1])), plan)
+        return Patient(exercise_id, _record_until_it_hangs(cluster, exercise_id, setup, configs[0]), (), setup)
+    return Patient(exercise_id, recording, tuple(cluster.run(_run_broken, exercise_id, setup, configs[1])), setup)
 
 
 def diagnose(exercise_id: str, guess: int | None) -> None:
@@ -114,7 +114,7 @@ def diagnose(exercise_id: str, guess: int | None) -> None:
         print(f"{'Yes' if suspect.guilty else 'No'}: {suspect.reply}")
 
 
-def _record_until_it_hangs(cluster: "Cluster", exercise_id: str, plan: Plan, manner: Manner) -> "Recording":
+def _record_until_it_hangs(cluster: "Cluster", exercise_id: str, setup: Setup, config: RunConfig) -> "Recording":
     """What the ranks did up to where they wait for ever: ranks that hang are ended and can hand over nothing.
 
     So on other ranks, which nobody needs afterwards, each gives up by itself.
@@ -122,17 +122,17 @@ def _record_until_it_hangs(cluster: "Cluster", exercise_id: str, plan: Plan, man
     from zerolab.runtime.cluster import Cluster
 
     with Cluster(cluster.world_size, device="cpu") as short_lived:
-        return short_lived.record(_run_until_it_hangs, exercise_id, plan, manner)
+        return short_lived.record(_run_until_it_hangs, exercise_id, setup, config)
 
 
-def _run_until_it_hangs(exercise_id: str, plan: Plan, manner: Manner) -> None:
+def _run_until_it_hangs(exercise_id: str, setup: Setup, config: RunConfig) -> None:
     """On a rank: as `_run_broken`, but a wait that takes too long ends the run."""
 
     def wait(original: Callable[..., Any], work: dist.Work) -> Any:
         return original(work, PATIENCE)
 
     with suppress(RuntimeError), replace(dist.Work, "wait", wait):
-        _run_broken(exercise_id, plan, manner)
+        _run_broken(exercise_id, setup, config)
 
 
 def _case(exercise_id: str) -> Exercise:
@@ -142,7 +142,7 @@ def _case(exercise_id: str) -> Exercise:
     return exercise
 
 
-def _run_broken(exercise_id: str, plan: Plan, manner: Manner) -> Noted:
+def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:
     """On a rank: runs the broken answer, with its text known to tracebacks and recordings."""
     exercise = load(exercise_id)
     text = f"{exercise.given}\n\n\n{exercise.broken_source()}"
@@ -152,4 +152,4 @@ def _run_broken(exercise_id: str, plan: Plan, manner: Manner) -> Noted:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, filename, "exec"), namespace)  # noqa: S102  the package's own text
     answer: Callable[..., Any] = namespace[exercise.name]
-    return train(answer, plan, manner, (), SECONDS)
+    return train(answer, setup, config, (), SECONDS)

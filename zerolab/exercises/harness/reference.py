@@ -1,4 +1,4 @@
-"""What DDP does on the same ground, computed in one process: the gradients and weights of a right answer."""
+"""What DDP does on the same batches, computed in one process: the gradients and weights of a right answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zerolab.engines.partition import FlatLayout
-from zerolab.exercises.harness.ground import LEARNING_RATE, MOMENTUM, STEPS, Array, Plan, end_to_end
+from zerolab.exercises.harness.testbed import LEARNING_RATE, MOMENTUM, STEPS, Array, Setup, end_to_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Reference:
         return mean
 
 
-def run_reference(plan: Plan, world_size: int) -> Reference:
-    """Trains the plan's model on all ranks' batches, one after the other, and updates with the mean."""
-    model = plan.build()
-    layouts, parameters = plan.layouts(model, world_size), dict(model.named_parameters())
+def run_reference(setup: Setup, world_size: int) -> Reference:
+    """Trains the setup's model on all ranks' batches, one after the other, and updates with the mean."""
+    model = setup.build()
+    layouts, parameters = setup.layouts(model, world_size), dict(model.named_parameters())
 
     def laid_out(tensors: Mapping[str, torch.Tensor]) -> Array:
         return np.concatenate(end_to_end(layouts, tensors))
 
     def gradient(step: int, rank: int) -> Array:
-        loss = plan.run(model, step, rank)
+        loss = setup.run(model, step, rank)
         gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         return laid_out(dict(zip(parameters, gradients, strict=True)))
 
@@ -50,7 +50,7 @@ def run_reference(plan: Plan, world_size: int) -> Reference:
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     for step in range(STEPS):
         reference.local.append([gradient(step, rank) for rank in range(world_size)])
-        reference.rows.append([plan.rows_of(step, rank) for rank in range(world_size)])
+        reference.rows.append([setup.rows_of(step, rank) for rank in range(world_size)])
         # The first step of a fresh optimizer has no momentum yet: that is what "made anew in each step" looks like.
         reference.forgetful.append(laid_out(parameters) - LEARNING_RATE * reference.mean(step))
         _set_gradients(layouts, parameters, reference.mean(step))

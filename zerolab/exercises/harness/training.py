@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zerolab.exercises.harness import memory, values
-from zerolab.exercises.harness.ground import STEPS, Noted, Plan, draw
 from zerolab.exercises.harness.reference import run_reference
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
-from zerolab.exercises.harness.trials import SHAPES, Manner, train
+from zerolab.exercises.harness.testbed import STEPS, Noted, Setup, draw
+from zerolab.exercises.harness.trials import SHAPES, RunConfig, train
 from zerolab.recording.events import RankRecording
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TrainingTargets(Targets):
         value: largest difference allowed between the gradients that the optimizer gets and the mean over ranks.
         weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
         scratch_shards: how many shards of the largest flat may lie about beside the state.
-        batches: what the batches are like; see `ground.Plan`.
+        batches: what the batches are like; see `testbed.Setup`.
     """
 
     stage: str
@@ -46,24 +46,24 @@ class TrainingTargets(Targets):
         if self.shape not in SHAPES:
             raise ValueError(f"there is no shape {self.shape!r}: choose one of {', '.join(SHAPES)}")
 
-    def plan(self, seed: int, world_size: int) -> Plan:
+    def setup(self, seed: int, world_size: int) -> Setup:
         """What is drawn for one check on so many ranks."""
         return draw(seed, world_size, self.shape not in ("flat", "rows"), self.batches)
 
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
         """Two runs on the same batches: under SGD for the values, under Adam for memory and traffic."""
-        plan = self.plan(seed, world_size)
+        setup = self.setup(seed, world_size)
 
         def run(optimizer: str, judge: Callable[["Recording"], Iterator[Judgement]]) -> Run:
-            return Run(train, (plan, Manner(self.shape, optimizer, self.stage), self.forbids, seconds), judge)
+            return Run(train, (setup, RunConfig(self.shape, optimizer, self.stage), self.forbids, seconds), judge)
 
-        yield run("sgd", lambda recording: self._judge_values(exercise, recording, plan))
-        yield run("adam", lambda recording: self._judge_memory(recording, plan))
+        yield run("sgd", lambda recording: self._judge_values(exercise, recording, setup))
+        yield run("adam", lambda recording: self._judge_memory(recording, setup))
 
-    def _judge_values(self, exercise: "Exercise", recording: "Recording", plan: Plan) -> Iterator[Judgement]:
+    def _judge_values(self, exercise: "Exercise", recording: "Recording", setup: Setup) -> Iterator[Judgement]:
         yield "waits", next(filter(None, map(memory.judge_waits, recording.ranks)), "")
         noted: list[Noted] = recording.results or []
-        reference = run_reference(plan, recording.world_size)
+        reference = run_reference(setup, recording.world_size)
         # Only where the parameters are shards may the optimizer update memory that is not the flats' own.
         copies = self.shape == "engine" or "parameters" in self.shards
         value, weights = values.judge_training(noted, reference, self.value, self.weights, copies=copies)
@@ -71,11 +71,11 @@ class TrainingTargets(Targets):
         yield "weights", weights
         yield "return", values.judge_returned(noted, self.returns, exercise.name)
 
-    def _judge_memory(self, recording: "Recording", plan: Plan) -> Iterator[Judgement]:
-        layouts = plan.layouts(plan.build(), recording.world_size)
+    def _judge_memory(self, recording: "Recording", setup: Setup) -> Iterator[Judgement]:
+        layouts = setup.layouts(setup.build(), recording.world_size)
         padded = [layout.padded for layout in layouts]
         activations = (
-            8 * memory.FP32 * plan.most_rows * sum(plan.widths)
+            8 * memory.FP32 * setup.most_rows * sum(setup.widths)
         )  # each layer's inputs, outputs, and their gradients
         budget = memory.Budget(
             padded,
@@ -83,7 +83,7 @@ class TrainingTargets(Targets):
             self.shards,
             self.scratch_shards,
             activations,
-            batch=memory.FP32 * plan.most_rows * (plan.widths[0] + plan.widths[-1]),
+            batch=memory.FP32 * setup.most_rows * (setup.widths[0] + setup.widths[-1]),
         )
 
         def on_ranks(judge: Callable[[RankRecording], str]) -> str:

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab.exercises.harness.ground import OPTIMIZERS, STEPS, Ground, Noted, Plan
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most, nothing_lost
 from zerolab.exercises.harness.outside import memory_outside_of_torch
+from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
 from zerolab.runtime.observers import Observer, tell
 
@@ -26,7 +26,7 @@ LossGradient = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RunConfig:
     """How a training answer is run.
 
     Attributes:
@@ -40,107 +40,109 @@ class Manner:
     stage: str
 
 
-def train(answer: Callable[..., Any], plan: Plan, manner: Manner, forbids: tuple[str, ...], seconds: float) -> Noted:
+def train(
+    answer: Callable[..., Any], setup: Setup, config: RunConfig, forbids: tuple[str, ...], seconds: float
+) -> Noted:
     """Runs the answer on this rank. Raises OutOfTime if it has not ended after so many seconds."""
-    ground = Ground(plan, dist.get_world_size(), dist.get_rank(), manner.stage)
+    bed = TestBed(setup, dist.get_world_size(), dist.get_rank(), config.stage)
     with ExitStack() as around:
         around.enter_context(finished_answers_out_of_reach(answer, forbids))
-        around.enter_context(ground.watched())
-        ground.under_way = around.enter_context(nothing_lost()).under_way
+        around.enter_context(bed.watched())
+        bed.under_way = around.enter_context(nothing_lost()).under_way
         around.enter_context(at_most(seconds))
         # Memory is judged under Adam, and watching it takes time.
-        watched = around.enter_context(memory_outside_of_torch(answer)) if manner.optimizer == "adam" else None
-        returned = SHAPES[manner.shape](answer, ground, manner.optimizer)
-    ground.noted.outside = watched.highest if watched is not None else 0
-    ground.noted.returned = type(returned).__name__ if returned is not None else "None"
-    return ground.noted
+        watched = around.enter_context(memory_outside_of_torch(answer)) if config.optimizer == "adam" else None
+        returned = SHAPES[config.shape](answer, bed, config.optimizer)
+    bed.noted.outside = watched.highest if watched is not None else 0
+    bed.noted.returned = type(returned).__name__ if returned is not None else "None"
+    return bed.noted
 
 
-def _flat(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+def _flat(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """`answer(parameters, gradients, optimizer_cls, rank, world_size)`: one flat; each step brings its gradient."""
-    ground.lay_flats()
-    (unit,) = ground.flats
+    bed.lay_flats()
+    (unit,) = bed.flats
     buffer = unit.begin_gradient()
 
     def gradients() -> Iterator[torch.Tensor]:
-        for step in _steps(ground):
-            compute_gradient(ground, unit, buffer, step)
+        for step in _steps(bed):
+            compute_gradient(bed, unit, buffer, step)
             yield buffer
 
-    return answer(unit.parameters, gradients(), ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+    return answer(unit.parameters, gradients(), bed.make_optimizer(optimizer), bed.rank, bed.world_size)
 
 
-def _rows(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+def _rows(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """As `flat`, but each step brings (gradient, rows): also a list with the rows of every rank's batch."""
-    ground.lay_flats()
-    (unit,) = ground.flats
+    bed.lay_flats()
+    (unit,) = bed.flats
     buffer = unit.begin_gradient()
 
     def gradients() -> Iterator[tuple[torch.Tensor, list[int]]]:
-        for step in _steps(ground):
-            compute_gradient(ground, unit, buffer, step)
-            yield buffer, [ground.plan.rows_of(step, rank) for rank in range(ground.world_size)]
+        for step in _steps(bed):
+            compute_gradient(bed, unit, buffer, step)
+            yield buffer, [bed.setup.rows_of(step, rank) for rank in range(bed.world_size)]
 
-    return answer(unit.parameters, gradients(), ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+    return answer(unit.parameters, gradients(), bed.make_optimizer(optimizer), bed.rank, bed.world_size)
 
 
-def _backward(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+def _backward(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """`answer(units, backwards, optimizer_cls, rank, world_size)`: flats; each step is a backward, unit by unit.
 
     `units` are the units' flats. A backward gives (number, gradient) from the last unit to the first, each gradient as
     soon as it exists, and keeps none; a unit that the batch did not pass through gives none.
     """
-    ground.lay_flats()
+    bed.lay_flats()
 
     def backward(step: int) -> Iterator[tuple[int, torch.Tensor]]:
-        inputs, loss_gradient = _batch(ground, step)
-        passed = [n for n in range(len(ground.flats)) if n != ground.plan.skipped(step, ground.rank)]
+        inputs, loss_gradient = _batch(bed, step)
+        passed = [n for n in range(len(bed.flats)) if n != bed.setup.skipped(step, bed.rank)]
         for number in passed:
-            inputs = ground.flats[number].forward(inputs)
+            inputs = bed.flats[number].forward(inputs)
         output_gradient = loss_gradient(inputs)
         for number in reversed(passed):
-            output_gradient, gradient = ground.flats[number].backward(output_gradient)
+            output_gradient, gradient = bed.flats[number].backward(output_gradient)
             # A generator keeps alive what it has a name for while the answer runs: the gradient could not be freed.
             handed = [gradient]
             del gradient  # only the answer has it from here on
             yield number, handed.pop()
 
-    backwards = (backward(step) for step in _steps(ground))
-    parameters = [unit.parameters for unit in ground.flats]
-    return answer(parameters, backwards, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+    backwards = (backward(step) for step in _steps(bed))
+    parameters = [unit.parameters for unit in bed.flats]
+    return answer(parameters, backwards, bed.make_optimizer(optimizer), bed.rank, bed.world_size)
 
 
-def _units(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+def _units(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """`answer(units, batches, optimizer_cls, rank, world_size)`: the answer runs forward and backward of each unit.
 
     `units` are `Unit`s. Each step brings (inputs, loss_gradient): a tensor, and a function that gives the gradient of
     the last unit's outputs.
     """
-    ground.lay_flats()
-    ground.releases = True
-    for unit in ground.flats:  # here the answer itself says when a unit is used
-        unit.under_way = ground.under_way
-    batches = (_batch(ground, step) for step in _steps(ground))
-    return answer(list(ground.flats), batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+    bed.lay_flats()
+    bed.releases = True
+    for unit in bed.flats:  # here the answer itself says when a unit is used
+        unit.under_way = bed.under_way
+    batches = (_batch(bed, step) for step in _steps(bed))
+    return answer(list(bed.flats), batches, bed.make_optimizer(optimizer), bed.rank, bed.world_size)
 
 
-def _sharded(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+def _sharded(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """As `units`, but each is a `ShardedUnit`: released, with this rank's shard at `mine` and a `gather()`."""
-    ground.lay_flats()
-    ground.releases = True
-    units = [ShardedUnit(unit, ground.rank, ground.world_size) for unit in ground.flats]
-    batches = (_batch(ground, step) for step in _steps(ground))
-    return answer(units, batches, ground.make_optimizer(optimizer), ground.rank, ground.world_size)
+    bed.lay_flats()
+    bed.releases = True
+    units = [ShardedUnit(unit, bed.rank, bed.world_size) for unit in bed.flats]
+    batches = (_batch(bed, step) for step in _steps(bed))
+    return answer(units, batches, bed.make_optimizer(optimizer), bed.rank, bed.world_size)
 
 
-def _engine(answer: Callable[..., Any], ground: Ground, optimizer: str) -> Any:
+def _engine(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """`answer(model, optimizer_cls, **keywords)` gives an engine with `training_step(inputs, targets, loss_fn)`."""
     optimizer_cls, keywords = OPTIMIZERS[optimizer]
-    engine = _watched(answer)(ground.model, optimizer_cls, **keywords)
+    engine = _watched(answer)(bed.model, optimizer_cls, **keywords)
     for step in range(STEPS):
-        ground.noted.steps += 1
-        engine.training_step(*ground.plan.batch(step, ground.rank), nn.functional.mse_loss)
-        ground.note_weights()
+        bed.noted.steps += 1
+        engine.training_step(*bed.setup.batch(step, bed.rank), nn.functional.mse_loss)
+        bed.note_weights()
     return engine
 
 
@@ -167,24 +169,24 @@ def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:
     return type(answer.__name__, (answer,), methods | {"__module__": answer.__module__})  # type: ignore[arg-type]  # an engine's answer is a class
 
 
-def compute_gradient(ground: Ground, unit: Unit, buffer: torch.Tensor, step: int) -> None:
+def compute_gradient(bed: TestBed, unit: Unit, buffer: torch.Tensor, step: int) -> None:
     """Fills `buffer` with the gradient of this rank's batch, for a model that is one unit."""
     unit.begin_gradient(buffer)
-    inputs, targets = ground.plan.batch(step, ground.rank)
+    inputs, targets = bed.setup.batch(step, bed.rank)
     with torch.enable_grad():  # an answer may run its whole loop under `torch.no_grad()`
-        nn.functional.mse_loss(ground.model(inputs), targets).backward()
+        nn.functional.mse_loss(bed.model(inputs), targets).backward()
 
 
-def _steps(ground: Ground) -> Iterator[int]:
+def _steps(bed: TestBed) -> Iterator[int]:
     for step in range(STEPS):
-        ground.noted.steps += 1
+        bed.noted.steps += 1
         tell(Observer.beginning)  # what an answer gathers before its first forward is of this step
         yield step
-        ground.note_weights()
+        bed.note_weights()
 
 
-def _batch(ground: Ground, step: int) -> tuple[torch.Tensor, LossGradient]:
-    inputs, targets = ground.plan.batch(step, ground.rank)
+def _batch(bed: TestBed, step: int) -> tuple[torch.Tensor, LossGradient]:
+    inputs, targets = bed.setup.batch(step, bed.rank)
 
     def loss_gradient(outputs: torch.Tensor) -> torch.Tensor:
         # Written out, because the answer, and not autograd, carries the gradient from unit to unit.

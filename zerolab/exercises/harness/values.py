@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from zerolab.exercises.harness.ground import Array, Given, Noted
 from zerolab.exercises.harness.reference import Reference
+from zerolab.exercises.harness.testbed import Array, Given, Noted
 
 
 @dataclass(frozen=True, slots=True)

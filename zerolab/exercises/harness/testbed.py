@@ -1,6 +1,6 @@
-"""The ground on which a training answer runs, on every rank: a small model, its batches, a watch on optimizers.
+"""The test bed on which a training answer runs, on every rank: a small model, its batches, a watch on optimizers.
 
-What the ground notes, it notes outside of torch (as numpy arrays), so that it does not weigh in the recording.
+What the test bed notes, it notes outside of torch (as numpy arrays), so that it does not weigh in the recording.
 """
 
 import random
@@ -34,7 +34,7 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Setup:
     """What one check draws at random: the model's widths, the rows a rank gets, and the seed of weights and batches.
 
     `units` says whether the model's blocks are units, each with a flat of its own, or all of it is one flat; `batches`
@@ -92,7 +92,7 @@ class Plan:
         return nn.functional.mse_loss(outputs, targets)
 
 
-def draw(seed: int, world_size: int, units: bool = False, batches: str = "even") -> Plan:
+def draw(seed: int, world_size: int, units: bool = False, batches: str = "even") -> Setup:
     """What one run uses: widths that leave padding more often than not, rows, and the seed of weights and batches."""
     dice = random.Random(f"{seed} {world_size}")
     if units:  # six of about equal size, so that on three ranks two whole ones can be told from all of them
@@ -103,7 +103,7 @@ def draw(seed: int, world_size: int, units: bool = False, batches: str = "even")
         widths = widths[:1] * len(widths)
     # Every rank, each its own: who minds one rank only, or the one that happens to be drawn, is found out.
     skippers = tuple(range(world_size)) if batches == "skipping" else ()
-    return Plan(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches, skippers)
+    return Setup(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches, skippers)
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Given:
 
 @dataclass(slots=True)
 class Noted:
-    """What the ground saw of one training run on one rank."""
+    """What the test bed saw of one training run on one rank."""
 
     given: list[Given] = field(default_factory=list)
     weights: list[list[tuple[int, Array]]] = field(default_factory=list)  # after each step: where, and what
@@ -132,7 +132,7 @@ class Noted:
     returned: str = "None"  # the type's name
 
 
-class Ground:
+class TestBed:
     """A model whose parameters lie in flats of `world_size` equal shards, and the optimizers over them.
 
     To a recorder it is a `Holder`, as an engine is, so that the picture of an answer shows who holds which span.
@@ -141,10 +141,10 @@ class Ground:
     precision = None
     offload = False
 
-    def __init__(self, plan: Plan, world_size: int, rank: int, stage: str = "ddp") -> None:
-        self.plan, self.world_size, self.rank, self.stage = plan, world_size, rank, stage
-        self.model = plan.build()
-        self.layouts = plan.layouts(self.model, world_size)
+    def __init__(self, setup: Setup, world_size: int, rank: int, stage: str = "ddp") -> None:
+        self.setup, self.world_size, self.rank, self.stage = setup, world_size, rank, stage
+        self.model = setup.build()
+        self.layouts = setup.layouts(self.model, world_size)
         self.starts = [sum(layout.padded for layout in self.layouts[:number]) for number in range(len(self.layouts))]
         self._initial = end_to_end(self.layouts, dict(self.model.named_parameters()))
         self.flats: list[Unit] = []
@@ -158,7 +158,7 @@ class Ground:
         """Moves the parameters into flats, and tells a recorder; an engine would lay out its own."""
         parameters = dict(self.model.named_parameters())
         for layout in self.layouts:
-            module = self.model.get_submodule(layout.unit) if self.plan.units else self.model
+            module = self.model.get_submodule(layout.unit) if self.setup.units else self.model
             self.flats.append(Unit(layout, module, [parameters[slot.name] for slot in layout.slots]))
         tell_made(self)
 
