@@ -110,6 +110,18 @@ def test_lint_without_node_says_so_and_fails_only_where_everything_is_required(r
     assert "JavaScript was not looked at: node is missing (apt install nodejs npm)." in done.stderr
 
 
+def test_scripts_of_other_packages_below_the_checkout_run_as_they_were_written(node, tmp_path):
+    # JupyterLab asks a yarn of its own, in .venv/, at every start; as a module it fails with a page of minified code.
+    inside = ROOT / "build" / tmp_path.name
+    inside.mkdir(parents=True)
+    try:
+        (inside / "old.js").write_text("console.log(require('path').sep)")
+        done = subprocess.run([node, str(inside / "old.js")], capture_output=True, text=True, check=False)
+    finally:
+        shutil.rmtree(inside)
+    assert (done.returncode, done.stdout.strip()) == (0, "/"), done.stderr
+
+
 def test_the_tools_are_pinned_and_the_lock_file_names_no_place_to_get_them_from():
     wanted = json.loads((ROOT / "package.json").read_text())["devDependencies"]
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in wanted.values())
