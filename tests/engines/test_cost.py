@@ -4,27 +4,30 @@ Seconds are a benchmark's; a count is the same on every machine. A look at a rel
 where one does, and made a zero3 step a tenth slower.
 """
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-PARAMETERS, UNITS, RANKS = 24, 6, 2
+UNITS, RANKS = 6, 2
+PICTURE = Path(__file__).parents[2] / "docs" / "three-ways.svg"
 
 
 def calls_of_a_step(stage):
-    """How often functions of the package are called in one step, of six units with four parameters each."""
+    """The file of each call of a function of the package in one step, of six units with four parameters each."""
     from zerolab.engines import ENGINES
 
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)) for _ in range(UNITS)))
     engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
     inputs = targets = torch.ones(2, 4)
-    calls = 0
+    calls = []
 
     def count(frame, event, _):
-        nonlocal calls
-        calls += event == "call" and "zerolab" in frame.f_code.co_filename
+        if event == "call" and "zerolab" in frame.f_code.co_filename:
+            calls.append(frame.f_code.co_filename)
 
     for _ in range(3):  # ZeRO-3 learns the order of the units
         engine.training_step(inputs, targets, nn.functional.mse_loss)
@@ -39,4 +42,12 @@ def calls_of_a_step(stage):
 @pytest.mark.parametrize(("stage", "most"), [("ddp", 1_500), ("zero1", 1_500), ("zero2", 1_500), ("zero3", 2_700)])
 def test_a_step_takes_few_calls_of_our_own_functions(clusters, stage, most):
     counted = clusters(RANKS).run(calls_of_a_step, stage)
-    assert all(most / 3 < calls <= most for calls in counted), counted
+    counts = [len(calls) for calls in counted]
+    assert all(most / 3 < count <= most for count in counts), counts
+
+
+def test_a_step_passes_through_the_files_of_the_picture_in_the_docs(clusters):
+    way = PICTURE.read_text().partition("A collective")[0]
+    pictured = set(re.findall(r"\w+\.py", way))
+    assert pictured <= {Path(filename).name for filename in clusters(RANKS).run(calls_of_a_step, "zero3")[0]}
+    assert len(pictured) == 7, pictured

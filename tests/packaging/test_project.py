@@ -63,6 +63,16 @@ def test_everything_that_is_there_is_in_the_tree_in_contributing():
     assert {name for name in modules if not re.match(r"zerolab/\w+/__init__\.py$", name)} <= shown
 
 
+def test_the_files_in_the_picture_of_three_ways_and_in_the_table_below_it_are_there():
+    pictured = re.findall(r"\b\w+\.(?:py|js)\b", (ROOT / "docs" / "three-ways.svg").read_text())
+    there = {path.name for path in (ROOT / "zerolab").rglob("*")}
+    assert len(pictured) > 20
+    assert set(pictured) <= there
+    named = re.findall(r"`(zerolab/[\w/]+\.(?:py|js))`", (ROOT / "docs" / "how-it-works.md").read_text())
+    assert len(named) >= 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_no_more_than_a_dozen_modules_lie_flat_in_the_package():
     flat = sorted(path.name for path in (ROOT / "zerolab").glob("*.py"))
     assert len(flat) <= 12, flat
