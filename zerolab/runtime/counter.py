@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from zerolab.recording.patches import replace
 from zerolab.runtime import stack
-from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, JOINING, Board, Position
+from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Board, Position
 from zerolab.runtime.observers import Call, Observer, Within, tell, watching
-from zerolab.runtime.requests import Reader, Request, members_of
+from zerolab.runtime.requests import Reader, Request, members_of, request_of_native
 
 COLLECTIVES = (
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
@@ -29,14 +30,20 @@ COLLECTIVES = (
     "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
+NATIVE_OPERATIONS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "allgather_": "all_gather",
+    "broadcast_": "broadcast",
+}
 
 
 class _Counter(Observer):
-    """This process's own count; idle until `attach` gives it a page."""
+    """This process's own count, on the page that `attach` gives it."""
 
     def __init__(self) -> None:
-        self._board: Board | None = None
-        self._rank = 0
+        self._board: Board  # and the rank's number; given by `attach`
+        self._rank: int
         # Each group counts for itself: its members need not agree with anybody else on how many collectives there were.
         self._next: Counter[int] = Counter()  # by the members of the group
         # Backward may run hooks in threads of its own, and each may be inside a collective of its own.
@@ -55,35 +62,33 @@ class _Counter(Observer):
         self._next.clear()
         self._pending.clear()
         self._native = {}
-        if self._board is not None:
-            self._board.forget(self._rank)
+        self._board.forget(self._rank)
 
     def stage(self, stage: int) -> None:
         """Note what the rank is at, for the case that it dies of it."""
-        if self._board is not None:
-            self._board.write_stage(self._rank, stage)
+        self._board.write_stage(self._rank, stage)
 
     def current_stage(self) -> int:
         """What the rank is at."""
-        return self._board.read_stage(self._rank) if self._board is not None else JOINING
+        return self._board.read_stage(self._rank)
 
     def place(self, phase: str, filename: str, line: int) -> None:
         """Note the line that the rank is at."""
-        if self._board is not None:
-            self._board.write_place(self._rank, phase, filename, line)
+        self._board.write_place(self._rank, phase, filename, line)
 
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not of the group."""
         group: Any = call.group
-        if self._board is None or self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
+        if self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
             return nullcontext()
         request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
         self._pending[call] = position = self._enter(call.op, True, request)
         return self._inside(position)
 
-    def waiting(self, call: Call) -> Within:
-        """Note that the rank is in it again."""
-        position = self._pending.pop(call, None)
+    def waiting(self, work: Any) -> Within:
+        """Note that the rank is inside the collective again that it started as this."""
+        # Once only: a second wait on the same Work returns at once, and is no collective any more.
+        position = self._pending.pop(work, None)
         return nullcontext() if position is None or self._position is not None else self._inside(position)
 
     def call(
@@ -92,9 +97,8 @@ class _Counter(Observer):
         """Call a function of torch.distributed, noted unless it is part of one that is noted already."""
         # torch calls itself: all_gather_object is two all_gathers. Only the outermost call is what the learner wrote.
         outer = self._position
-        if outer is not None or self._board is None:
-            result = function(*args, **kwargs)
-            return self._remember(result, outer)
+        if outer is not None:
+            return self._remember(function(*args, **kwargs), outer)
         request = reader.read(args, kwargs)
         if not request.is_mine:
             return function(*args, **kwargs)
@@ -109,12 +113,8 @@ class _Counter(Observer):
         return self._remember(result, position)
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for something that a noted call returned: the rank is inside that collective again."""
-        # Once only: a second wait on the same Work returns at once, and is no collective any more.
-        position = self._pending.pop(work, None)
-        if position is None or self._position is not None:
-            return function(work, *args, **kwargs)
-        with self._inside(position):
+        """Wait for something that a noted call returned."""
+        with self.waiting(work):
             return function(work, *args, **kwargs)
 
     def start_native(self, name: str, request: Request) -> Callable[[], None] | None:
@@ -122,7 +122,7 @@ class _Counter(Observer):
 
         None if it belongs to a call that is noted already.
         """
-        if self._board is None or self._position is not None:
+        if self._position is not None:
             return None
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
         # This run's table, kept by name: the callback may come when the next run has begun with a new one.
@@ -140,11 +140,10 @@ class _Counter(Observer):
     def _enter(self, name: str, numbered: bool, request: Request) -> Position:
         number = self._next[request.members] if numbered else None
         position = Position(INSIDE, name, number, 0, request.numel, request.itemsize, request.members, request.peer)
-        if self._board is not None:
-            if numbered:
-                self._next[request.members] += 1
-                self._board.enter(self._rank, position)
-            self.place(*stack.locate(sys._getframe(2)))
+        if numbered:
+            self._next[request.members] += 1
+            self._board.enter(self._rank, position)
+        self.place(*stack.locate(sys._getframe(2)))
         return position
 
     @property
@@ -169,32 +168,26 @@ class _Counter(Observer):
         """Put a position on the page; native code's oldest collective under way goes before one that is done."""
         if position.state == DONE:
             position = next(iter(self._native.values()), position)
-        if self._board is not None:
-            self._board.write(self._rank, position)
+        self._board.write(self._rank, position)
 
-    def _remember(self, result: Any, position: Position | None) -> Any:
-        if position is not None:
-            for work in result if isinstance(result, list) else [result]:
-                if hasattr(work, "wait"):
-                    self._pending[work] = position
+    def _remember(self, result: Any, position: Position) -> Any:
+        for work in result if isinstance(result, list) else [result]:
+            if hasattr(work, "wait"):
+                self._pending[work] = position
         return result
 
 
 _counter = _Counter()
-attach, reset, stage, place = _counter.attach, _counter.reset, _counter.stage, _counter.place
-current_stage = _counter.current_stage
-start_native = _counter.start_native
-
-
+reset, stage, place, current_stage = _counter.reset, _counter.stage, _counter.place, _counter.current_stage
 _stack = ExitStack()  # never closed: in place for as long as the process lives
+_libraries: list[Any] = []  # likewise: a library that is let go takes its kernels along
 
 
-def install() -> None:
-    """Watch our collectives and wrap torch's in this process, once, by both names that torch has for them."""
+def install(board: Board, rank: int) -> None:
+    """Count this process's collectives on the rank's page: ours as an observer, torch's by both names that it has."""
     from torch.distributed import distributed_c10d
 
-    from zerolab.runtime import native
-
+    _counter.attach(board, rank)
     _stack.enter_context(watching(_counter))
     for names, numbered in ((COLLECTIVES, True), (POINT_TO_POINT, False)):
         for name in names:
@@ -203,4 +196,39 @@ def install() -> None:
                 wrapper = partial(_counter.call, name, numbered, Reader(original))
                 _stack.enter_context(replace([distributed_c10d, dist], name, wrapper))
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
-    native.install(start_native)
+    _watch_native_code()
+
+
+def _watch_native_code() -> None:
+    """Count what native code starts by itself, C++ DDP's reducer above all: no function of Python's is called there.
+
+    It passes through torch's dispatcher as `c10d` operations. A kernel of ours at its autograd level, where c10d has
+    none, sees them and hands them on. That costs some 30 microseconds an operation and nothing where there is none; a
+    dispatch mode, which a recorder uses, would cost that for every operation of the step.
+    """
+    # Once in a process: a kernel that is registered twice for one key is an error.
+    library = torch.library.Library("c10d", "IMPL")
+    _libraries.append(library)
+    for operation, name in NATIVE_OPERATIONS.items():
+        overload = getattr(torch.ops.c10d, operation).default
+        for key in ("AutogradCPU", "AutogradCUDA"):
+            library.impl(operation, _counted(overload, name), key, with_keyset=True)
+
+
+def _counted(overload: Any, name: str) -> Callable[..., Any]:
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        complete = _counter.start_native(name, request_of_native(args))
+        result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+        if complete is not None:
+            _when_complete(result, complete)
+        return result
+
+    return kernel
+
+
+def _when_complete(result: Any, complete: Callable[[], None]) -> None:
+    handle = result[-1] if isinstance(result, tuple) else result
+    try:
+        dist.Work.unbox(handle).get_future().add_done_callback(lambda _: complete())
+    except (AttributeError, RuntimeError):  # a backend that does not tell, or a torch without these
+        complete()

@@ -55,6 +55,15 @@ class Reader:
         return args[index] if index < len(args) else kwargs.get(name)
 
 
+def request_of_native(args: tuple[Any, ...]) -> Request:
+    """What an operation `torch.ops.c10d` is about."""
+    # all_gather has outputs first, each a list; inputs of the others come as one list.
+    tensors = args[0] if isinstance(args[0][0], torch.Tensor) else args[0][0]
+    handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
+    numel = sum(tensor.numel() for tensor in tensors)
+    return Request(members_of(dist.ProcessGroup.unbox(handle)), numel, tensors[0].element_size())
+
+
 def members_of(group: Any) -> int:
     """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62."""
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:

@@ -124,6 +124,8 @@ def _recorded() -> bytes:
 
 def _join(setup: Setup, inherited: Fds) -> None:
     """Take over the kernel's surroundings and join the process group; done after a first all_reduce."""
+    counter.install(Board(inherited.board, setup.world_size), setup.rank)  # before anything that may fail: it is told
+    counter.stage(JOINING)
     os.environ.clear()  # the fork server's is from when it was started; a cell may have set variables since
     os.environ.update(setup.environment)
     loopback = "lo" if sys.platform == "linux" else "lo0"
@@ -134,9 +136,6 @@ def _join(setup: Setup, inherited: Fds) -> None:
     torch.set_num_threads(max(1, setup.cores // setup.world_size))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
-    counter.install()
-    counter.attach(Board(inherited.board, setup.world_size), setup.rank)
-    counter.stage(JOINING)
     device = None
     if setup.gpus:
         device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
