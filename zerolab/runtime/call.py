@@ -6,32 +6,55 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from zerolab.runtime import abort, faults, stack
 from zerolab.runtime.board import FAILED, RESTING, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped
+from zerolab.runtime.launch import START_LIMIT
 from zerolab.runtime.mismatch import mismatches, waits_for
 from zerolab.runtime.output import Output, show
-
-if TYPE_CHECKING:
-    from zerolab.runtime.ranks import Member, Ranks
+from zerolab.runtime.ranks import CHUNK, Member, Ranks
 
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
 SETTLE = 0.1  # seconds after a failure in which other ranks may still tell theirs
 SETTLE_FOR_CAUSE = 1.0  # the same while all that is known is that somebody lost a peer
 LOOK = 0.4  # seconds that a rank has to say where it stands
 DRAIN = 0.2  # seconds at most in which prints are collected after the last result
-CHUNK = 1 << 16
+
+
+def start(world_size: int, gpus: tuple[int, ...]) -> Ranks:
+    """Ranks that have joined their process group. RankError if one of them cannot."""
+    ranks = Ranks(world_size, gpus)
+    try:
+        Call(ranks, range(world_size), Output(), START_LIMIT).finish()
+    except BaseException:
+        ranks.kill()
+        raise
+    return ranks
+
+
+def run(ranks: Ranks, message: bytes, chosen: Sequence[int], timeout: float) -> list[bytes]:
+    """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
+    call = Call(ranks, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
+    ranks.last_cell = call.cell
+    for rank in chosen:
+        with contextlib.suppress(OSError):  # it has died, and the call finds out how
+            ranks.members[rank].commands.send_bytes(message)
+    return call.finish()
+
+
+def death_at_rest(ranks: Ranks) -> faults.RankError | None:
+    """The error for ranks that died since the last call; None if nobody knows how."""
+    return Call(ranks, range(len(ranks.members)), Output(), START_LIMIT).death_at_rest()
 
 
 class Call:
     """What the chosen ranks come to. They have been told already what to do."""
 
-    def __init__(self, ranks: "Ranks", chosen: Collection[int], output: Output, timeout: float) -> None:
+    def __init__(self, ranks: Ranks, chosen: Collection[int], output: Output, timeout: float) -> None:
         self._ranks, self._chosen, self._output, self._timeout = ranks, chosen, output, timeout
         self._started = time.monotonic_ns()
         _, where = stack.describe(stack.lines(sys._getframe(1)))
@@ -82,7 +105,7 @@ class Call:
             self._take(0.05)
         return [self._standing(member) for member in self._ranks.members]
 
-    def _standing(self, member: "Member") -> Standing:
+    def _standing(self, member: Member) -> Standing:
         board, rank = self._ranks.board, member.rank
         position = board.read(rank)
         if rank not in self._chosen:
@@ -99,12 +122,12 @@ class Call:
             phase, where = self._last_place(member)
             return Standing(rank, state, position, value["phase"] or phase, value["where"] or where, value["stage"])
         phase, where = self._last_place(member)
-        exact = faults.line_of_crash(self._crash(member))
+        exact = faults.line_of_crash(member.crash_text())
         return Standing(
             rank, faults.ending_words(outcome.value), position, phase, exact or where, board.read_stage(rank)
         )
 
-    def _last_place(self, member: "Member") -> tuple[str, str]:
+    def _last_place(self, member: Member) -> tuple[str, str]:
         """Phase and line that a rank was last known at: it says so at each collective, and when it is asked."""
         noted = self._ranks.board.read_place(member.rank)
         if member.seen is not None and member.seen[3] and member.seen[0] > max(noted.time, self._started):
@@ -112,12 +135,6 @@ class Call:
         if noted.time > self._started and noted.filename:
             return noted.phase, stack.place(noted.filename, noted.line)
         return "", self._called
-
-    def _crash(self, member: "Member") -> str:
-        """The Python stack that a rank wrote as it died; empty if it ended without a word."""
-        with contextlib.suppress(BlockingIOError):
-            member.crash_text += os.read(member.crash, CHUNK).decode(errors="replace")
-        return member.crash_text
 
     def _calls(self) -> dict[int, list[Position]]:
         return {rank: self._ranks.board.history(rank) for rank in self._chosen}
@@ -140,7 +157,7 @@ class Call:
         # An error inside a collective, gloo's about a wrong size for one, is the ranks' disagreement at times.
         disagreed = position.state == FAILED if cause.kind == "raised" else native and position.number is not None
         found = mismatches(standings, self._calls()) if disagreed else []
-        return faults.rank_error(cause, member.pid, self._crash(member), standings, mismatches=found, native=native)
+        return faults.rank_error(cause, member.pid, member.crash_text(), standings, mismatches=found, native=native)
 
     def _pid(self, rank: int) -> int:
         return self._ranks.members[rank].pid
@@ -183,7 +200,7 @@ class Call:
                 self._outcomes.setdefault(rank, Outcome(rank, "died", *ending))
         return bool(arrived)
 
-    def _take_commands(self, member: "Member") -> None:
+    def _take_commands(self, member: Member) -> None:
         kind, value = pickle.loads(member.commands.recv_bytes())
         # Said here and not by the rank: who has answered may be halted, or killed, before it gets to its next line.
         self._ranks.board.write_stage(member.rank, RESTING)
@@ -192,18 +209,18 @@ class Call:
         when = value["time"] if kind == "raised" else time.monotonic_ns()
         self._outcomes[member.rank] = Outcome(member.rank, kind, value, when)
 
-    def _take_last_words(self, member: "Member") -> None:
+    def _take_last_words(self, member: Member) -> None:
         try:
             if member.commands.poll(0):
                 self._take_commands(member)
         except (EOFError, OSError):
             pass  # it said nothing
 
-    def _take_lifeline(self, member: "Member") -> None:
+    def _take_lifeline(self, member: Member) -> None:
         member.seen = pickle.loads(member.lifeline.recv_bytes())
         member.asked = False
 
-    def _take_output(self, member: "Member") -> None:
+    def _take_output(self, member: Member) -> None:
         data = os.read(member.output, CHUNK)
         if not data:
             raise EOFError

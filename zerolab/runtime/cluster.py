@@ -8,11 +8,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from zerolab.runtime import devices, idle, output, variables
+from zerolab.runtime import call, devices, idle, output, variables
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import launcher
+from zerolab.runtime.ranks import Ranks
 from zerolab.waiting import waiting
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from zerolab.recording.events import RankRecording
     from zerolab.recording.recording import Recording
-    from zerolab.runtime.ranks import Ranks
 
 DEVICES = ("auto", "cpu", "cuda")
 # Weakly: a cluster that a notebook has forgotten must not go on living because `%%ranks` could use it.
@@ -141,7 +141,7 @@ class Cluster:
                 "cluster there, or make one of this process's own with Cluster()"
             )
         # Packed before the lock is taken and before ranks are looked at: what is refused here costs nobody anything.
-        call = travel.pack_call(fn, args, kwargs)
+        packed = travel.pack_call(fn, args, kwargs)
         # Outside of `interruptible` Stop waits: it could leave this cluster busy for ever, or its ranks half ended.
         with held_back():
             if not self._busy.acquire(blocking=False):
@@ -150,7 +150,7 @@ class Cluster:
                 )
             try:
                 with interruptible():
-                    answers = self._answers(task, call, chosen)
+                    answers = self._answers(task, packed, chosen)
             except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
                 self._lost = True
                 self._let_go()
@@ -168,27 +168,27 @@ class Cluster:
         # The ranks have done their part: a result that cannot be made again here is no reason to lose them.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
-    def _answers(self, task: str, call: bytes, chosen: Sequence[int]) -> list[bytes]:
+    def _answers(self, task: str, packed: bytes, chosen: Sequence[int]) -> list[bytes]:
         self._refuse_if_closed()  # by another thread, while this call was packed
         ranks = self._usable_ranks()
         self._refuse_if_closed()  # or while fresh ranks started
         self._lost = True  # until this call has come to its end: nothing that ends it may leave them in use
         # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their lines.
-        message = pickle.dumps((task, self._sent_cells.news(), call))
+        message = pickle.dumps((task, self._sent_cells.news(), packed))
         try:
-            return ranks.call(message, chosen, self.timeout)
+            return call.run(ranks, message, chosen, self.timeout)
         except RankError as error:
             error.recording = _merged(ranks.recorded()) if task == "record" else None
             raise
 
-    def _usable_ranks(self) -> "Ranks":
+    def _usable_ranks(self) -> Ranks:
         """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""
         if self._lost:
             self._let_go()  # Stop came before they were
         if self._ranks is not None:
             self._ranks.show_late_output()  # before this run prints, or the two could not be told apart
         if self._ranks is not None and not self._ranks.are_all_alive():
-            death = self._ranks.death_at_rest()
+            death = call.death_at_rest(self._ranks)
             if death is not None:  # what the ranks held is lost; better said than trained on without
                 raise death
             self._lost = True
@@ -199,14 +199,12 @@ class Cluster:
             self._lost = False
         return ranks
 
-    def _start(self) -> "Ranks":
-        from zerolab.runtime.ranks import Ranks
-
+    def _start(self) -> Ranks:
         # Fresh ranks know no cell, so all of them are news again.
         self._sent_cells = Cells()
         # Stop is let in only where the start waits: elsewhere it could leave ranks or pipes that nobody knows of.
         with held_back(), waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
-            self._ranks = Ranks(self.world_size, self._gpus)
+            self._ranks = call.start(self.world_size, self._gpus)
             # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
             self._finalizer = weakref.finalize(self, self._ranks.kill)
             self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerolab.runtime.board import (
-    DONE,
-    IN_FLIGHT,
-    INSIDE,
-    JOINING,
-    PACKING,
-    RESTING,
-    RUNNING,
-    UNPACKING,
-    Position,
-)
+from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, JOINING, PACKING, RESTING, RUNNING, UNPACKING, Position
 from zerolab.runtime.drawing import WaitsFor
 from zerolab.runtime.handover import OWN_END
 from zerolab.runtime.stack import is_a_lesson, is_runtime, label, place
@@ -61,32 +51,19 @@ class RankError(RuntimeError):
         recording: after `record`, what the ranks that still lived had recorded by then; else None.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        rank: int | None = None,
-        pid: int | None = None,
-        exception: str | None = None,
-        signal: str | None = None,
-        exitcode: int | None = None,
-        phase: str = "",
-        collective: str = "",
-        where: str = "",
-        traceback: str = "",
-        native: str = "",
-        mismatches: Sequence[str] = (),
-        what: str = "",
-        said: str = "",
-        standings: "Sequence[Standing]" = (),
-    ) -> None:
+    rank: int | None = None
+    pid: int | None = None
+    exception: str | None = None
+    signal: str | None = None
+    exitcode: int | None = None
+    phase = collective = where = traceback = native = what = said = ""
+    mismatches: Sequence[str] = ()
+    standings: "Sequence[Standing]" = ()
+    recording: Any = None
+
+    def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
-        self.rank, self.pid = rank, pid
-        self.exception, self.signal, self.exitcode = exception, signal, exitcode
-        self.phase, self.collective, self.where = phase, collective, where
-        self.traceback, self.native, self.mismatches = traceback, native, list(mismatches)
-        self.what, self.said, self.standings = what, said, list(standings)
-        self.recording: Any = None
+        self.__dict__.update(facts)
 
     def _render_traceback_(self) -> list[str]:
         """For IPython: the message alone, which holds the rank's traceback; the kernel's own would say nothing."""
@@ -201,26 +178,25 @@ def rank_error(
         mismatches: what the ranks disagreed on, if the cause is an error in a collective.
         native: what native code said as it ended the rank; empty if it did not.
     """
-    # In the order in which one reads: who, when and where, what they disagree on, the traceback, everybody else.
     standing = standings[cause.rank]
-    phase = standing.phase or STAGES[standing.stage][0]
-    facts: dict[str, Any] = {"rank": cause.rank, "pid": pid, "phase": phase, "where": standing.where}
-    facts |= {"collective": standing.position.label, "mismatches": mismatches, "native": native}
+    facts = _facts(standing, pid, mismatches, standings) | {"native": native}
     if cause.kind == "raised":
         facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
         facts["said"] = message = cause.value["message"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
-        reason, crash = _own_reason(crash)
-        facts |= {"traceback": _readable(crash)} | _ending(cause.value)
+        code, (reason, crash) = cause.value, _own_reason(crash)
+        facts |= {"exitcode": code} if code is None or code >= 0 else {"signal": signal.Signals(-code).name}
+        facts["traceback"] = _readable(crash)
         what = reason or _death(facts, standing.stage)
-    facts |= {"what": f"rank {cause.rank} (pid {pid}) {what}", "standings": standings}
-    parts = [facts["what"], f"That was {standing.moment}"]
-    parts += ["\n".join(mismatches)] if mismatches else []
-    if facts["traceback"]:
-        parts.append(f"On rank {cause.rank}:\n{_indented(facts['traceback'])}")
-    parts.append(f"The ranks at that moment:\n{_indented(table(standings))}")
-    return RankError("\n\n".join([*parts, LOST_STATE]), **facts)
+    facts["what"] = f"rank {cause.rank} (pid {pid}) {what}"
+    trace = f"On rank {cause.rank}:\n{_indented(facts['traceback'])}" if facts["traceback"] else ""
+    others = f"The ranks at that moment:\n{_indented(table(standings))}"
+    # In the order in which one reads: who, when and where, what they disagree on, the traceback, everybody else.
+    message = _paragraphs(
+        facts["what"], f"That was {standing.moment}", "\n".join(mismatches), trace, others, LOST_STATE
+    )
+    return RankError(message, **facts)
 
 
 def collective_hang(
@@ -233,35 +209,31 @@ def collective_hang(
     drawing: WaitsFor,
 ) -> CollectiveHang:
     """The error for ranks that wait for each other."""
-    standing = standings[waiting]
-    label = standing.position.label
+    facts = _facts(standings[waiting], pid, mismatches, standings)
     halted = [f"rank {each.rank} is stopped" for each in standings if each.state == STOPPED]
     why = f"{', '.join(halted)}, by a signal such as SIGSTOP" if halted else "they wait for each other"
-    what = f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: {why}."
-    parts = [
-        what,
-        whereabouts(mismatches, standings),
-        LOST_STATE if halted else f"Every rank must call the same collectives in the same order. {LOST_STATE}",
-    ]
+    label = facts["collective"]
+    facts["what"] = f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: {why}."
+    rule = "" if halted else "Every rank must call the same collectives in the same order. "
+    message = _paragraphs(facts["what"], whereabouts(mismatches, standings), rule + LOST_STATE)
+    return CollectiveHang(message, drawing=drawing, **facts)
+
+
+def _facts(standing: Standing, pid: int, mismatches: Sequence[str], standings: Sequence[Standing]) -> dict[str, Any]:
+    """What both kinds of error carry about the rank at fault, and about all of them."""
     phase = standing.phase or STAGES[standing.stage][0]
-    error = CollectiveHang(
-        "\n\n".join(parts),
-        rank=waiting,
-        pid=pid,
-        phase=phase,
-        collective=label,
-        where=standing.where,
-        mismatches=mismatches,
-        what=what,
-        standings=standings,
-    )
-    error.drawing = drawing
-    return error
+    facts = {"rank": standing.rank, "pid": pid, "phase": phase, "where": standing.where}
+    label = standing.position.label
+    return facts | {"collective": label, "mismatches": list(mismatches), "standings": list(standings)}
 
 
 def whereabouts(mismatches: Sequence[str], standings: Sequence[Standing]) -> str:
     """What the ranks disagree on, where that is known, and a table of where they stand."""
-    return "\n\n".join([*(["\n".join(mismatches)] if mismatches else []), _indented(table(standings))])
+    return _paragraphs("\n".join(mismatches), _indented(table(standings)))
+
+
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 def stopped() -> KeyboardInterrupt:
@@ -304,12 +276,6 @@ def _own_reason(crash: str) -> tuple[str, str]:
     """Why a rank ended itself, in its words, empty if it did not; and the rest of what it left behind."""
     said = [line for line in crash.splitlines() if line.startswith(OWN_END)]
     return "; ".join(said), "\n".join(line for line in crash.splitlines() if line not in said)
-
-
-def _ending(code: int | None) -> dict[str, Any]:
-    if code is None or code >= 0:
-        return {"exitcode": code}
-    return {"signal": signal.Signals(-code).name}
 
 
 def _death(facts: dict[str, Any], stage: int) -> str:

@@ -3,12 +3,9 @@
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerolab.runtime.board import IN_FLIGHT, INSIDE
-
-if TYPE_CHECKING:
-    from zerolab.runtime.ranks import Ranks
+from zerolab.runtime.ranks import Ranks
 
 STILL = 1.0  # seconds without a movement after which a rank counts as standing still
 _HEAD_START = 0.6  # seconds that the first look needs until there is something to compare with
@@ -22,7 +19,7 @@ class HangWatch:
     hour while the others wait for it is left alone, however long `timeout` is.
     """
 
-    def __init__(self, ranks: "Ranks", timeout: float) -> None:
+    def __init__(self, ranks: Ranks, timeout: float) -> None:
         self._ranks, self._timeout = ranks, timeout
         self._next = 0.0
         self._last: dict[int, tuple[object, object]] = {}

@@ -3,23 +3,21 @@
 import contextlib
 import os
 import pickle
-import select
 import selectors
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import IO
 
 from zerolab.recording.events import RankRecording
 from zerolab.runtime import machine
 from zerolab.runtime.board import Board
-from zerolab.runtime.call import Call
-from zerolab.runtime.faults import RankError
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.interrupts import held_back, interruptible
-from zerolab.runtime.launch import START_LIMIT, Ending, launcher, nameless_file
+from zerolab.runtime.launch import Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
 RECORDINGS = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
@@ -37,11 +35,21 @@ class Member:
     commands: Connection
     lifeline: Connection
     output: int
-    crash: int
+    crash: IO[bytes]
     asked: bool = False  # a question is under way
     seen: tuple[int, int, str, str] | None = None  # the last answer: time, fingerprint of the stack, phase, line
-    crash_text: str = ""  # what was read from `crash`
     said: bytes = b""  # the last that it wrote
+
+    def crash_text(self) -> str:
+        """The Python stack that it wrote as it died; empty if it ended without a word."""
+        return os.pread(self.crash.fileno(), CHUNK, 0).decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the kernel's ends of its pipes."""
+        self.commands.close()
+        self.lifeline.close()
+        os.close(self.output)
+        self.crash.close()
 
 
 class Ranks:
@@ -54,49 +62,34 @@ class Ranks:
         self._files = [nameless_file(Board.size(world_size)), nameless_file(0)]
         self.board = Board(self._files[0].fileno(), world_size)
         self.members: list[Member] = []
-        self._last_cell = ""
+        self.last_cell = ""  # that has called them
         try:
             for rank in range(world_size):
                 self.members.append(self._start(rank))
                 setup = _setup(rank, world_size, gpus)
                 self.members[rank].commands.send_bytes(pickle.dumps(setup))
             self._register()
-            Call(self, range(world_size), Output(), START_LIMIT).finish()
         except BaseException:
             self.kill()
             raise
 
-    def call(self, message: bytes, chosen: Sequence[int], timeout: float) -> list[bytes]:
-        """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
-        call = Call(self, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
-        self._last_cell = call.cell
-        for rank in chosen:
-            with contextlib.suppress(OSError):  # it has died, and the call finds out how
-                self.members[rank].commands.send_bytes(message)
-        return call.finish()
-
     def show_late_output(self) -> None:
         """Show what threads of the ranks have printed since the last run was over, and say where it comes from."""
-        output = Output(range(len(self.members)), f"late from {self._last_cell}" if self._last_cell else "late")
-        pipes = {member.output: member.rank for member in self.members}
-        poll = select.poll()  # as in the launcher: select() gives up on a kernel with many open files
-        for pipe in pipes:
-            poll.register(pipe, select.POLLIN)
+        output = Output(range(len(self.members)), f"late from {self.last_cell}" if self.last_cell else "late")
         deadline = time.monotonic() + LATE
-        while (
-            ready := [pipe for pipe, event in poll.poll(0) if event & select.POLLIN]
-        ) and time.monotonic() < deadline:
-            for pipe in ready:
-                output.feed(pipes[pipe], os.read(pipe, CHUNK))
+        while (said := self._printed()) and time.monotonic() < deadline:
+            for rank, data in said:
+                output.feed(rank, data)
         output.finish()
+
+    def _printed(self) -> list[tuple[int, bytes]]:
+        """What there is to read of what the ranks have printed, by rank; nothing of one that has died."""
+        ready = [member for pipe, member in self.wait(0) if pipe == "output"]
+        return [(member.rank, data) for member in ready if (data := os.read(member.output, CHUNK))]
 
     def are_all_alive(self) -> bool:
         """Whether no rank has ended."""
         return all(self.ending(member.rank) is None for member in self.members)
-
-    def death_at_rest(self) -> RankError | None:
-        """The error for ranks that died since the last call; None if nobody knows how."""
-        return Call(self, range(len(self.members)), Output(), START_LIMIT).death_at_rest()
 
     def ending(self, rank: int) -> Ending | None:
         """How a rank ended; None while it lives."""
@@ -150,10 +143,7 @@ class Ranks:
             if is_ours:
                 self._launcher.kill(pids)
             for member in members:
-                member.commands.close()
-                member.lifeline.close()
-                os.close(member.output)
-                os.close(member.crash)
+                member.close()
             for file in self._files:
                 file.close()
         if is_ours:
@@ -166,25 +156,21 @@ class Ranks:
 
     def _start(self, rank: int) -> Member:
         (commands, commands_end), (lifeline, lifeline_end) = Pipe(), Pipe()  # they wait, whatever timeout sockets have
-        (output, output_end), (crash, crash_end) = os.pipe(), os.pipe()
+        output, output_end = os.pipe()
+        member = Member(rank, 0, commands, lifeline, output, nameless_file(0))
         board, store = (file.fileno() for file in self._files)
-        inherited = Fds(commands_end.fileno(), lifeline_end.fileno(), output_end, crash_end, board, store)
+        ends = (commands_end.fileno(), lifeline_end.fileno(), output_end)
         try:
-            pid = self._launcher.start(inherited)
+            member.pid = self._launcher.start(Fds(*ends, member.crash.fileno(), board, store))
         except BaseException:
             # Stopped by a person, perhaps after the rank was forked: with its lifeline closed it ends by itself.
-            commands.close()
-            lifeline.close()
-            os.close(output)
-            os.close(crash)
+            member.close()
             raise
         finally:
             commands_end.close()
             lifeline_end.close()
             os.close(output_end)
-            os.close(crash_end)
-        os.set_blocking(crash, False)
-        return Member(rank, pid, commands, lifeline, output, crash)
+        return member
 
     def _register(self) -> None:
         news = self._launcher.fileno()
