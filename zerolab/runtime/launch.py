@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -14,12 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import IO
 
 from zerolab.runtime.interrupts import held_back, interruptible
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
-_FAREWELL = 2.0  # seconds that the kernel, as it exits, waits for it to take its ranks along, and what they started
+EXIT_WAIT = 2.0  # seconds that the kernel, as it exits, waits for the server to end its ranks and what they started
 
 Ending = tuple[int | None, int]
 """How a process ended: exit code, or minus the signal, or None if nobody knows; and when, in monotonic nanoseconds."""
@@ -70,7 +70,9 @@ class ForkLauncher:
                 with interruptible():
                     arrived = self._is_readable(deadline - time.monotonic())
                 if not (arrived and self._receive()):
-                    raise RuntimeError(f"the process that starts the ranks did not come up:\n{self._last_words()}")
+                    self._log.seek(0)
+                    reason = self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
+                    raise RuntimeError(f"the process that starts the ranks did not come up:\n{reason}")
             return self._started.pop(request)
 
     def kill(self, pids: list[int]) -> None:
@@ -102,27 +104,20 @@ class ForkLauncher:
             self._control.shutdown(socket.SHUT_RDWR)  # a process that was forked from the kernel may hold it open, too
         self._control.close()
         if self._has_started_ranks:
-            self._process.send_signal(signal.SIGCONT)  # whoever has halted it cannot let it go on any more
+            self._process.send_signal(signal.SIGCONT)  # it may be stopped, and nobody will continue it later
         else:  # it may go on importing torch for a minute, and has nothing to clean up
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_FAREWELL)
+            self._process.wait(EXIT_WAIT)
         self._log.close()
 
     def _is_readable(self, limit: float) -> bool:
         """Whether a report, or the server's end, comes within `limit` seconds."""
-        if self._control.fileno() < 0:
-            return False
-        poll = select.poll()  # and not select(), which gives up on a kernel with more than 1,024 open files
-        poll.register(self._control, select.POLLIN)
-        return bool(poll.poll(max(0, limit) * 1000))
+        return self._control.fileno() >= 0 and bool(wait([self._control], max(0.0, limit)))
 
+    @held_back()  # a report that is taken and not noted is lost for every cluster
     def _receive(self) -> bool:
         """Take in one report; False if none ever comes again."""
-        with held_back():  # a report that is taken and not noted is lost for every cluster
-            return self._take_report()
-
-    def _take_report(self) -> bool:
         try:
             data = self._control.recv(1 << 12)
         except OSError:
@@ -139,10 +134,6 @@ class ForkLauncher:
         else:
             self._ended[report["ended"]] = report["code"], report["time"]
         return True
-
-    def _last_words(self) -> str:
-        self._log.seek(0)
-        return self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
 
 
 def nameless_file(size: int) -> IO[bytes]:

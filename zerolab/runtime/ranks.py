@@ -20,9 +20,9 @@ from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import Ending, launcher, nameless_file
 from zerolab.runtime.output import Output
 
-RECORDINGS = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
-GOODBYE = 2.0  # seconds that killed ranks get to disappear before `kill` stops waiting for them
-LATE = 0.2  # seconds at most for what was printed between two runs; a thread may print all the time
+RECORDING_LIMIT = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
+KILL_LIMIT = 2.0  # seconds that `kill` waits for killed ranks to disappear
+LATE_LIMIT = 0.2  # seconds at most for what was printed between two runs; a thread may print all the time
 CHUNK = 1 << 16
 
 
@@ -76,7 +76,7 @@ class Ranks:
     def show_late_output(self) -> None:
         """Show what threads of the ranks have printed since the last run was over, and say where it comes from."""
         output = Output(range(len(self.members)), f"late from {self.last_cell}" if self.last_cell else "late")
-        deadline = time.monotonic() + LATE
+        deadline = time.monotonic() + LATE_LIMIT
         while (said := self._printed()) and time.monotonic() < deadline:
             for rank, data in said:
                 output.feed(rank, data)
@@ -109,7 +109,7 @@ class Ranks:
         for member in asked:
             with contextlib.suppress(OSError):
                 member.lifeline.send_bytes(RECORDED)
-        deadline = time.monotonic() + RECORDINGS
+        deadline = time.monotonic() + RECORDING_LIMIT
         answers = [answer for member in asked for answer in _answers(member, deadline)]
         return [answer for answer in answers if isinstance(answer, RankRecording)]
 
@@ -150,7 +150,7 @@ class Ranks:
             self._wait_for_the_end(pids)
 
     def _wait_for_the_end(self, pids: list[int]) -> None:
-        deadline = time.monotonic() + GOODBYE
+        deadline = time.monotonic() + KILL_LIMIT
         while time.monotonic() < deadline and any(self._launcher.ending(pid) is None for pid in pids):
             time.sleep(0.005)
 

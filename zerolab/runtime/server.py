@@ -12,11 +12,11 @@ import gc
 import importlib
 import json
 import os
-import selectors
 import signal
 import socket
 import sys
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from zerolab.runtime.handover import Fds
@@ -33,22 +33,22 @@ PRELOAD = (
     "zerolab.runtime.worker",
 )
 PARENT_CHECK = 1.0  # seconds; a forked child of the kernel may hold our socket open after the kernel has gone
-# Seconds at most that the server stays, once the kernel has gone, to end what ranks had started. It takes milliseconds;
-# on a box so busy that it takes seconds, whoever left earlier would leave programs behind that nobody else ends.
-LAST_RITES = 60.0
+# Seconds at most that the server stays, once the kernel has gone, to end what ranks had started. It takes milliseconds,
+# or seconds on a busy box; nobody else would end those programs.
+CLEANUP_LIMIT = 60.0
 LARGEST_REQUEST = 1 << 16
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 
 
 def main(control_fd: int, parent: int, bound: bool) -> None:
-    """Serve until the kernel `parent` goes. `bound`: the thread that started us lives as long as the kernel does."""
+    """Serve until the kernel `parent` ends. `bound`: the thread that started us lives as long as the kernel does."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the kernel blocks is inherited, and would be here: SIGCHLD
     if bound:
         die_with_parent(parent)
     control = socket.socket(fileno=control_fd)
     preload()
     ForkServer(control, parent).serve(bound)
-    os._exit(0)  # Python would take torch apart piece by piece, for a second in which nothing should be left any more
+    os._exit(0)  # Python would spend a second on taking torch apart
 
 
 def preload() -> None:
@@ -87,40 +87,37 @@ class ForkServer:
         self._control = control
         self._parent = parent
         self._children: set[int] = set()
-        self._strays: set[int] = set()  # what ranks had started and left behind, killed and not yet gone
+        self._orphans: set[int] = set()  # what ranks had started and left behind: killed, and not yet gone
         self._wake, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._told_to_end = False
+        self._is_stopping = False
 
     def serve(self, bound: bool = False) -> None:
-        """Answer requests until the kernel closes its end or dies, then take every rank along, and what it started."""
+        """Answer requests until the kernel closes its end or dies, then end every rank and what it started."""
         for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, self._note)  # a handler must exist for the wake-up pipe to be written
+            signal.signal(number, self._on_signal)  # a handler must exist for the wake-up pipe to be written
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         # A rank's descendant that loses its parent becomes our child, and a session of its own is no way out.
         _ask_linux(_SET_CHILD_SUBREAPER, 1)
-        if bound:  # from here on the kernel's death is told and not deadly: somebody has to clean up after the ranks
+        if bound:  # from here on the kernel's death is a signal to clean up after the ranks, and no longer SIGKILL
             _ask_linux(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
         # One thread and one loop: a fork copies only the thread that calls it, with whatever locks others hold.
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(self._wake, selectors.EVENT_READ)
-            while os.getppid() == self._parent and not self._told_to_end:
-                ready = {key.fileobj for key, _ in selector.select(PARENT_CHECK)}
-                if self._wake in ready:
-                    os.read(self._wake, 1 << 12)
-                    self._reap()
-                if self._control in ready and not self._answer():
-                    break
+        while os.getppid() == self._parent and not self._is_stopping:
+            ready = wait([self._control, self._wake], PARENT_CHECK)
+            if self._wake in ready:
+                os.read(self._wake, 1 << 12)
+                self._reap()
+            if self._control in ready and not self._answer():
+                break
         self._end()
 
-    def _note(self, number: int, _: object) -> None:
-        self._told_to_end |= number == signal.SIGTERM
+    def _on_signal(self, number: int, _: object) -> None:
+        self._is_stopping |= number == signal.SIGTERM
 
     def _end(self) -> None:
         """Kill the ranks, and stay until nothing is left of what they had started."""
         self._kill(self._children)
-        deadline = time.monotonic() + LAST_RITES
-        while (self._children or self._strays) and time.monotonic() < deadline:
+        deadline = time.monotonic() + CLEANUP_LIMIT
+        while (self._children or self._orphans) and time.monotonic() < deadline:
             self._reap()
             time.sleep(0.005)
 
@@ -155,9 +152,7 @@ class ForkServer:
             os.close(self._wake)
             os.close(self._wake_writer)
             self._control.close()
-            # A session of its own: the stop button's signal goes to the kernel's group, and a rank's children go with
-            # it.
-            os.setsid()
+            os.setsid()  # the stop button's signal goes to the kernel's group; a rank's children end with its own
             die_with_parent(server)
             from zerolab.runtime import worker
 
@@ -167,17 +162,17 @@ class ForkServer:
 
     def _reap(self) -> None:
         """Report every rank that has ended, and end what it has left behind."""
-        bereaved = False
+        has_orphaned = False
         with contextlib.suppress(ChildProcessError):  # there is no child at all
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                # Children of a stray lose their parent only now, so look again; others end in the middle of a run.
-                bereaved |= ended[0] in self._children or ended[0] in self._strays
-                self._bury(*ended)
-        if bereaved:
-            self._kill_strays()
+                # An orphan's own children become ours only now, so look again; others end in the middle of a run.
+                has_orphaned |= ended[0] in self._children or ended[0] in self._orphans
+                self._on_exit(*ended)
+        if has_orphaned:
+            self._kill_orphans()
 
-    def _bury(self, pid: int, status: int) -> None:
-        self._strays.discard(pid)
+    def _on_exit(self, pid: int, status: int) -> None:
+        self._orphans.discard(pid)
         if pid not in self._children:
             return
         self._children.discard(pid)
@@ -185,13 +180,13 @@ class ForkServer:
             os.killpg(pid, signal.SIGKILL)  # what the rank had started and left behind
         self._report({"ended": pid, "code": os.waitstatus_to_exitcode(status), "time": time.monotonic_ns()})
 
-    def _kill_strays(self) -> None:
+    def _kill_orphans(self) -> None:
         """Kill the children that we did not fork; those in the session of a rank that lives will end with it."""
         for pid in _children_of_this_process() - self._children:
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) not in self._children:
                     os.kill(pid, signal.SIGKILL)
-                    self._strays.add(pid)
+                    self._orphans.add(pid)
 
     def _kill(self, pids: "set[int] | list[int]") -> None:
         for pid in self._children.intersection(pids):  # a child that is not reaped yet keeps its number

@@ -19,7 +19,7 @@ from zerolab.runtime import launch
 def start():
     return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
 
-launch._FAREWELL = float(sys.argv[1])  # seconds
+launch.EXIT_WAIT = float(sys.argv[1])  # seconds
 server = launch.launcher()._process.pid
 said = [server]
 """
@@ -28,9 +28,9 @@ TELL = "\nprint(*said)"
 FOR_EVER = 1000.0
 
 
-def processes_of(program, farewell):
+def processes_of(program, exit_wait):
     """Runs a kernel to its end, within a minute; the processes that it spoke of."""
-    command = [sys.executable, "-c", program + TELL, str(farewell)]
+    command = [sys.executable, "-c", program + TELL, str(exit_wait)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stderr == ""
     return [int(number) for number in ended.stdout.split()]
@@ -46,12 +46,12 @@ def left(numbers):
 
 @pytest.mark.slow
 def test_a_server_that_is_slower_than_the_kernel_waits_ends_what_ranks_had_started_and_then_itself():
-    assert left(processes_of(WITH_A_RANK, farewell=0)) == []
+    assert left(processes_of(WITH_A_RANK, exit_wait=0)) == []
 
 
 @pytest.mark.slow
 def test_a_server_that_somebody_has_halted_goes_on_to_its_end():
-    assert left(processes_of(WITH_A_RANK + "os.kill(server, signal.SIGSTOP)", farewell=2)) == []
+    assert left(processes_of(WITH_A_RANK + "os.kill(server, signal.SIGSTOP)", exit_wait=2)) == []
 
 
 @pytest.mark.slow
