@@ -121,7 +121,7 @@ def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as pressed:
-        pressed.setattr(Cluster, "_let_go", interrupted)
+        pressed.setattr(Cluster, "_release", interrupted)
         with pytest.raises(KeyboardInterrupt):
             cluster.run(fail)
     assert not set(before) & set(cluster.run(os.getpid))

@@ -19,11 +19,10 @@ from zerolab.waiting import waiting
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from zerolab.recording.events import RankRecording
     from zerolab.recording.recording import Recording
 
 DEVICES = ("auto", "cpu", "cuda")
-# Weakly: a cluster that a notebook has forgotten must not go on living because `%%ranks` could use it.
+# Weak, so that `%%ranks` does not keep alive a cluster that the notebook has dropped.
 _open: "weakref.WeakValueDictionary[int, Cluster]" = weakref.WeakValueDictionary()
 
 
@@ -47,27 +46,26 @@ class Cluster:
     """
 
     def __init__(self, world_size: int | None = None, device: str = "auto", timeout: float = 20.0) -> None:
-        # Three kinds of refusal before the first process: nonsense, the host's limits, the memory there is.
         _check(world_size, device, timeout)
         idle_limit = variables.idle_seconds()
         if world_size is not None:
-            devices.check_limits(world_size)  # before anything is started: a refusal must cost nothing
-        if device != "cuda":  # where one must look first whether there is a GPU at all
+            devices.check_limits(world_size)  # before any process is started
+        if device != "cuda":  # for "cuda" it must first be known that there is a GPU
             launcher()  # it imports torch in the background while this process does the same
         choice = devices.choose(world_size, device)
         for note in choice.notes:
             output.show(f"{note}\n")
         self.world_size, self.device, self._gpus = choice.world_size, choice.device, choice.gpus
         self.timeout = float(timeout)
-        # Not reentrant: a callback that calls `run` while one is under way is refused, instead of waiting for itself.
+        # Not reentrant: a callback that calls `run` during a run is refused instead of deadlocking.
         self._busy = threading.Lock()
         self._owner = os.getpid()
         self._closed = self._lost = False
         self._ranks: Ranks | None = None
         try:
             self._start()
-        except BaseException:  # Stop, pressed as they were ready: nobody has this cluster, and its error may keep it
-            self._let_go()
+        except BaseException:  # Stop, pressed as they were ready: nobody has this cluster, but the error refers to it
+            self._release()
             raise
         self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
         _open[id(self)] = self
@@ -97,15 +95,15 @@ class Cluster:
         return Recording.merge([part for _, part in answers], results=[result for result, _ in answers])
 
     def close(self) -> None:
-        """Ends the ranks. Calling it again does nothing; a run that another thread has under way ends in an error."""
+        """Ends the ranks. Calling it again does nothing; a run under way in another thread ends in an error."""
         self._closed = True
         self._idle.stop()
         _open.pop(id(self), None)
         if not self._is_ours():
-            self._let_go()
+            self._release()
             return
         ranks = self._ranks
-        # Never closed under the hands of the thread that runs: their numbers may soon be those of other files.
+        # A thread that runs something still reads the pipes; closed, their numbers could become those of other files.
         if not self._finish() and ranks is not None:
             ranks.end()
 
@@ -153,19 +151,18 @@ class Cluster:
                     answers = self._answers(task, packed, chosen)
             except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
                 self._lost = True
-                self._let_go()
-                if self._closed and isinstance(error, Exception):  # whatever it says comes of that
+                self._release()
+                if self._closed and isinstance(error, Exception):  # a consequence of `close` in another thread
                     raise RuntimeError(f"{self!r} was closed while it was running something") from None
                 raise
             else:
                 self._lost = False
-            # After the run too, or one that took longer than the limit would be followed by fresh ranks.
             finally:
-                self._idle.touch()
+                self._idle.touch()  # now, because the run itself may have taken longer than the limit
                 self._busy.release()
                 if self._closed:
-                    self._finish()  # `close` has left it to this thread
-        # The ranks have done their part: a result that cannot be made again here is no reason to lose them.
+                    self._finish()  # `close` has left that to this thread
+        # Outside of the block that replaces ranks: a result that cannot be unpickled here is not their fault.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
     def _answers(self, task: str, packed: bytes, chosen: Sequence[int]) -> list[bytes]:
@@ -178,21 +175,23 @@ class Cluster:
         try:
             return call.run(ranks, message, chosen, self.timeout)
         except RankError as error:
-            error.recording = _merged(ranks.recorded()) if task == "record" else None
+            if task == "record" and (parts := ranks.recorded()):
+                from zerolab.recording.recording import Recording
+
+                error.recording = Recording.merge(parts)
             raise
 
     def _usable_ranks(self) -> Ranks:
-        """The ranks there are, or fresh ones if the last call cost them; RankError if one died since."""
+        """The present ranks, or fresh ones if the last call failed; RankError if one died since."""
         if self._lost:
-            self._let_go()  # Stop came before they were
+            self._release()  # unless Stop kept them from being released
         if self._ranks is not None:
             self._ranks.show_late_output()  # before this run prints, or the two could not be told apart
-        if self._ranks is not None and not self._ranks.are_all_alive():
-            death = call.death_at_rest(self._ranks)
-            if death is not None:  # what the ranks held is lost; better said than trained on without
-                raise death
-            self._lost = True
-            self._let_go()
+            if not self._ranks.are_all_alive():
+                if death := call.death_at_rest(self._ranks):  # what the ranks held is lost, and must not go unnoticed
+                    raise death
+                self._lost = True
+                self._release()
         ranks = self._ranks or self._start()
         if self._lost:
             output.show("fresh ranks: what the ranks held in memory was lost when the last run failed\n")
@@ -200,9 +199,8 @@ class Cluster:
         return ranks
 
     def _start(self) -> Ranks:
-        # Fresh ranks know no cell, so all of them are news again.
-        self._sent_cells = Cells()
-        # Stop is let in only where the start waits: elsewhere it could leave ranks or pipes that nobody knows of.
+        self._sent_cells = Cells()  # fresh ranks have been sent none
+        # Stop acts only where the start waits: elsewhere it could leave ranks or pipes behind.
         with held_back(), waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
             self._ranks = call.start(self.world_size, self._gpus)
             # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
@@ -211,12 +209,12 @@ class Cluster:
         return self._ranks
 
     def _end_idle_ranks(self) -> None:
-        """Gives their memory back, unless somebody runs something just now; the next call starts fresh ones."""
+        """Frees their memory, unless a call is running; the next call starts fresh ones."""
         if self._ranks is None or not self._busy.acquire(blocking=False):
             return
         try:
             self._lost = True
-            self._let_go()
+            self._release()
         finally:
             self._busy.release()
         minutes = f"{self._idle.seconds / 60:g} minutes"
@@ -231,7 +229,7 @@ class Cluster:
             raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
 
     def _finish(self) -> bool:
-        """Lets go of a closed cluster's ranks; False if a thread runs something on them, which does it in its turn."""
+        """Releases a closed cluster's ranks; False if a thread runs something on them, which then does it itself."""
         with held_back():  # Stop may be pressed just then
             if not self._busy.acquire(blocking=False):
                 return False
@@ -240,22 +238,15 @@ class Cluster:
                     with interruptible():
                         self._ranks.show_late_output()  # nobody would see it later
             finally:
-                self._let_go()
+                self._release()
                 self._busy.release()
         return True
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         with held_back():
             ranks, self._ranks = self._ranks, None
             if ranks is not None:
                 self._finalizer()
-
-
-def _merged(parts: "list[RankRecording]") -> "Recording | None":
-    """What the ranks had recorded when one of them failed; None if nothing reached us."""
-    from zerolab.recording.recording import Recording
-
-    return Recording.merge(parts) if parts else None
 
 
 def most_recent() -> Cluster | None:

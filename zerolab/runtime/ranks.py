@@ -124,32 +124,28 @@ class Ranks:
         self._selector.unregister(getattr(member, pipe))
 
     def end(self) -> None:
-        """End all ranks and what they started, and leave open what led to them: another thread may read it."""
-        pids = [member.pid for member in self.members]
-        self._launcher.kill(pids)
-        self._wait_for_the_end(pids)
+        """End all ranks and what they started, and leave open what leads to them: another thread may read it."""
+        self._end(self.members)
 
     def kill(self) -> None:
-        """End all ranks and what they started, and close everything that led to them. Harmless when repeated.
+        """End all ranks and what they started, and close everything that leads to them. Harmless when repeated.
 
         In a process that was forked from the one that started them it only closes: the ranks are its parent's.
         """
-        is_ours = os.getpid() == self._owner
         with held_back():  # a second Stop would leave the rest of it open for ever
             # Emptied first: a garbage collector may call this while it is under way.
             members, self.members = self.members, []
             self._selector.close()
-            pids = [member.pid for member in members]
-            if is_ours:
-                self._launcher.kill(pids)
+            if os.getpid() == self._owner:
+                self._end(members)
             for member in members:
                 member.close()
             for file in self._files:
                 file.close()
-        if is_ours:
-            self._wait_for_the_end(pids)
 
-    def _wait_for_the_end(self, pids: list[int]) -> None:
+    def _end(self, members: list[Member]) -> None:
+        pids = [member.pid for member in members]
+        self._launcher.kill(pids)
         deadline = time.monotonic() + KILL_LIMIT
         while time.monotonic() < deadline and any(self._launcher.ending(pid) is None for pid in pids):
             time.sleep(0.005)
