@@ -115,6 +115,6 @@ def test_a_cached_function_comes_back_from_a_rank(one, notebook):
 
 def test_anything_else_that_goes_by_a_name_of_the_notebook_is_refused_before_it_is_sent(one, notebook):
     before = one.run(notebook("os.getpid"))
-    with pytest.raises(TypeError, match=r"MISSING, which <lambda> uses, cannot go along\. It is sent by its name"):
+    with pytest.raises(TypeError, match=r"because of MISSING, which <lambda> uses\. It is sent by its name"):
         one.run(notebook("lambda: MISSING"))
     assert one.run(notebook("os.getpid")) == before

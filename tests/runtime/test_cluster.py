@@ -126,7 +126,10 @@ def test_cuda_without_a_gpu_is_refused_in_one_sentence():
 
 def test_what_cannot_be_sent_is_refused_before_it_is_sent_and_the_ranks_are_kept(cluster):
     before, lock = pids(cluster), threading.Lock()
-    with pytest.raises(TypeError, match=r"<lambda> cannot be sent to the ranks: .*lock.* inside the function instead"):
+    with pytest.raises(
+        TypeError,
+        match=r"<lambda> cannot be sent to the ranks because of lock, which .*lock.* inside the function instead",
+    ):
         cluster.run(lambda: lock)
     with pytest.raises(TypeError, match="A Cluster stays in the notebook"):
         cluster.run(lambda: cluster.world_size)

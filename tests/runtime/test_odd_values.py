@@ -78,13 +78,11 @@ def test_what_is_written_on_a_tensor_goes_along_and_comes_back(two):
 def test_a_hook_on_a_gradient_is_refused_because_without_it_the_ranks_would_train_otherwise(two):
     layer = torch.nn.Linear(2, 2)
     layer.weight.register_hook(lambda gradient: gradient * 0)
-    with pytest.raises(
-        TypeError, match=r"layer\._parameters\['weight'\], which <lambda> uses, .* It has a hook on its"
-    ):
+    with pytest.raises(TypeError, match=r"layer\._parameters\['weight'\], which <lambda> uses\. It has a hook on its"):
         two.run(lambda: layer)
     other = torch.nn.Linear(2, 2)
     other.bias.register_post_accumulate_grad_hook(print)
-    with pytest.raises(TypeError, match=r"other\._parameters\['bias'\], which <lambda> uses, .* Register it inside"):
+    with pytest.raises(TypeError, match=r"other\._parameters\['bias'\], which <lambda> uses\. .* Register it inside"):
         two.run(lambda: other)
 
 
@@ -95,7 +93,7 @@ def test_a_function_that_torch_compiled_is_refused_by_its_name(two):
         return value
 
     sentence = "It was compiled by torch.compile for this process. Compile it inside the function"
-    with pytest.raises(TypeError, match=f"fused, which <lambda> uses, cannot go along. {sentence}"):
+    with pytest.raises(TypeError, match=f"because of fused, which <lambda> uses. {sentence}"):
         two.run(lambda: fused(1))
     with pytest.raises(TypeError, match=f"^fused cannot be sent to the ranks. {sentence}"):
         two.run(fused, 1)
@@ -110,7 +108,7 @@ def released():
 def test_a_tensor_that_was_released_is_refused_and_never_read(two):
     tensor = released()
     sentence = "it is a tensor that was released: it needs 40 bytes, and its storage has 0. Gather it first"
-    with pytest.raises(TypeError, match=f"tensor, which <lambda> uses, cannot go along. I{sentence[1:]}"):
+    with pytest.raises(TypeError, match=f"because of tensor, which <lambda> uses. I{sentence[1:]}"):
         two.run(lambda: tensor.shape)
     with pytest.raises(
         RankError, match=rf"a dict, cannot be sent back: result\['weights'\]\[1\], a Tensor: {sentence}"
@@ -144,7 +142,7 @@ class Ends:
 def test_a_result_that_cannot_be_made_again_here_is_told_in_words_and_costs_no_rank(two):
     before = two.run(os.getpid)
     with pytest.raises(
-        TypeError, match=r"^what rank 0 returned cannot be made again in this process: TypeError: .*__ini"
+        TypeError, match=r"^what rank 0 returned cannot be unpickled in this process: TypeError: .*__ini"
     ):
         two.run(lambda: NeedsTwo(1, 2))
     with pytest.raises(TypeError, match=r"in this process: SystemExit: 3\. Return plain values or tensors\.$"):
@@ -182,7 +180,7 @@ def test_an_object_with_odd_attributes_is_called_or_refused_in_words(two):
         TypeError, match=r"Cryptic object at .* cannot be sent to the ranks: cannot pickle '_thread\.lock'"
     ):
         two.run(Cryptic())
-    with pytest.raises(TypeError, match=r"argument 1 cannot go along\. It is a dict: cannot pickle '_thread\.lock'"):
+    with pytest.raises(TypeError, match=r"because of argument 1\. It is a dict: cannot pickle '_thread\.lock'"):
         two.run(len, {Cryptic(): 1})
 
 
@@ -190,5 +188,5 @@ def test_a_property_that_keeps_a_lock_is_named_with_its_class():
     class Guarded:
         lock = threading.Lock()
 
-    with pytest.raises(TypeError, match=r"Guarded\.lock, which <lambda> uses, cannot go along\. It is a lock"):
+    with pytest.raises(TypeError, match=r"because of Guarded\.lock, which <lambda> uses\. It is a lock"):
         travel.pack_call(lambda: Guarded, (), {})

@@ -51,10 +51,10 @@ class Settings:
 
 def test_a_tensor_on_a_gpu_is_refused_by_the_name_of_the_variable(gpu_tensor):
     assert refused(train, gpu_tensor) == (
-        "train cannot be sent to the ranks: argument 1 cannot go along. It is a tensor on cuda:0, in the kernel's own "
+        "train cannot be sent to the ranks because of argument 1. It is a tensor on cuda:0, in the kernel's own "
         "part of that GPU's memory. Make it inside the function, or send a copy in main memory: .cpu()"
     )
-    assert "argument batch['x'] cannot go along" in refused(train, batch={"y": 1, "x": gpu_tensor})
+    assert "because of argument batch['x']. " in refused(train, batch={"y": 1, "x": gpu_tensor})
 
 
 def test_an_open_file_is_refused_wherever_it_is(tmp_path):
@@ -64,7 +64,7 @@ def test_an_open_file_is_refused_wherever_it_is(tmp_path):
             settings = Settings(0.1, {"log": [1, file]})
             message = refused(lambda: settings.rate)  # noqa: B023
             assert message.startswith(
-                "<lambda> cannot be sent to the ranks: settings.parts['log'][1], which <lambda> uses,"
+                "<lambda> cannot be sent to the ranks because of settings.parts['log'][1], which <lambda> uses. "
             )
             assert "It is an open file" in message
             assert message.endswith("Open it inside the function, by its path.")
@@ -76,7 +76,7 @@ def test_a_global_that_a_function_uses_is_named():
             return 1
 
     assert refused(work) == (
-        "work cannot be sent to the ranks: LOCK, which work uses, cannot go along. It is a lock, which holds for one "
+        "work cannot be sent to the ranks because of LOCK, which work uses. It is a lock, which works within one "
         "process only. Make it inside the function instead."
     )
 
@@ -90,12 +90,12 @@ def test_functions_that_a_function_uses_are_looked_into():
     def outer():
         return inner()
 
-    assert "lock, which inner uses, cannot go along" in refused(outer)
-    assert "lock, which inner uses, cannot go along" in refused(functools.partial(outer))
+    assert "because of lock, which inner uses. " in refused(outer)
+    assert "because of lock, which inner uses. " in refused(functools.partial(outer))
 
 
 def test_a_generator_is_refused_with_the_remedy():
-    assert "argument batches cannot go along. It is a generator, which goes on in one process only. Make a list" in (
+    assert "because of argument batches. It is a generator, which can run in one process only. Make a list" in (
         refused(train, batches=(x for x in range(3)))
     )
 
@@ -106,7 +106,7 @@ def test_a_process_group_is_refused_with_the_remedy():
         message = refused(train, group=dist.group.WORLD)
     finally:
         dist.destroy_process_group()
-    assert "argument group cannot go along. It is a ProcessGroup of this process, and the ranks have their" in message
+    assert "because of argument group. It is a ProcessGroup of this process, and the ranks have their" in message
     assert message.endswith("dist.new_group([0, 1])")
 
 
@@ -123,8 +123,8 @@ def test_a_default_and_the_object_of_a_method_are_named():
     def work(guard=lock):
         return guard
 
-    assert "the default of guard cannot go along" in refused(work)
-    assert "self of train.lock cannot go along" in refused(Trainer().train)
+    assert "because of the default of guard. " in refused(work)
+    assert "because of self of train.lock. " in refused(Trainer().train)
 
 
 def test_more_than_256_mb_is_refused_and_the_largest_part_named():

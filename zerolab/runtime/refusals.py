@@ -1,9 +1,10 @@
-"""What a call may not carry to the ranks, in words: which variable holds it, why it cannot go, what to do instead.
+"""What cannot be sent to the ranks or back, in words: which variable holds it, why, and what to do instead.
 
-The name is found by trying: the pickler only says that something somewhere could not go, so the function's arguments,
-closure and globals are sent nowhere one by one, then the parts of the first that fails, until no part fails alone.
+The name is found by trial: the pickler only says that something somewhere failed, so the function's arguments, closure
+and globals are pickled one by one, then the parts of the first that fails, until no part fails by itself.
 """
 
+import contextlib
 import functools
 import inspect
 import io
@@ -23,7 +24,7 @@ Part = tuple[str, str, object]
 
 
 class RefusedError(TypeError):
-    """Something that would pickle, or hang, but not be itself on the other side."""
+    """Something that pickles, or hangs, but would not be the same on the other side."""
 
 
 class TooLargeError(Exception):
@@ -38,7 +39,7 @@ def check(obj: object) -> None:
             f"it is an open file ({getattr(obj, 'name', 'without a name')!r}), which only this process has open. "
             "Open it inside the function, by its path."
         )
-    # It would arrive as a copy, by way of the kernel's memory, and each rank would open a context on that GPU.
+    # It would arrive as a copy, through the kernel's memory, and each rank would open a context on that GPU.
     if isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
         raise RefusedError(
             f"it is a tensor on {obj.device}, in the kernel's own part of that GPU's memory. Make it inside the "
@@ -52,7 +53,7 @@ def check(obj: object) -> None:
         )
     if isinstance(obj, torch.Tensor) and (obj._backward_hooks or obj._post_accumulate_grad_hooks):
         raise RefusedError(
-            "it has a hook on its gradient, which cannot go along, and without it the ranks would train otherwise. "
+            "it has a hook on its gradient, which cannot be sent, and without it the ranks would train differently. "
             "Register it inside the function"
         )
     if isinstance(obj, FunctionType) and "_torchdynamo_orig_callable" in obj.__dict__:
@@ -65,7 +66,7 @@ def check(obj: object) -> None:
 
 
 def check_not_released(tensor: torch.Tensor) -> None:
-    """RefusedError for a tensor whose storage no longer holds its elements: to read them is a crash, or rubbish."""
+    """RefusedError for a tensor whose storage no longer holds its elements: reading them crashes or gives garbage."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
     needed, there = (last + 1) * tensor.element_size(), tensor.untyped_storage().nbytes()
@@ -77,7 +78,7 @@ def check_not_released(tensor: torch.Tensor) -> None:
 
 
 def _is_the_shells(obj: object) -> bool:
-    """Whether it is IPython itself or its `exit` and `quit`: pickled, they would drag the whole kernel along."""
+    """Whether it is IPython itself or its `exit` and `quit`: with them the whole kernel would be pickled."""
     shell, autocall = sys.modules.get("IPython.core.interactiveshell"), sys.modules.get("IPython.core.autocall")
     return (shell is not None and isinstance(obj, shell.InteractiveShell)) or (
         autocall is not None and isinstance(obj, autocall.IPyAutocall)
@@ -87,7 +88,7 @@ def _is_the_shells(obj: object) -> bool:
 def check_plain(fn: Callable[..., Any]) -> None:
     """TypeError for functions whose result is not what they compute, but something that would compute it."""
     if not isinstance(fn, FunctionType | MethodType | functools.partial):
-        return  # an object with a `__call__`; inspect would ask it for attributes, and anything may come of that
+        return  # an object with a `__call__`, whose `__getattr__` inspect would call
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{_name(fn)} is an async function, which a rank would not await; make it a plain one: def")
     if inspect.isgeneratorfunction(fn):
@@ -114,7 +115,7 @@ def cannot_go(
     error: Exception,
     send: Callable[[Any], object],
 ) -> str:
-    """The sentence for a call that carries something that cannot travel.
+    """The sentence for a call that carries something that cannot be sent.
 
     Args:
         fn: what was to run on the ranks.
@@ -130,8 +131,8 @@ def cannot_go(
         reason = _failure(part[2], send)
         if reason is not None:
             (path, user, culprit), reason = _innermost(part, reason, send)
-            which = f"{path}, which {user} uses," if user else path
-            return f"{_name(fn)} cannot be sent to the ranks: {which} cannot go along. {_why(culprit, reason)}"
+            which = f"{path}, which {user} uses" if user else path
+            return f"{_name(fn)} cannot be sent to the ranks because of {which}. {_why(culprit, reason)}"
     return (
         f"{_name(fn)} cannot be sent to the ranks: {_sentence(error)}. Create that object inside the function instead."
     )
@@ -145,8 +146,11 @@ def too_large(
     limit: int,
 ) -> str:
     """The sentence for a call that carries more than the limit; it names the largest thing that it carries."""
-    # Counted one by one, though parts may share tensors: the largest is named, no sum is claimed.
-    sizes = {name: _size(value, measure) for name, _, value in _parts_of_call(fn, args, kwargs)}
+    # One by one, though parts may share tensors: only the largest is named, and no sum given.
+    sizes = {}
+    for name, _, value in _parts_of_call(fn, args, kwargs):
+        with contextlib.suppress(Exception):  # a learner's `__reduce__` may raise anything
+            sizes[name] = measure(value)
     largest = max(sizes, key=lambda name: sizes[name], default="")
     which = f", most of it in {largest} with {megabytes(sizes[largest])}" if largest else ""
     return (
@@ -195,19 +199,19 @@ def _why(culprit: object, reason: Exception) -> str:
         return f"{refusal[:1].upper()}{refusal[1:]}."
     if inspect.isgenerator(culprit):
         return (
-            "It is a generator, which goes on in one process only. Make a list of it, or call it inside the function."
+            "It is a generator, which can run in one process only. Make a list of it, or call it inside the function."
         )
     if inspect.iscoroutine(culprit):
-        return "It is a coroutine, which goes on in one process only. Run it inside the function."
-    # Locks are of many private types; their modules are few.
+        return "It is a coroutine, which can run in one process only. Run it inside the function."
+    # Locks have many private types, but few modules.
     if type(culprit).__module__ in ("_thread", "threading", "multiprocessing.synchronize"):
-        return f"It is {a(kind)}, which holds for one process only. Make it inside the function instead."
+        return f"It is {a(kind)}, which works within one process only. Make it inside the function instead."
     return f"It is {a(kind)}: {_sentence(reason)}. Create that object inside the function instead."
 
 
 def _innermost(whole: Part, reason: Exception, send: Callable[[Any], object], depth: int = 0) -> tuple[Part, Exception]:
     """The smallest part that fails by itself, and why it does."""
-    # A limit, for values may hold each other in a ring.
+    # A limit, because values may refer to each other in a cycle.
     if depth == _DEPTH or _fails_itself(whole[2]):
         return whole, reason
     for part in _parts_of(whole):
@@ -218,7 +222,7 @@ def _innermost(whole: Part, reason: Exception, send: Callable[[Any], object], de
 
 
 def _fails_itself(value: object) -> bool:
-    """Whether it is the value that cannot go and not something in it: we refuse it, or its own class does."""
+    """Whether the value itself cannot be sent, and not something in it: we refuse it, or its own class does."""
     try:
         check(value)
     except RefusedError:
@@ -227,14 +231,14 @@ def _fails_itself(value: object) -> bool:
 
 
 def _refuses(value: object) -> str | None:
-    """The sentence with which a class of its own accord refuses to be sent, such as a Cluster's; None if none does."""
+    """What a class says that refuses to be pickled, such as a Cluster's; None if it does not."""
     if type(value).__reduce__ is object.__reduce__ or isinstance(value, type):
         return None
     try:
         value.__reduce__()
     except TypeError as error:
         return _sentence(error)
-    except Exception:  # noqa: BLE001  # it has a way to be sent, which failed
+    except Exception:  # noqa: BLE001  # it does not refuse: it failed
         return None
     return None
 
@@ -270,7 +274,7 @@ def _parts_of(whole: Part) -> Iterator[Part]:
 
 
 def _parts_of_function(fn: Any) -> Iterator[Part]:
-    """What a function carries along: what it closes over, the globals it names, its defaults, its object."""
+    """What is sent with a function: what it closes over, the globals it names, its defaults, its object."""
     if isinstance(fn, functools.partial):
         yield from _parts_of_call(fn.func, fn.args, fn.keywords)
         return
@@ -294,16 +298,9 @@ def _parts_of_function(fn: Any) -> Iterator[Part]:
 def _failure(value: object, send: Callable[[Any], object]) -> Exception | None:
     try:
         send(value)
-    except Exception as error:  # noqa: BLE001  # anything may come out of somebody's __reduce__
+    except Exception as error:  # noqa: BLE001  # a learner's `__reduce__` may raise anything
         return error
     return None
-
-
-def _size(value: object, measure: Callable[[object], int]) -> int:
-    try:
-        return measure(value)
-    except Exception:  # noqa: BLE001  # as above; what has no size is not the largest
-        return 0
 
 
 def _sentence(error: Exception) -> str:
@@ -311,7 +308,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _name(fn: object) -> str:
-    # Of an object with a `__call__`, its class may say anything about `__name__`.
+    # Of an object with a `__call__`, `__name__` may be anything.
     return fn.__name__ if isinstance(fn, FunctionType | MethodType | BuiltinFunctionType | type) else _short(fn)
 
 
@@ -325,5 +322,5 @@ def _short(value: object) -> str:
 def _repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001  # anything may come out of somebody's __repr__
+    except Exception:  # noqa: BLE001  # a learner's `__repr__` may raise anything
         return object.__repr__(value)

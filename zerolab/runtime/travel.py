@@ -1,7 +1,7 @@
-"""How functions and values travel between the kernel and its ranks: by value, tensors as copies in CPU memory.
+"""How functions and values are sent between the kernel and its ranks: by value, tensors as copies in CPU memory.
 
-Only the inherited pipes carry these bytes; nothing here is ever read from a network or a file. What cannot travel, or
-would not be itself on the other side, is refused before anything is sent, with the name of the variable that holds it.
+Only the inherited pipes carry these bytes; nothing here is ever read from a network or a file. What cannot be sent, or
+would not be the same on the other side, is refused before anything is sent, by the name of the variable that holds it.
 """
 
 import functools
@@ -23,14 +23,14 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """A function and its arguments as bytes; TypeError or ValueError in one sentence if something in them cannot go."""
     if not callable(fn):
         raise TypeError(refusals.not_a_function(fn))
-    # These two would pickle, run, and only then fail, on all ranks at once and at their cost.
+    # These two would be pickled, run, and fail only then, and that costs the ranks.
     refusals.check_plain(fn)
     try:
-        return _pack((fn, args, kwargs), is_call=True, limit=LIMIT)
+        return _dump((fn, args, kwargs), LIMIT, is_call=True).getvalue()
     except refusals.TooLargeError:
         raise ValueError(refusals.too_large(fn, args, kwargs, measure, LIMIT)) from None
     except Exception as error:
-        # Looking for the culprit pickles every part again; it is done only once something has failed.
+        # Finding the culprit means pickling every part again, so only after something has failed.
         raise TypeError(refusals.cannot_go(fn, args, kwargs, error, measure)) from error
 
 
@@ -42,12 +42,12 @@ def pack_result(result: object, limit: int = LIMIT) -> bytes:
         limit: bytes above which it is refused.
     """
     try:
-        return _pack(result, is_call=False, limit=limit)
+        return _dump(result, limit, is_call=False).getvalue()
     except refusals.TooLargeError:
         raise ValueError(refusals.result_too_large(result, measure(result, is_call=False), limit)) from None
     except Exception as error:
-        # With a TypeError a class says that it cannot be pickled; any other error of somebody's `__reduce__` is the
-        # cause itself, as is memory that ran out.
+        # A TypeError is how a class says that it cannot be pickled; any other error of a learner's `__reduce__`, or
+        # memory that ran out, is itself the cause.
         theirs = not isinstance(error, TypeError) and stack.describe_error(error.__traceback__)[1]
         if theirs or isinstance(error, MemoryError):
             raise
@@ -55,93 +55,70 @@ def pack_result(result: object, limit: int = LIMIT) -> bytes:
         raise TypeError(refusals.cannot_come_back(result, error, send)) from error
 
 
-def unpack(data: bytes) -> Any:
-    """The inverse of `pack_call` and `pack_result`."""
-    return pickle.loads(data)
-
-
 def unpack_result(data: bytes, rank: int) -> Any:
-    """What a rank returned, in the kernel. TypeError in one sentence if it cannot be made again here."""
+    """What a rank returned, in the kernel. TypeError in one sentence if it cannot be unpickled here."""
     try:
-        return unpack(data)
+        return pickle.loads(data)
     # Not even a `sys.exit` in somebody's `__setstate__` may end the notebook; Stop is no Exception, and goes on.
     except (Exception, SystemExit) as error:
         what = f"{report.name_of(error)}: {report.text_of(error)}".rstrip(": .")
         raise TypeError(
-            f"what rank {rank} returned cannot be made again in this process: {what}. Return plain values or tensors."
+            f"what rank {rank} returned cannot be unpickled in this process: {what}. Return plain values or tensors."
         ) from error
 
 
 def measure(value: object, *, is_call: bool = True) -> int:
-    """How many bytes a value has on its way, without making them; a tensor's elements are not copied."""
-    counting = _Counting()
-    _Pickler(counting, is_call=is_call).dump(value)
-    return counting.size
+    """How many bytes a value has when it is sent, without making them; a tensor's elements are not copied."""
+    return _dump(value, None, is_call=is_call).size
 
 
-def _pack(value: object, *, is_call: bool, limit: int) -> bytes:
-    # The limit holds while the bytes are made, not after: 100 GB must not be built first in order to be refused.
-    buffer = _Limited(limit)
+def _dump(value: object, limit: int | None, *, is_call: bool) -> "_Buffer":
+    buffer = _Buffer(limit)
     _Pickler(buffer, is_call=is_call).dump(value)
-    return buffer.getvalue()
+    return buffer
 
 
-class _Limited(io.BytesIO):
-    """Memory that takes no more than so many bytes."""
+class _Buffer(io.BytesIO):
+    """Memory for at most `limit` bytes; without a limit, a counter that keeps none of them.
 
-    def __init__(self, limit: int) -> None:
+    The limit holds while the bytes are made, not after: 100 GB must not be built first in order to be refused.
+    """
+
+    def __init__(self, limit: int | None) -> None:
         super().__init__()
-        self._limit = limit
+        self._limit, self.size = limit, 0
 
     def wants(self, count: int) -> bool:
-        """Whether so many bytes are to be made and written next: yes, or TooLargeError."""
-        if self.tell() + count > self._limit:
+        """Whether so many bytes are to be made and written next; if not, they are now counted. Or TooLargeError."""
+        if self._limit is None:
+            self.size += count
+        elif self.tell() + count > self._limit:
             raise refusals.TooLargeError
-        return True
+        return self._limit is not None
 
     def write(self, data: Any) -> int:
         """See `io.BytesIO.write`."""
-        self.wants(memoryview(data).nbytes)
-        return super().write(data)
-
-
-class _Counting(io.RawIOBase):
-    """Takes bytes and keeps their number only."""
-
-    size = 0
-
-    def writable(self) -> bool:
-        """See `io.RawIOBase.writable`."""
-        return True
-
-    def wants(self, count: int) -> bool:
-        """Whether so many bytes are to be made and written next: no, they are counted herewith."""
-        self.size += count
-        return False
-
-    def write(self, data: Any) -> int:
-        """See `io.RawIOBase.write`."""
-        self.size += memoryview(data).nbytes
-        return memoryview(data).nbytes
+        size = memoryview(data).nbytes
+        return super().write(data) if self.wants(size) else size
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carries no types
     """cloudpickle, but a tensor goes as its own elements and not as the whole storage it is a view of."""
 
-    def __init__(self, file: _Limited | _Counting, *, is_call: bool) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._file, self._is_call = file, is_call
+    def __init__(self, buffer: _Buffer, *, is_call: bool) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self._buffer, self._is_call = buffer, is_call
 
     def reducer_override(self, obj: Any) -> Any:
         """See `pickle.Pickler.reducer_override`."""
         # A result may hold what a call may not: a tensor on a GPU comes back as its copy.
         if self._is_call:
             refusals.check(obj)
-        # Exactly these types: a subclass has a way of its own to be pickled, and keeps it.
+        # Exactly these types: a subclass may define how it is pickled.
         if type(obj) in (torch.Tensor, torch.nn.Parameter) and _has_plain_elements(obj):
             return self._tensor(obj)
         # numpy copies an array before it is written, and one that is broadcast is far larger than the memory it takes.
-        if type(obj) is np.ndarray and not obj.dtype.hasobject and not self._file.wants(obj.nbytes):
+        if type(obj) is np.ndarray and not obj.dtype.hasobject and not self._buffer.wants(obj.nbytes):
             return bytes, ()
         way = byvalue.reduced(obj, pickle.HIGHEST_PROTOCOL, is_call=self._is_call)
         return super().reducer_override(obj) if way is NotImplemented else way
@@ -151,20 +128,20 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
         parameter = isinstance(tensor, torch.nn.Parameter)
         grad = tensor.requires_grad and (parameter or (self._is_call and tensor.is_leaf))
         # Elements that are only counted are left out, so measuring a model costs no copy of it.
-        wanted = self._file.wants(tensor.numel() * tensor.element_size())
+        wanted = self._buffer.wants(tensor.numel() * tensor.element_size())
         elements = _elements(tensor) if wanted else (b"", tensor.dtype, (0,))
-        # What somebody has written on it goes along, such as a mark that an optimizer looks for.
-        return _rebuild, (*elements, parameter, grad), tensor.__dict__ or None, None, None, _write_on
+        # Its attributes are sent, too, such as a mark that an optimizer looks for.
+        return _rebuild, (*elements, parameter, grad), tensor.__dict__ or None, None, None, _set_attributes
 
 
 def _has_plain_elements(tensor: torch.Tensor) -> bool:
-    """Whether it is so many numbers of one type and nothing else; all others know how to travel themselves."""
+    """Whether it is so many numbers of one type and nothing else; torch pickles all others."""
     strided = tensor.layout is torch.strided and not tensor.is_nested
     return strided and not tensor.is_quantized and tensor.device.type != "meta"
 
 
 def _elements(tensor: torch.Tensor) -> tuple[pickle.PickleBuffer, torch.dtype, tuple[int, ...]]:
-    # A conjugate and a negative are marks on a view of other numbers: those that one sees are wanted.
+    # A conjugate and a negative are lazy views of other numbers.
     whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = whole.as_strided((whole.numel(),), (1,))  # a single element is contiguous whatever its stride
     return pickle.PickleBuffer(flat.view(torch.uint8).numpy().data), tensor.dtype, tuple(tensor.shape)
@@ -181,5 +158,5 @@ def _rebuild(
     return tensor.requires_grad_(requires_grad) if requires_grad else tensor
 
 
-def _write_on(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
+def _set_attributes(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
     tensor.__dict__.update(attributes)

@@ -170,7 +170,7 @@ def _perform(message: bytes) -> Any:
     counter.place("", "", 0)
     task, news, call = pickle.loads(message)
     news.learn()
-    function, args, kwargs = travel.unpack(call)
+    function, args, kwargs = pickle.loads(call)
     counter.place("", *_first_line(function))
     counter.stage(RUNNING)
     result = function(*args, **kwargs) if task == "run" else _record(function, args, kwargs)
