@@ -44,7 +44,7 @@ def test_a_process_that_a_rank_forked_never_answers_in_its_name(cluster, capsys)
     for fails in (False, True):
         assert cluster.run(fork, fails) == ["parent", "parent"]
         printed = capsys.readouterr().out
-        assert "a process that this rank had forked came to the end of the function" in printed
+        assert "a process that this rank had forked reached the end of the function" in printed
         assert ("ValueError: in the child" in printed) == fails
         assert works(cluster)
 

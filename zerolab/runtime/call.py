@@ -204,8 +204,6 @@ class Call:
         kind, value = pickle.loads(member.commands.recv_bytes())
         # Said here and not by the rank: who has answered may be halted, or killed, before it gets to its next line.
         self._ranks.board.write_stage(member.rank, RESTING)
-        if kind == "raised":
-            value = pickle.loads(value)
         when = value["time"] if kind == "raised" else time.monotonic_ns()
         self._outcomes[member.rank] = Outcome(member.rank, kind, value, when)
 

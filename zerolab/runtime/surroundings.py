@@ -1,7 +1,7 @@
 """What a learner's function finds around it on a rank: streams that work, no keyboard, a group that it must not end.
 
-Code that is brought along from a script or a notebook expects to be alone in its process. Here it is a guest: whatever
-it does to its surroundings must not keep the next run from working, and what cannot work says so in one sentence.
+Code from a script or a notebook expects to own its process. Here it shares one with later runs: whatever it does to
+its surroundings must not break them, and what cannot work on a rank says so in one sentence.
 """
 
 import contextlib
@@ -20,30 +20,29 @@ import torch.distributed as dist
 
 from zerolab.runtime import stack
 
-_exit = os._exit  # as it was before a rank replaced it
 NO_KEYBOARD = (
-    "a rank has no keyboard: ask in the notebook and send the answer along as an argument; "
+    "a rank has no keyboard: ask in the notebook and pass the answer as an argument; "
     "a debugger that asks (breakpoint, pdb) cannot run on a rank either"
 )
 
-DEEPEST_RECURSION = 50_000  # frames; native calls fill a stack of 8 MB before, and kill the rank
+DEEPEST_RECURSION = 50_000  # frames; native calls overflow a stack of 8 MB before that, and kill the rank
 
 
-def furnish(output: int) -> None:
-    """Once in each rank: its streams, its keyboard, its threads' last words, its progress bars, how deep it may go."""
+def set_up(output: int) -> None:
+    """Once in each rank: its streams, no keyboard, errors of its threads, progress bars, the recursion limit."""
     for fd in (1, 2):
         os.dup2(output, fd)
     for fd, name in ((1, "stdout"), (2, "stderr")):
         _open(fd, name)
-    # The descriptor stays /dev/null: programs that the learner starts find an end of input, as they expect.
+    # The descriptor stays /dev/null: programs that the learner starts read an end of file.
     sys.stdin = _NoKeyboard()
-    threading.excepthook = _last_words_of_a_thread
+    threading.excepthook = _print_thread_error
     sys.meta_path.insert(0, _PlainBars())
     sys.setrecursionlimit = _set_recursion_limit
 
 
-def tidy(output: int) -> None:
-    """Before each run: what the one before it closed is open again, or this one's first print would fail."""
+def restore_streams(output: int) -> None:
+    """Before each run: open again what the last one closed, or this one's first print would fail."""
     for fd, name in ((1, "stdout"), (2, "stderr")):
         try:
             os.fstat(fd)
@@ -56,16 +55,15 @@ def tidy(output: int) -> None:
 
 
 def flush() -> None:
-    """Write out what Python and native code have kept back, as far as their streams are still there."""
+    """Write out what Python and native code have buffered."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed, or the learner's own and broken: no reason to end a rank
+        with contextlib.suppress(Exception):  # closed, or the learner's own and broken
             stream.flush()
     ctypes.CDLL(None).fflush(None)
 
 
-def keep_the_group() -> None:
-    """Have the two calls refused with which a script for torchrun begins and ends: the group is there, and stays."""
-    # What the counter has wrapped: the end of a group of some ranks is noted as before.
+def protect_process_group() -> None:
+    """Refuse the two calls with which a script for torchrun begins and ends: the group is there, and stays."""
     end = dist.destroy_process_group
 
     @functools.wraps(dist.init_process_group)
@@ -86,16 +84,16 @@ def keep_the_group() -> None:
         module.__dict__.update(init_process_group=init_process_group, destroy_process_group=destroy_process_group)
 
 
-def end_a_fork(error: BaseException | None) -> NoReturn:
-    """End a copy of the rank that came back from the function: it would answer the kernel in the rank's name."""
+def end_forked_process(error: BaseException | None) -> NoReturn:
+    """End a fork of the rank that returned from the function: it would answer the kernel in place of the rank."""
     said = f"{stack.format_error(error)}\n" if error is not None else ""
     print(
-        f"{said}a process that this rank had forked came to the end of the function, and is ended there; "
+        f"{said}a process that this rank had forked reached the end of the function, and is ended there; "
         "fork with multiprocessing, or end it with os._exit(0)",
         file=sys.stderr,
     )
     flush()
-    _exit(error is not None)
+    os._exit(error is not None)
 
 
 def _open(fd: int, name: str) -> None:
@@ -105,20 +103,20 @@ def _open(fd: int, name: str) -> None:
 def _set_recursion_limit(limit: int, /, *, python: Any = sys.setrecursionlimit) -> None:
     """As Python's own, up to `DEEPEST_RECURSION`.
 
-    Calls from Python to Python take no stack since 3.11: a recursion without end, and without a limit, would eat the
-    memory of everybody on the machine, for minutes, before somebody is killed for it.
+    Calls from Python to Python use no C stack since 3.11: infinite recursion without a limit would fill the machine's
+    memory for minutes, before the system kills some process.
     """
     python(min(limit, DEEPEST_RECURSION))
 
 
-def _last_words_of_a_thread(last: threading.ExceptHookArgs) -> None:
+def _print_thread_error(last: threading.ExceptHookArgs) -> None:
     if last.exc_value is not None and not isinstance(last.exc_value, SystemExit):
         name = last.thread.name if last.thread is not None else "without a name"
         print(f"Exception in thread {name}:\n{stack.format_error(last.exc_value)}", file=sys.stderr)
 
 
 class _NoKeyboard(io.TextIOBase):
-    """Standard input of a rank: nobody is there, and asking says so. Not by an EOFError, which pdb keeps to itself."""
+    """Standard input of a rank: reading it is an error, and no EOFError, which pdb would swallow."""
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # never returns, whatever it is given
         """See `io.TextIOBase.readline`."""
@@ -130,7 +128,7 @@ class _NoKeyboard(io.TextIOBase):
 
 
 class _PlainBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """`tqdm.notebook` on a rank: its bars are widgets, which live in the kernel only; the plain ones reach the cell."""
+    """`tqdm.notebook` on a rank, with the plain bars: those of a notebook are widgets, which need the kernel."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder.find_spec`."""

@@ -18,7 +18,7 @@ import time
 import traceback
 import types
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,19 +28,12 @@ from zerolab.runtime import counter, lookout, report, stack, surroundings, trave
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Board
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
-_exit = os._exit  # as it was before `_leave_a_stack_behind`
+_exit = os._exit  # as it was before `_dump_stack_at_exit`
 _recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
 
 
-class Watched(NamedTuple):
-    """What a recorded function returned, and the recording."""
-
-    result: Any
-    recording: Any
-
-
 def main(inherited: Fds) -> None:
-    """Be a rank until the kernel lets go. Never returns."""
+    """Be a rank until the kernel closes the pipes. Never returns."""
     commands, lifeline, rank = Connection(inherited.commands), Connection(inherited.lifeline), os.getpid()
     try:
         _isolate(inherited)
@@ -51,64 +44,63 @@ def main(inherited: Fds) -> None:
         while True:
             message = commands.recv_bytes()
             counter.reset()
-            surroundings.tidy(inherited.output)
+            surroundings.restore_streams(inherited.output)
             commands.send_bytes(_attempt(functools.partial(_perform, message), rank))
-    except BaseException as error:  # noqa: BLE001  # most often the kernel has let go; whatever it is, it is said
-        _say_why(inherited.crash, error)
+    except BaseException as error:  # noqa: BLE001  # usually the kernel has closed its end; the reason is always kept
+        _write_reason(inherited.crash, error)
         _exit(1)
 
 
-def _say_why(crash: int, error: BaseException) -> None:
-    """Leave one line that says why this rank ends itself; without it, it would seem to be killed by nobody."""
+def _write_reason(crash: int, error: BaseException) -> None:
+    """Write one line that says why this rank ends itself, for the kernel to read once it has ended."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = report.text_of(error)[: report.LONGEST_MESSAGE]
     words = f"{OWN_END}{report.name_of(error)}: {text} ({stack.label(where.filename)}, line {where.lineno})\n"
-    with contextlib.suppress(OSError):  # the kernel has closed its end: nobody is left to read
-        os.write(crash, words.encode(errors="backslashreplace"))
+    os.write(crash, words.encode(errors="backslashreplace"))
 
 
 def _isolate(inherited: Fds) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # where no fork server has done it: the kernel may block some
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stopped run costs its ranks; an idle rank has nothing to stop
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the kernel may block some; the fork server has done it already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stopped run ends its ranks anyway
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    surroundings.furnish(inherited.output)
-    # From a signal handler, so that even a segmentation fault leaves the learner's line behind.
+    surroundings.set_up(inherited.output)
+    # From a signal handler, so that even a segmentation fault tells the learner's line.
     faulthandler.enable(inherited.crash, all_threads=False)
-    _leave_a_stack_behind(inherited.crash)
-    sys.modules["__main__"] = types.ModuleType("__main__")  # the server's is of no use to anyone
+    _dump_stack_at_exit(inherited.crash)
+    sys.modules["__main__"] = types.ModuleType("__main__")  # not the server's
 
 
-def _leave_a_stack_behind(crash: int) -> None:
+def _dump_stack_at_exit(crash: int) -> None:
     """Have `os._exit`, which ends a rank without any exception, write the stack first, as a crash does."""
     rank = os.getpid()
 
-    def leave(status: int) -> None:
-        if os.getpid() == rank:  # children of the rank end so, too
+    def dump_and_exit(status: int) -> None:
+        if os.getpid() == rank:  # and not a process that it has forked
             faulthandler.dump_traceback(crash, all_threads=False)
         _exit(status)
 
     for module in (os, sys.modules[_exit.__module__]):
-        module.__dict__["_exit"] = leave
+        module.__dict__["_exit"] = dump_and_exit
 
 
 def _answer_questions(lifeline: Connection, watched: int, crash: int) -> None:
-    """Side thread: say where the main thread stands when asked; die when there is nobody left to ask."""
+    """Side thread: say where the main thread is when asked; end the rank when the kernel has gone."""
     try:
         while True:
             question = lifeline.recv_bytes()
             lifeline.send_bytes(_recorded() if question == RECORDED else pickle.dumps(_standing(watched)))
-    except BaseException as error:  # noqa: BLE001  # most often the kernel has let go; whatever it is, it is said
-        _say_why(crash, error)
+    except BaseException as error:  # noqa: BLE001  # as in `main`
+        _write_reason(crash, error)
     finally:
         os.killpg(os.getpgrp(), signal.SIGKILL)  # itself, and what the learner's function has started
 
 
 def _standing(watched: int) -> tuple[int, int, str, str]:
     """When a thread was looked at, the fingerprint of its stack, and its phase and line."""
-    # A thread that cannot be seen counts as one that moves: else a rank at work would be taken for a hang.
+    # A thread that cannot be seen counts as moving, or a rank at work would be reported as hanging.
     when = number = time.monotonic_ns()
     phase = where = ""
-    with contextlib.suppress(Exception):  # no rank may end because it was asked where it stands
+    with contextlib.suppress(Exception):  # being asked must not end a rank
         number, lines = lookout.look(watched)
         phase, where = stack.describe(lines)  # which may read files, while the thread goes on
     return when, number, phase, where
@@ -118,13 +110,13 @@ def _recorded() -> bytes:
     """What the call that is under way, or was the last, has recorded so far, pickled; None if nobody recorded it."""
     try:
         return pickle.dumps(_recorder[-1].so_far() if _recorder else None)
-    except Exception:  # noqa: BLE001  # the other thread goes on meanwhile, and no rank may end because it was asked
+    except Exception:  # noqa: BLE001  # the other thread still records, and being asked must not end a rank
         return pickle.dumps(None)
 
 
 def _join(setup: Setup, inherited: Fds) -> None:
-    """Take over the kernel's surroundings and join the process group; done after a first all_reduce."""
-    counter.install(Board(inherited.board, setup.world_size), setup.rank)  # before anything that may fail: it is told
+    """Take over the kernel's environment and join the process group; done after a first all_reduce."""
+    counter.install(Board(inherited.board, setup.world_size), setup.rank)  # first, so that it knows where others fail
     counter.stage(JOINING)
     os.environ.clear()  # the fork server's is from when it was started; a cell may have set variables since
     os.environ.update(setup.environment)
@@ -153,7 +145,7 @@ def _join(setup: Setup, inherited: Fds) -> None:
             f"`ip link set {loopback} up` brings it up"
         ) from None
     dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
-    surroundings.keep_the_group()
+    surroundings.protect_process_group()
 
 
 def _path_of(fd: int) -> str:
@@ -164,7 +156,7 @@ def _path_of(fd: int) -> str:
     return fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
 
 
-def _perform(message: bytes) -> Any:
+def _perform(message: bytes) -> bytes:
     counter.stage(UNPACKING)
     _recorder.clear()
     counter.place("", "", 0)
@@ -174,13 +166,13 @@ def _perform(message: bytes) -> Any:
     counter.place("", *_first_line(function))
     counter.stage(RUNNING)
     result = function(*args, **kwargs) if task == "run" else _record(function, args, kwargs)
-    counter.place("", *_first_line(function))  # its last line is not at fault for what happens to its result
+    counter.place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
     counter.stage(PACKING)
-    return result
+    return travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
 
 
 def _first_line(function: Any) -> tuple[str, int]:
-    """Where a function begins: the line that a rank was at until it says something more precise."""
+    """Where a function begins: the line that a rank is at until it notes a more precise one."""
     while isinstance(function, functools.partial):
         function = function.func
     if not isinstance(function, types.FunctionType | types.MethodType):  # of anything else `__code__` may be anything
@@ -191,11 +183,11 @@ def _first_line(function: Any) -> tuple[str, int]:
 def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from zerolab.recording.recorder import Recorder
 
-    gc.collect()  # engines of earlier runs are rings of references, and would be counted
+    gc.collect()  # engines of earlier runs are reference cycles, and would be counted
     with Recorder() as recorder:
-        _recorder.append(recorder)  # kept after an error, too: the kernel asks for it when the call has failed
+        _recorder.append(recorder)  # after an error, too, the kernel asks for it
         result = function(*args, **kwargs)
-    return Watched(result, recorder.finish())
+    return result, recorder.finish()
 
 
 def _attempt(action: Any, rank: int) -> bytes:
@@ -207,13 +199,10 @@ def _attempt(action: Any, rank: int) -> bytes:
     """
     failure = None
     try:
-        result = action()
-        limit = travel.LIMIT * (4 if isinstance(result, Watched) else 1)  # a recording has no place to be cut
-        answer = ("done", travel.pack_result(result, limit))
-        del result
-    except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises goes to the kernel
-        answer, failure = ("raised", pickle.dumps(report.of(error))), error
+        answer = ("done", action())
+    except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises is the kernel's to report
+        answer, failure = ("raised", report.of(error)), error
     if os.getpid() != rank:
-        surroundings.end_a_fork(failure)
+        surroundings.end_forked_process(failure)
     surroundings.flush()
     return pickle.dumps(answer)
