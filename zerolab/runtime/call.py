@@ -57,9 +57,9 @@ class Call:
     def __init__(self, ranks: Ranks, chosen: Collection[int], output: Output, timeout: float) -> None:
         self._ranks, self._chosen, self._output, self._timeout = ranks, chosen, output, timeout
         self._started = time.monotonic_ns()
-        _, where = stack.describe(stack.lines(sys._getframe(1)))
-        self._called = f"called at {where}" if where else ""
-        self.cell = where.partition(",")[0]  # or the file, outside of notebooks
+        _, filename, line = stack.locate(sys._getframe(1))
+        self._called = f"called at {stack.place(filename, line)}" if filename else ""
+        self.cell = stack.label(filename)  # or the file, outside of notebooks
         self._watch = HangWatch(ranks, timeout)
         # By rank; one that is missing still runs.
         self._outcomes: dict[int, Outcome] = {}

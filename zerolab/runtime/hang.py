@@ -1,4 +1,4 @@
-"""When ranks wait for each other and nobody moves: told from a long computation by looking, not by the clock alone."""
+"""Tells ranks that wait for each other from a long computation: by sampling what they do, not by the clock alone."""
 
 import time
 from collections.abc import Collection
@@ -8,15 +8,15 @@ from zerolab.runtime.board import IN_FLIGHT, INSIDE
 from zerolab.runtime.ranks import Ranks
 
 STILL = 1.0  # seconds without a movement after which a rank counts as standing still
-_HEAD_START = 0.6  # seconds that the first look needs until there is something to compare with
+_HEAD_START = 0.6  # seconds from the first sample until there is a second to compare it with
 _INTERVAL = 0.2
 
 
 class HangWatch:
     """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
 
-    A thread moves if its Python stack or its CPU time changed within the last second. So a rank that computes for an
-    hour while the others wait for it is left alone, however long `timeout` is.
+    A thread moves if its Python stack or its CPU time changed within the last second. So a rank may compute for an
+    hour while the others wait for it, whatever `timeout` is.
     """
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
@@ -36,13 +36,13 @@ class HangWatch:
         since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state in waiting}
         if not since:
             return None
-        # One look a few times a second; sampling, which asks every rank, begins only shortly before the time is up.
+        # Sampling, which asks every rank, begins only shortly before the time is up.
         longest = min(since, key=lambda rank: since[rank])
         if now - since[longest] < self._timeout - STILL - _HEAD_START:
             self._last.clear()
             return None
         self._sample(unfinished, now)
-        surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else it may compute meanwhile
+        surely_waits = {longest} if positions[longest].state == INSIDE else set()  # in flight, it may be computing
         others_stand_still = all(now - self._moved[rank] >= STILL for rank in set(unfinished) - surely_waits)
         return longest if others_stand_still and now - since[longest] >= self._timeout else None
 

@@ -1,4 +1,4 @@
-"""The stop button, held back while something is done that must be done whole."""
+"""The stop button, deferred while something is done that must not be interrupted."""
 
 import signal
 import threading
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class _Hold:
-    """What stands in for the handler of SIGINT meanwhile. Let in once, it is shut again before the handler acts."""
+    """The handler of SIGINT meanwhile. Once it has passed a signal on, it defers the next."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self.handler, self.is_open, self.is_pressed = handler, False, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.is_open:
-            self.is_open = False  # whoever cleans up after this Stop is not interrupted by the next
+            self.is_open = False  # the next Stop must not interrupt the clean-up after this one
             self.handler(number, frame)
         else:
             self.is_pressed = True
@@ -24,9 +24,9 @@ class _Hold:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Whoever presses Stop meanwhile interrupts what comes after this block, or an `interruptible` part of it."""
+    """Defers Stop to the end of this block, or to an `interruptible` part of it."""
     handler = signal.getsignal(signal.SIGINT)
-    # Python interrupts no other thread than the main one, and has handlers replaced by no other.
+    # Only the main thread is interrupted, and only it may replace handlers.
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
@@ -54,4 +54,4 @@ def interruptible() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
         yield
     finally:
-        hold.is_open = was_open and hold.is_open  # shut for good once Stop was let in
+        hold.is_open = was_open and hold.is_open  # stays closed after a Stop

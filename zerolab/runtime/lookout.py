@@ -1,9 +1,9 @@
-"""Where another thread of this process stands, looked at in one go while that thread cannot move.
+"""Where another thread of this process stands, read in one go while that thread cannot move.
 
-A frame of a running thread is not safe in another thread's hands for longer than Python's lock is held: on CPython 3.11
-`f_back` makes an object, that may run the garbage collector, and what is collected may let the watched thread go on and
-return from that very frame. faulthandler, which makes no objects, walks the states of all threads, also of one that
-native code is adding at that moment, and crashes. So the walk is one call into C, of one thread, without the collector.
+A frame of a running thread is safe to read only while the interpreter lock is held: on CPython 3.11 `f_back` creates an
+object, that may run the garbage collector, and a finalizer may let the watched thread go on and return from that very
+frame. faulthandler, which creates no objects, walks the states of all threads, also of one that native code is adding
+at that moment, and crashes. So the walk is one call into C, of one thread, with the collector disabled.
 """
 
 import gc
