@@ -1,10 +1,10 @@
-"""What native code said before it ended a rank: an exception of C++ that nobody caught, above all one of gloo's."""
+"""Why native code aborted a rank: an uncaught C++ exception, above all one of gloo's."""
 
 import re
 
 from zerolab.runtime.screen import printable
 
-KEPT = 4_096  # bytes of a rank's last output in which it is looked for
+KEPT = 4_096  # bytes of a rank's last output that are searched for it
 _LONGEST = 300  # characters of it that are shown
 # As libstdc++ writes it, and as libc++ does.
 _UNCAUGHT = re.compile(
@@ -15,9 +15,9 @@ _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 
 
 def cause(output: bytes) -> str:
-    """Why native code ended the rank, from the last that it wrote; empty if it did not say.
+    """The uncaught exception in the last bytes that the rank wrote; empty if there is none.
 
-    That a peer sends more than there is room for gloo notices in a thread of its own, where nobody can catch it.
+    gloo notices in a thread of its own that a peer sends more than expected; nobody can catch an exception there.
     """
     found = list(_UNCAUGHT.finditer(output.decode(errors="replace")))
     if not found:

@@ -19,9 +19,9 @@ from zerolab.runtime.output import Output, show
 from zerolab.runtime.ranks import CHUNK, Member, Ranks
 
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
-SETTLE = 0.1  # seconds after a failure in which other ranks may still tell theirs
-SETTLE_FOR_CAUSE = 1.0  # the same while all that is known is that somebody lost a peer
-LOOK = 0.4  # seconds that a rank has to say where it stands
+SETTLE = 0.1  # seconds after a failure in which other ranks may still report theirs
+SETTLE_FOR_CAUSE = 1.0  # the same while every failure reported is only that a peer was lost
+LOOK = 0.4  # seconds that a rank has to say where it is
 DRAIN = 0.2  # seconds at most in which prints are collected after the last result
 
 
@@ -41,7 +41,7 @@ def run(ranks: Ranks, message: bytes, chosen: Sequence[int], timeout: float) -> 
     call = Call(ranks, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
     ranks.last_cell = call.cell
     for rank in chosen:
-        with contextlib.suppress(OSError):  # it has died, and the call finds out how
+        with contextlib.suppress(OSError):  # it has died, and `finish` finds out how
             ranks.members[rank].commands.send_bytes(message)
     return call.finish()
 
@@ -52,7 +52,7 @@ def death_at_rest(ranks: Ranks) -> faults.RankError | None:
 
 
 class Call:
-    """What the chosen ranks come to. They have been told already what to do."""
+    """One call until every chosen rank has answered or one has failed."""
 
     def __init__(self, ranks: Ranks, chosen: Collection[int], output: Output, timeout: float) -> None:
         self._ranks, self._chosen, self._output, self._timeout = ranks, chosen, output, timeout
@@ -61,8 +61,7 @@ class Call:
         self._called = f"called at {stack.place(filename, line)}" if filename else ""
         self.cell = stack.label(filename)  # or the file, outside of notebooks
         self._watch = HangWatch(ranks, timeout)
-        # By rank; one that is missing still runs.
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, Outcome] = {}  # by rank; one that is missing still runs
         self._at_rest = "finished"
 
     def finish(self) -> list[bytes]:
@@ -71,7 +70,7 @@ class Call:
             stuck = None
             while self._unfinished() and stuck is None and time.monotonic() < self._settled():
                 if not self._take(TICK):
-                    self._ranks.ask(self._unfinished())  # a rank that is killed later cannot say where it was
+                    self._ranks.ask(self._unfinished())  # a rank that is killed later could not say where it was
                 stuck = self._watch.look(self._unfinished()) if self._settled() == float("inf") else None
             self._drain()
             if stuck is not None:
@@ -79,16 +78,15 @@ class Call:
             if self._failures():
                 raise self._error()
             return [self._outcomes[rank].value for rank in self._chosen]
-        # The standings are asked for once more: where the ranks were is what one wants to know after a Stop.
         except KeyboardInterrupt:
-            with contextlib.suppress(Exception):  # whatever was half read does not matter any more
+            with contextlib.suppress(Exception):  # a message may be half read
                 show(f"stopped. The ranks at that moment:\n{faults.table(self.standings())}\n")
             raise faults.stopped() from None
         finally:
             self._output.finish()
 
     def death_at_rest(self) -> faults.RankError | None:
-        """The error for ranks that died since the last call; None if how they died is not known to anybody."""
+        """The error for ranks that died since the last call; None if nobody knows how."""
         self._started, self._at_rest, self._called = 0, "idle", ""
         for member in self._ranks.members:
             ending = self._ranks.ending(member.rank)
@@ -99,7 +97,7 @@ class Call:
     def standings(self) -> list[Standing]:
         """Where every rank stands; those that still run are asked."""
         self._ranks.ask(self._unfinished())
-        # Not for ever: a rank in native code that holds the interpreter cannot answer.
+        # With a limit: a rank in native code that holds the interpreter lock cannot answer.
         deadline = time.monotonic() + LOOK
         while time.monotonic() < deadline and any(self._ranks.members[rank].asked for rank in self._unfinished()):
             self._take(0.05)
@@ -107,28 +105,23 @@ class Call:
 
     def _standing(self, member: Member) -> Standing:
         board, rank = self._ranks.board, member.rank
-        position = board.read(rank)
+        position, outcome = board.read(rank), self._outcomes.get(rank)
         if rank not in self._chosen:
             return Standing(rank, faults.ABSENT, position)
-        outcome = self._outcomes.get(rank)
-        if outcome is None:
-            state = STOPPED if is_stopped(member.pid) else "running"
-            return Standing(rank, state, position, *self._last_place(member))
-        if outcome.kind == "done":
+        if outcome is not None and outcome.kind == "done":
             return Standing(rank, self._at_rest, position)
-        if outcome.kind == "raised":
-            value = outcome.value
-            state = "lost a peer" if outcome.blames_a_peer else f"raised {value['exception']}"
-            phase, where = self._last_place(member)
-            return Standing(rank, state, position, value["phase"] or phase, value["where"] or where, value["stage"])
         phase, where = self._last_place(member)
-        exact = faults.line_of_crash(member.crash_text())
-        return Standing(
-            rank, faults.ending_words(outcome.value), position, phase, exact or where, board.read_stage(rank)
-        )
+        if outcome is None:
+            return Standing(rank, STOPPED if is_stopped(member.pid) else "running", position, phase, where)
+        if outcome.kind == "died":
+            state, where = faults.ending_words(outcome.value), faults.line_of_crash(member.crash_text()) or where
+            return Standing(rank, state, position, phase, where, board.read_stage(rank))
+        told = outcome.value
+        state = "lost a peer" if outcome.blames_a_peer else f"raised {told['exception']}"
+        return Standing(rank, state, position, told["phase"] or phase, told["where"] or where, told["stage"])
 
     def _last_place(self, member: Member) -> tuple[str, str]:
-        """Phase and line that a rank was last known at: it says so at each collective, and when it is asked."""
+        """Phase and line that a rank was last known at: it notes them at each collective, and when it is asked."""
         noted = self._ranks.board.read_place(member.rank)
         if member.seen is not None and member.seen[3] and member.seen[0] > max(noted.time, self._started):
             return member.seen[2:]
@@ -145,7 +138,7 @@ class Call:
         stops = {rank: Stop(standings[rank].doing, edges.get(rank, ())) for rank in self._chosen}
         found = mismatches(standings, calls)
         return faults.collective_hang(
-            stuck, self._pid(stuck), self._timeout, standings, mismatches=found, drawing=WaitsFor(stops)
+            stuck, self._ranks.members[stuck].pid, self._timeout, standings, mismatches=found, drawing=WaitsFor(stops)
         )
 
     def _error(self) -> faults.RankError:
@@ -154,13 +147,10 @@ class Call:
         member, position = self._ranks.members[cause.rank], standings[cause.rank].position
         aborted = cause.kind == "died" and cause.value == -signal.SIGABRT
         native = abort.cause(member.said) if aborted else ""
-        # An error inside a collective, gloo's about a wrong size for one, is the ranks' disagreement at times.
+        # An error inside a collective, such as gloo's about a wrong size, may come from ranks that disagree.
         disagreed = position.state == FAILED if cause.kind == "raised" else native and position.number is not None
         found = mismatches(standings, self._calls()) if disagreed else []
         return faults.rank_error(cause, member.pid, member.crash_text(), standings, mismatches=found, native=native)
-
-    def _pid(self, rank: int) -> int:
-        return self._ranks.members[rank].pid
 
     def _unfinished(self) -> list[int]:
         return [rank for rank in self._chosen if rank not in self._outcomes]
@@ -169,17 +159,17 @@ class Call:
         return [outcome for outcome in self._outcomes.values() if outcome.kind != "done"]
 
     def _settled(self) -> float:
-        """When to stop waiting for further failures: never while there is none."""
+        """When to stop waiting for further failures; infinity while there is none."""
         failures = self._failures()
         if not failures:
             return float("inf")
-        # A lost connection travels faster than the words of a rank that is still writing its traceback.
+        # Peers notice a lost connection before the rank that caused it has formatted its traceback.
         only_consequences = all(outcome.blames_a_peer for outcome in failures)
         first = min(outcome.time for outcome in failures) / 1e9
         return first + (SETTLE_FOR_CAUSE if only_consequences else SETTLE)
 
     def _drain(self) -> None:
-        """Take what was printed before the last result; not for ever, a rank may go on printing."""
+        """Take what was printed before the last result; with a limit, since a rank may go on printing."""
         deadline = time.monotonic() + DRAIN
         while self._take(0) and time.monotonic() < deadline:
             pass
@@ -196,23 +186,21 @@ class Call:
         for rank in self._unfinished():
             ending = self._ranks.ending(rank)
             if ending is not None:
-                self._take_last_words(self._ranks.members[rank])
+                self._take_last_answer(self._ranks.members[rank])
                 self._outcomes.setdefault(rank, Outcome(rank, "died", *ending))
         return bool(arrived)
 
     def _take_commands(self, member: Member) -> None:
         kind, value = pickle.loads(member.commands.recv_bytes())
-        # Said here and not by the rank: who has answered may be halted, or killed, before it gets to its next line.
+        # Noted here and not by the rank, which may be stopped or killed before it gets to its next line.
         self._ranks.board.write_stage(member.rank, RESTING)
         when = value["time"] if kind == "raised" else time.monotonic_ns()
         self._outcomes[member.rank] = Outcome(member.rank, kind, value, when)
 
-    def _take_last_words(self, member: Member) -> None:
-        try:
+    def _take_last_answer(self, member: Member) -> None:
+        with contextlib.suppress(EOFError, OSError):  # there is none
             if member.commands.poll(0):
                 self._take_commands(member)
-        except (EOFError, OSError):
-            pass  # it said nothing
 
     def _take_lifeline(self, member: Member) -> None:
         member.seen = pickle.loads(member.lifeline.recv_bytes())

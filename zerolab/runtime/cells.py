@@ -1,11 +1,13 @@
-"""What only the kernel knows and the ranks need: the text of notebook cells, and which modules were edited since."""
+"""Notebook cells on the ranks: their text, the modules that the learner edits beside them, and `%%ranks` itself."""
 
+import ast
 import contextlib
+import io
 import linecache
 import sys
+import tokenize
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from zerolab.recording import sources
@@ -15,25 +17,24 @@ Cell = tuple[str, str, str]
 
 
 class News(NamedTuple):
-    """What the ranks do not know yet."""
+    """What the ranks have not been sent yet."""
 
     cells: list[Cell]
     edited: list[str]  # modules of the learner's own whose new version the kernel uses
 
     def learn(self) -> None:
-        """In a rank: make the text of cells known to tracebacks and recordings, and old modules forgotten."""
+        """In a rank: give tracebacks and recordings the text of cells, and have old modules imported again."""
         for filename, label, text in self.cells:
             linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-            # Two tables: tracebacks look for text, messages for the label.
             sources.LABELS[filename] = label
-        for name in self.edited:  # imported afresh when the function that comes now names it
+        for name in self.edited:  # imported again when the function that follows names it
             sys.modules.pop(name, None)
         if self.edited:
             linecache.checkcache()
 
 
 class Cells:
-    """The cells that this kernel has run, and the learner's modules; remembers what the ranks know already."""
+    """The cells that this kernel has run, and the learner's modules; remembers what the ranks have been sent."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -41,7 +42,7 @@ class Cells:
 
     def news(self) -> News:
         """The cells that were run, and the modules that were edited, since the last call; none outside a notebook."""
-        # IPython's private table of file names and cell numbers; without it, cells are simply called by their files.
+        # IPython's private table of file names and cell numbers; without it, cells go by their file names.
         counts: dict[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
         fresh = [(name, count) for name, count in list(counts.items()) if self._known.get(name) != count]
         self._known.update(fresh)
@@ -51,7 +52,7 @@ class Cells:
         )
 
     def _edited(self) -> list[str]:
-        """All of the learner's modules if one has changed: they may hold each other's old functions."""
+        """All of the learner's modules if one has changed: they may refer to each other's old functions."""
         now = _own_modules()
         # A module that is new to the kernel is new to the ranks as well: they import it as it is.
         changed = any(name in self._versions and _differs(self._versions[name], now[name]) for name in now)
@@ -60,27 +61,22 @@ class Cells:
 
 
 def _own_modules() -> dict[str, object]:
-    """The version of each module that the learner wrote: as this kernel has loaded it, or as it lies on disk.
+    """The version of each module that the learner wrote: its spec, which `importlib.reload` makes anew.
 
-    `importlib.reload` gives a module a new spec. %autoreload may exchange single functions instead; while it is on,
-    the kernel's version is the file's.
+    %autoreload may replace single functions instead; while it is on, the version is the file's time of change.
     """
-    reloads = _reloads_by_itself()
+    reloads = _is_autoreload_on()
     versions: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
         filename = getattr(module, "__file__", None)
         if name != "__main__" and isinstance(filename, str) and sources.is_own(filename):
-            versions[name] = _modified(filename) if reloads else _spec(module)
+            versions[name] = _modified(filename) if reloads else getattr(module, "__spec__", None)
     return versions
 
 
 def _differs(before: object, now: object) -> bool:
-    """Specs are told apart by identity: one that was made anew equals the old one."""
+    """Specs by identity: a new one equals the old one."""
     return before is not now if isinstance(now, ModuleSpec) else before != now
-
-
-def _spec(module: ModuleType) -> object:
-    return getattr(module, "__spec__", None)
 
 
 def _modified(filename: str) -> int:
@@ -89,8 +85,7 @@ def _modified(filename: str) -> int:
     return 0
 
 
-def _reloads_by_itself() -> bool:
-    """Whether %autoreload is on in this kernel."""
+def _is_autoreload_on() -> bool:
     magics = getattr(_shell(), "magics_manager", None)
     registry = getattr(magics, "registry", {})
     reloader = getattr(registry.get("AutoreloadMagics"), "_reloader", None)
@@ -100,3 +95,24 @@ def _reloads_by_itself() -> bool:
 def _shell() -> Any:
     interactive = sys.modules.get("IPython")
     return interactive.get_ipython() if interactive is not None else None
+
+
+def run_cell(cell: str, filename: str) -> None:
+    """In a rank: execute a cell in `__main__`; print the value of a last expression, unless a semicolon ends it."""
+    namespace = sys.modules["__main__"].__dict__
+    body = ast.parse(cell, filename)
+    last = body.body[-1] if body.body else None
+    if isinstance(last, ast.Expr):
+        del body.body[-1]
+    exec(compile(body, filename, "exec"), namespace)  # noqa: S102  # running the learner's cell is what it is for
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), filename, "eval"), namespace)  # noqa: S307  # as above
+        if value is not None and not _ends_with_semicolon(cell):
+            print(repr(value))
+
+
+def _ends_with_semicolon(cell: str) -> bool:
+    # By tokens, as IPython does it: a comment may follow, or contain the only semicolon.
+    tokens = tokenize.generate_tokens(io.StringIO(cell).readline)
+    last = [token for token in tokens if token.string.strip() and token.type != tokenize.COMMENT][-1]
+    return last.string == ";"

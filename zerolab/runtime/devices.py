@@ -4,7 +4,7 @@
 among what is visible (`ZEROLAB_DEVICES=0,2`, or `cpu`), `ZEROLAB_MAX_RANKS` limits the number of ranks of a cluster.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zerolab.runtime import variables
@@ -36,8 +36,9 @@ def choose(world_size: int | None, device: str) -> Choice:
         ValueError: more ranks than allowed or than fit, no GPU for `device="cuda"`, or a card that ranks cannot use.
     """
     gpus, notes = _gpus(device, world_size)
-    # The size may follow from the GPUs, and the limits then hold for what was chosen.
-    size = world_size or _default_size(len(gpus))
+    # Nobody asked for a default size, so it keeps to the host's limit instead of being refused.
+    default = _default_ranks(gpus)
+    size = world_size or min(default, variables.max_ranks() or default)
     check_limits(size)
     if 0 < len(gpus) < size:
         count = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}"
@@ -46,22 +47,26 @@ def choose(world_size: int | None, device: str) -> Choice:
 
 
 def check_limits(world_size: int) -> None:
-    """Raises ValueError for more ranks than the host allows, or than main memory holds."""
-    check_allowed(world_size)
+    """Raises ValueError for more ranks than `ZEROLAB_MAX_RANKS`, or than main memory holds."""
+    allowed = variables.max_ranks()
+    if allowed is not None and world_size > allowed:
+        raise ValueError(
+            f"world_size is {world_size}, and ZEROLAB_MAX_RANKS allows {allowed} on this machine; ask for fewer ranks"
+        )
     check_memory(world_size, memory()[1])
 
 
 def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     named = variables.devices()
-    # Decided before torch is asked: on the CPU nobody waits for a driver.
+    # Before torch is imported: on the CPU nobody should wait for a driver.
     if device == "cpu" or (device == "auto" and named == ()):
         return (), ()
     import torch
 
-    # Through torch and not the driver: torch has read CUDA_VISIBLE_DEVICES, and its numbers are what ranks use.
+    # From torch and not the driver: it has read CUDA_VISIBLE_DEVICES, and its numbers are what ranks use.
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible = chosen_of(count, named)
-    if device == "cuda":  # somebody insists: memory is their affair, what cannot work is refused
+    if device == "cuda":  # asked for: only what cannot work is refused, not what may lack memory
         if not visible:
             raise ValueError(
                 "device is 'cuda', but torch sees no GPU here; use device='cpu' or look at CUDA_VISIBLE_DEVICES"
@@ -111,7 +116,7 @@ def free_gpus(
 
     Args:
         visible: torch's numbers.
-        listed: the driver's description by torch's number; a GPU that it does not list is taken on trust.
+        listed: the driver's description by torch's number; a GPU that it does not list is assumed to be free.
         world_size: number of ranks, None for the default.
     """
     gpus = [number for number in visible if number not in listed or not unusable(listed[number])]
@@ -121,12 +126,12 @@ def free_gpus(
         if number not in gpus
     ]
     while gpus:
-        ranks = world_size or (len(gpus) if len(gpus) > 1 else DEFAULT_RANKS)
-        needed = -(-ranks // len(gpus)) * CARD_BYTES_A_RANK  # of the card that gets most ranks
+        ranks = world_size or _default_ranks(gpus)
+        needed = -(-ranks // len(gpus)) * CARD_BYTES_A_RANK  # on the card with the most ranks
         full = [number for number in gpus if number in listed and _free(listed[number]) <= needed]
         if not full:
             break
-        # Leaving one out gives the others more ranks each, so look again; the fullest goes first.
+        # Without it the others get more ranks each, so they are checked again.
         worst = min(full, key=lambda number: _free(listed[number]))
         gpus.remove(worst)
         free = f"{_free(listed[worst]) / 1e9:.1f} GB free of the {needed / 1e9:.0f} GB that its ranks need"
@@ -141,24 +146,13 @@ def _free(card: Card) -> int:
     return card["memory_free"] if card["memory_total"] else memory()[1]
 
 
-def _default_size(gpus: int) -> int:
-    size = gpus if gpus > 1 else DEFAULT_RANKS
-    # Nobody asked for a number, so a host's limit is kept in silence instead of being an error.
-    return min(size, variables.max_ranks() or size)
-
-
-def check_allowed(world_size: int) -> None:
-    """Raises ValueError for more ranks than `ZEROLAB_MAX_RANKS`."""
-    allowed = variables.max_ranks()
-    if allowed is not None and world_size > allowed:
-        raise ValueError(
-            f"world_size is {world_size}, and ZEROLAB_MAX_RANKS allows {allowed} on this machine; ask for fewer ranks"
-        )
+def _default_ranks(gpus: Sequence[int]) -> int:
+    return len(gpus) if len(gpus) > 1 else DEFAULT_RANKS
 
 
 def check_memory(world_size: int, available: int) -> None:
     """Raises ValueError for more ranks than main memory holds before they have trained anything."""
-    # A lower bound: the model comes on top, and nobody knows it yet.
+    # A lower bound: the model is not known yet.
     needed = BASE_BYTES + world_size * RANK_BYTES
     if needed > available:
         fit = max(0, (available - BASE_BYTES) // RANK_BYTES)

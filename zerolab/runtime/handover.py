@@ -1,4 +1,4 @@
-"""What a rank is given when it starts. Imports nothing, so that the fork server is on guard before it loads torch."""
+"""What a rank is given when it starts. Imports nothing: the fork server watches the kernel before it loads torch."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ WHERE, RECORDED = b"?", b"r"
 """What the side thread of a rank is asked: where its main thread stands, and what it has recorded so far."""
 
 OWN_END = "ended itself: "
-"""How the line begins in which a rank says, where it would leave a stack, why it ends itself."""
+"""How the line begins, among what it writes as it crashes, in which a rank says why it ends itself."""
 
 
 class Fds(NamedTuple):
@@ -25,7 +25,7 @@ class Setup(NamedTuple):
 
     rank: int
     world_size: int
-    gpus: tuple[int, ...]  # torch's numbers, dealt out in turn; none: the CPU; fewer than ranks: shared, over gloo
+    gpus: tuple[int, ...]  # torch's numbers, assigned in turn; none: the CPU; fewer than ranks: shared, over gloo
     environment: dict[str, str]
     folder: str
     path: list[str]

@@ -6,8 +6,8 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
+from zerolab.runtime.cells import run_cell
 from zerolab.runtime.cluster import Cluster, most_recent
-from zerolab.runtime.namespace import run_cell
 
 
 @magics_class
@@ -22,11 +22,10 @@ class RanksMagics(Magics):
             raise UsageError("%%ranks needs a notebook or an IPython session")
         cluster = most_recent() or self._make_cluster(shell.user_ns)
         chosen = _chosen(line, cluster.world_size)
-        # IPython's own name for this cell, so that an error on a rank names it `cell [3]` like any other.
+        # IPython's own file name for this cell, so that an error on a rank names it `cell [3]` like any other.
         filename = shell.compile.cache(cell, shell.execution_count)
         try:
-            # Here first: a typing mistake need not cost four ranks their state.
-            compile(cell, filename, "exec")
+            compile(cell, filename, "exec")  # a syntax error must not cost the ranks their state
         except SyntaxError:
             shell.showsyntaxerror(filename)
             if any(line.lstrip().startswith(("!", "%")) for line in cell.splitlines()):
@@ -36,7 +35,6 @@ class RanksMagics(Magics):
 
     def _make_cluster(self, user_ns: dict[str, Any]) -> Cluster:
         cluster = Cluster()
-        # A name that the learner has used already is never taken away.
         name = next(name for name in ("cluster", "ranks_cluster", "_ranks_cluster") if name not in user_ns)
         user_ns[name] = cluster
         print(f"no cluster was open: made {name} = {cluster!r}")

@@ -1,7 +1,7 @@
-"""What a rank tells of an exception that a learner's function raised, whatever the exception's class does meanwhile.
+"""What a rank reports of an exception that a learner's function raised, whatever the exception's class does.
 
 Such a class may raise in `__str__`, or call `sys.exit` there; compare tensors in `__eq__`, or have a property for a
-name. None of that may end the rank, or keep the others from being told what happened.
+name. None of that may end the rank, or prevent the report.
 """
 
 import time
@@ -10,10 +10,10 @@ from typing import Any
 from zerolab.runtime import counter, stack
 from zerolab.runtime.screen import printable
 
-LONGEST_MESSAGE, LONGEST_TRACEBACK = 4_000, 40_000  # characters; nobody reads more, and a browser must draw it
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 4_000, 40_000  # characters, which a browser has to draw
 _LOST = ("connection closed by peer", "connection reset", "broken pipe")
 _NETWORK = ("gloo", "nccl", "socket")
-_CHECK = "enforce fail"  # gloo's own checks, of an address or a size: a cause, though gloo is named in it
+_CHECK = "enforce fail"  # gloo's own checks, of an address or a size: a cause, although they name gloo
 
 
 def of(error: BaseException) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def of(error: BaseException) -> dict[str, Any]:
         "phase": phase,
         "where": where,
     }
-    # No front end can take a lone surrogate: the cell would show nothing at all.
+    # With a lone surrogate in it, no front end would show the cell's output.
     plain = {key: printable(text.encode(errors="backslashreplace").decode()) for key, text in said.items()}
     return plain | {
         "stage": counter.current_stage(),
@@ -41,7 +41,7 @@ def of(error: BaseException) -> dict[str, Any]:
 def text_of(error: BaseException) -> str:
     """What an error says of itself."""
     try:
-        return str.__str__(str(error))  # a subclass of str might have a way of its own with everything
+        return str.__str__(str(error))  # a plain str, whatever subclass was returned
     except BaseException as second:  # noqa: BLE001  # SystemExit too
         return f"(its __str__ raised {name_of(second)})"
 
@@ -66,19 +66,19 @@ def blames_a_peer(error: BaseException | None) -> bool:
 
 
 def _own(error: BaseException, name: str) -> Any:
-    """What Python itself has noted in an error; a property of its class may stand before it."""
+    """What Python itself has noted in an error; a property of its class may hide it."""
     return BaseException.__dict__[name].__get__(error)
 
 
 def _traceback(error: BaseException) -> str:
     try:
         return stack.format_error(error)
-    except BaseException as second:  # noqa: BLE001  # Python's own module asks the error for its attributes, too
-        return f"{name_of(error)}: {text_of(error)}\n(its traceback cannot be told: {name_of(second)})"
+    except BaseException as second:  # noqa: BLE001  # Python's own module reads the error's attributes, too
+        return f"{name_of(error)}: {text_of(error)}\n(its traceback cannot be formatted: {name_of(second)})"
 
 
 def _cut(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long to be read."""
+    """The beginning and the end of a text that is too long."""
     left_out = len(text) - most
     half = most // 2
     return text if left_out <= 0 else f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"

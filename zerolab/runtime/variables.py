@@ -1,7 +1,7 @@
-"""The environment variables that are zerolab's own: what each means, and the one place that reads them.
+"""zerolab's own environment variables: what each means, and the one place that reads them.
 
-They are read whenever they matter and never kept, because a cell may set them in the middle of a session. A host sets
-the first three, which are limits; README has the same table.
+They are read whenever they matter and never cached, because a cell may set them in the middle of a session. The first
+three are limits that a host sets; README has the same table.
 """
 
 import os
@@ -33,18 +33,15 @@ def devices() -> tuple[int, ...] | None:
     parts = [part.strip() for part in value.split(",")]
     if not all(part.isdigit() for part in parts):
         raise ValueError(f"ZEROLAB_DEVICES is {value!r}; give numbers of visible GPUs such as 0,1, or cpu, or unset it")
-    # Each once, in the order given: the first named gets rank 0.
     return tuple(dict.fromkeys(map(int, parts)))
 
 
 def max_ranks() -> int | None:
     """The most ranks of a cluster, None for any number. Raises ValueError if it is no number above 0."""
     value = _read("ZEROLAB_MAX_RANKS")
-    if not value:
-        return None
-    if not value.isdigit() or int(value) < 1:
+    if value and not (value.isdigit() and int(value)):
         raise ValueError(f"ZEROLAB_MAX_RANKS is {value!r}; give a number of ranks, such as 8, or unset it")
-    return int(value)
+    return int(value) if value else None
 
 
 def idle_seconds() -> float:
@@ -57,8 +54,7 @@ def idle_seconds() -> float:
         minutes = float(value)
     except ValueError:
         minutes = -1.0
-    # Comparisons with nan are false, so this one refuses it as well.
-    if not 0 <= minutes < float("inf"):
+    if not 0 <= minutes < float("inf"):  # nor nan, with which comparisons are false
         raise ValueError(f"ZEROLAB_IDLE_MINUTES is {value!r}; give minutes such as 20, or 0 to keep idle ranks")
     return 60 * minutes
 
