@@ -250,11 +250,11 @@ DISAGREEMENTS = {
     "operation": (call_another_collective, r"rank 1 is in broadcast #0, the others in barrier #0$"),
     "size": (take_another_size, r"rank 1 is in all_reduce #0 with 2 elements, the others with 1$"),
     "root": (take_another_root, r"rank 1 is in broadcast #0 with rank 1 as its root, the others with rank 0$"),
-    "missing": (skip_a_collective, r"rank 1 has not come to all_reduce #1: finished, after all_reduce #0$"),
-    "asleep": (sleep_for_ever, r"rank 1 has not come to barrier #0: it is running, no collective yet, at .*time.sleep"),
-    "group": (leave_out_a_group, r"rank 1 has not come to all_reduce #0 of ranks 1, 2: it is waiting in all_reduce #1"),
+    "missing": (skip_a_collective, r"rank 1 has not reached all_reduce #1: finished, after all_reduce #0$"),
+    "asleep": (sleep_for_ever, r"rank 1 has not reached barrier #0: it is running, no collective yet, at .*time.sleep"),
+    "group": (leave_out_a_group, r"rank 1 has not reached all_reduce #0 of ranks 1, 2: it is waiting in all_reduce #1"),
     "nobody sends": (wait_for_a_send_that_nobody_makes, r"rank 0 waits in irecv for rank 1, which is finished"),
-    "C++ DDP": (skip_a_step_of_ddp, r"rank 1 has not come to broadcast #\d+: finished, after all_reduce #\d+$"),
+    "C++ DDP": (skip_a_step_of_ddp, r"rank 1 has not reached broadcast #\d+: finished, after all_reduce #\d+$"),
 }
 
 

@@ -36,7 +36,7 @@ def test_only_what_all_ranks_still_remember_is_compared():
     late = [*[Position(DONE, "all_reduce", number) for number in range(101, 100 + KEPT)], Position(DONE, "b", 132)]
     standings = [waiting(0, "all_reduce", 131), waiting(1, "b", 132)]
     assert mismatches(standings, {0: long, 1: late}) == [
-        "rank 0 has not come to b #132: it is waiting in all_reduce #131"
+        "rank 0 has not reached b #132: it is waiting in all_reduce #131"
     ]
 
 

@@ -30,7 +30,7 @@ def test_a_hang_shows_who_waits_for_whom_before_the_message(notebook):
         "rank 0, finished, no collective yet",
         "rank 1, waiting in barrier #0 -> rank 0",
     ]
-    assert "rank 0 has not come to barrier #0: finished, no collective yet" in "\n".join(error["traceback"])
+    assert "rank 0 has not reached barrier #0: finished, no collective yet" in "\n".join(error["traceback"])
     notebook.run("cluster.run(dist.get_rank)")
 
 

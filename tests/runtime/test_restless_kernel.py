@@ -145,7 +145,7 @@ def speak():
 @pytest.mark.parametrize("stdout", ["none", "full", "closed"])
 def test_a_stdout_that_fails_costs_what_was_printed_and_no_rank(cluster, monkeypatch, capsys, stdout):
     before = cluster.run(os.getpid)
-    monkeypatch.setattr(output, "_told", set())
+    monkeypatch.setattr(output, "_failures", set())
     stream = None if stdout == "none" else Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
     if stdout == "closed":
         stream.close()

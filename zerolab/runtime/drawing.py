@@ -1,4 +1,4 @@
-"""Who waits for whom, as a picture for a notebook and as lines of text for everything else."""
+"""Who waits for whom, as a picture for a notebook and as text for everything else."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -30,7 +30,6 @@ class WaitsFor:
     def _repr_svg_(self) -> str:
         """Left what each rank does, right the ranks again; an arrow means `waits for`."""
         rows = {rank: _TOP + _ROW * index for index, rank in enumerate(self.stops)}
-        # Only those get a box on the right, so that arrows end where something is.
         awaited = {peer for stop in self.stops.values() for peer in stop.waits_for}
         parts = [_text(10, 16, "what each rank does"), _text(_RIGHT + 8, 16, "waits for")]
         for rank, stop in self.stops.items():
@@ -44,7 +43,7 @@ class WaitsFor:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
             f'height="{height}" role="img" font-family="sans-serif" font-size="13">'
             f"<title>{escape(repr(self))}</title>"
-            # A light ground of its own: in a dark theme the picture must be readable as it is.
+            # A light background, so that it is readable in a dark theme, too.
             f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>{_HEAD}{"".join(parts)}</svg>'
         )
 

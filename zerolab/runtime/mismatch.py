@@ -1,4 +1,4 @@
-"""What the ranks disagree on: their last collectives laid side by side, and who waits for whom because of it."""
+"""What the ranks disagree on: their last collectives compared, and who waits for whom because of it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,31 +10,30 @@ Calls = Mapping[int, Sequence[Position]]
 
 
 def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
-    """One sentence for each group of ranks that disagrees: on the first collective that they do not share.
+    """One sentence for each group of ranks that disagree, about the first collective in which they do.
 
     Args:
         standings: where every rank stands, by rank.
         calls: the history of each rank that takes part.
     """
-    # Group by group: a collective of ranks 0 and 1 has nothing to do with the number that one of 2 and 3 has.
+    # Group by group: each counts its own collectives.
     sentences = []
     for members in sorted({call.members for history in calls.values() for call in history}):
         ranks = _ranks(members, calls)
         columns = {rank: _by_number(calls[rank], members) for rank in ranks}
-        # From the oldest on, and only the first: whatever differs behind it follows from it.
+        # Only the first, from the oldest on: all later differences follow from it.
         for number in range(_first_known(columns, calls), _last(columns) + 1):
             row = {rank: columns[rank].get(number) for rank in ranks}
             if not _is_agreed(list(row.values())):
                 sentences += _differences(row, columns, standings)
                 break
-    return sentences + _left_out(standings) + _lonely_pairs(standings)
+    return sentences + _left_out(standings) + _unmatched_pairs(standings)
 
 
 def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int]]:
-    """For each rank that waits, the ranks that have not come to where it is."""
+    """For each rank that waits, the ranks that have not reached the same collective."""
     edges = {}
     for standing in standings:
-        # A rank that computes waits for nobody, whatever its last collective was.
         position = standing.position
         if not standing.waits or standing.rank not in calls:
             continue
@@ -43,7 +42,6 @@ def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int
             continue
         others = [rank for rank in _ranks(position.members, calls) if rank != standing.rank]
         there = {rank: _by_number(calls[rank], position.members).get(position.number) for rank in others}
-        # Whoever is in the same call of the same size has come; all others are awaited, wherever they are.
         edges[standing.rank] = [rank for rank in others if not _is_agreed([there[rank], position])]
     return edges
 
@@ -57,7 +55,7 @@ def _by_number(history: Sequence[Position], members: int) -> dict[int, Position]
 
 
 def _first_known(columns: Mapping[int, Mapping[int, Position]], calls: Calls) -> int:
-    """The oldest number that every rank still remembers."""
+    """The oldest number that is still in every rank's history."""
     return max([0, *(min(column) for rank, column in columns.items() if column and len(calls[rank]) == KEPT)])
 
 
@@ -71,7 +69,7 @@ def _is_agreed(row: Sequence[Position | None]) -> bool:
 
 def _what(call: Position | None) -> tuple[object, ...]:
     """All that the ranks must have in common in one collective."""
-    # Not the time and not the state: one rank may be through where another still waits.
+    # Not the state: one rank may have left it while another still waits.
     return (call.name, call.numel, call.itemsize, call.peer) if call is not None else ()
 
 
@@ -92,7 +90,7 @@ def _differences(
         if call.name != usual.name and _comes_later(usual, columns[ranks[0]]):
             found[-1] += f": {_named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
     missing = [rank for rank, call in row.items() if call is None]
-    found += [f"rank {rank} has not come to {usual.label}: {_instead(standings[rank])}" for rank in missing]
+    found += [f"rank {rank} has not reached {usual.label}: {_instead(standings[rank])}" for rank in missing]
     return found
 
 
@@ -100,9 +98,9 @@ def _contrast(call: Position, usual: Position, others: str) -> str:
     """For example `reduce_scatter #17, the others in all_gather #17`."""
     if call.name != usual.name:
         return f"{call.label}, {others} in {usual.label}"
-    # One of them gave no plain tensor, a list for example, so there is no number to show.
+    # One of them gave no tensor but, for example, a list, so there is no number to show.
     if min(call.numel, usual.numel) < 0 and call.numel != usual.numel:
-        return f"{call.label}, {others} in it with a tensor of another kind"
+        return f"{call.label}, {others} in it with an argument of another kind"
     if call.numel != usual.numel:
         return f"{call.label} with {call.numel:,} elements, {others} with {usual.numel:,}"
     if call.itemsize != usual.itemsize:
@@ -111,7 +109,7 @@ def _contrast(call: Position, usual: Position, others: str) -> str:
 
 
 def _comes_later(call: Position, column: Mapping[int, Position]) -> bool:
-    # Only what it has called by now is known: one that waits in the first never comes to the second.
+    # As far as its history goes: a rank that waits in its first call has no second one yet.
     return any(_what(other) == _what(call) for number, other in column.items() if number > (call.number or 0))
 
 
@@ -121,7 +119,7 @@ def _instead(standing: Standing) -> str:
 
 
 def _left_out(standings: Sequence[Standing]) -> list[str]:
-    """Collectives that need a rank for which the cell is not."""
+    """Collectives that need a rank on which the cell does not run."""
     absent = [standing.rank for standing in standings if standing.state == ABSENT]
     for standing in standings:
         position = standing.position
@@ -133,14 +131,13 @@ def _left_out(standings: Sequence[Standing]) -> list[str]:
     return []
 
 
-def _lonely_pairs(standings: Sequence[Standing]) -> list[str]:
-    """Sends and receives whose other end does something else."""
+def _unmatched_pairs(standings: Sequence[Standing]) -> list[str]:
+    """Sends and receives without a counterpart."""
     found = []
     for standing in standings:
         position = standing.position
         if standing.waits and position.number is None and 0 <= position.peer < len(standings):
             peer = standings[position.peer]
-            # A send and a receive that face each other will meet; two sends, or two receives, never do.
             ends = peer.waits and peer.position.number is None and peer.position.peer == standing.rank
             if not ends or _is_sending(peer.position) == _is_sending(position):
                 found.append(

@@ -17,8 +17,7 @@ HELD = 200  # lines of a rank that wait so
 REDRAW = 0.1  # seconds between two states of a progress bar
 BESIDE = "  "  # between bars that a terminal would show below each other; a cell has one line for them
 
-
-_told: set[str] = set()  # why this process could not show something
+_failures: set[str] = set()  # reasons for which this process could not show something
 
 
 class _Line(NamedTuple):
@@ -26,8 +25,8 @@ class _Line(NamedTuple):
     time: float
 
 
-class _Rest:
-    """What a rank prints beyond its share: counted, and its end kept."""
+class _Overflow:
+    """What a rank prints beyond its share: counted, and only its end kept."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -51,12 +50,12 @@ class _Rest:
 class Output:
     """Shows lines as they come; a line that all ranks print is shown once.
 
-    With `ZEROLAB_STATIC=1` everything is shown at the end, grouped by rank: a stored notebook must come out the same
-    each time it runs, and which rank prints first does not. What goes beyond `SHOWN` is counted, not kept.
+    With `ZEROLAB_STATIC=1` everything is shown at the end, grouped by rank: the output of a stored notebook must not
+    depend on which rank prints first. What goes beyond `SHOWN` is counted, not kept.
 
     Args:
         ranks: those that take part; lines that all of them print are grouped.
-        remark: what is said of every line beside its rank, such as `late from cell [3]`.
+        remark: what every label says beside the rank, such as `late from cell [3]`.
     """
 
     def __init__(self, ranks: Collection[int] = (), remark: str = "") -> None:
@@ -64,10 +63,9 @@ class Output:
         self._share = SHOWN // max(1, len(self._ranks))
         self._screens: dict[int, Screen] = {}
         self._taken: dict[int, int] = {}
-        self._rest: dict[int, _Rest] = {}
+        self._overflow: dict[int, _Overflow] = {}
         self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
-        self._said: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # what waits, counted
-        # Asked for at each run, not once: a lesson may be stored in the middle of a session.
+        self._texts: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # of the lines that wait
         self._held: dict[int, list[str]] | None = {} if variables.static() else None
         self._bar = ""  # the progress bar that is on the screen, below all lines
         self._drawn = 0.0
@@ -75,11 +73,11 @@ class Output:
     def feed(self, rank: int, data: bytes) -> None:
         """Take what a rank wrote, and show what is complete."""
         room = self._share - self._taken.get(rank, 0)
-        if room <= 0 or rank in self._rest:
-            self._rest.setdefault(rank, _Rest()).add(data)
+        if room <= 0 or rank in self._overflow:
+            self._overflow.setdefault(rank, _Overflow()).add(data)
             return
         lines = self._screens.setdefault(rank, Screen()).feed(data)
-        # Only lines count: a bar is drawn over itself, and may move for hours.
+        # Only lines count: a bar is drawn over itself, perhaps for hours.
         self._taken[rank] = self._taken.get(rank, 0) + sum(map(len, lines)) + len(lines)
         self._take(rank, lines)
         self._draw_bar()
@@ -96,8 +94,8 @@ class Output:
         for rank in sorted(self._screens):
             self._take(rank, self._screens.pop(rank).rest())
         self._show_waiting(everything=True)
-        for rank in sorted(self._rest):
-            self._write([rank], [_on_screen(line) for line in self._rest.pop(rank).lines(self._share)])
+        for rank in sorted(self._overflow):
+            self._write([rank], [_on_screen(line) for line in self._overflow.pop(rank).lines(self._share)])
         self._draw_bar()
         if self._held:
             same = len(self._held) == len(self._ranks) > 1 and len({tuple(held) for held in self._held.values()}) == 1
@@ -112,39 +110,37 @@ class Output:
         if self._held is None and len(self._ranks) > 1 and rank in self._waiting:
             now = time.monotonic()
             self._waiting[rank].extend(_Line(text, now) for text in texts)
-            self._said[rank].update(texts)
+            self._texts[rank].update(texts)
             self._show_waiting(everything=False)
         elif texts:
             self._write([rank], texts)
 
     def _show_waiting(self, *, everything: bool) -> None:
-        """Show what all ranks have said, and what not all of them will say."""
+        """Show what all ranks have printed, and what is not going to be printed by all."""
         while any(self._waiting.values()):
             heads = {rank: lines[0] for rank, lines in self._waiting.items() if lines}
-            # All say the same next, so it is one line for all of them.
             if len(heads) == len(self._ranks) and len({head.text for head in heads.values()}) == 1:
                 self._write(self._ranks, [self._next(rank) for rank in self._ranks][:1])
                 continue
-            lonely = [rank for rank in heads if self._is_lonely(rank, heads[rank], everything=everything)]
-            if not lonely:
+            single = [rank for rank in heads if everything or self._is_single(rank, heads[rank])]
+            if not single:
                 return
-            # In the order of time, so far as one pipe a rank can tell it.
-            first = min(lonely, key=lambda rank: heads[rank].time)
+            first = min(single, key=lambda rank: heads[rank].time)
             self._write([first], [self._next(first)])
 
     def _next(self, rank: int) -> str:
         text = self._waiting[rank].popleft().text
-        said = self._said[rank]
-        said[text] -= 1
-        if not said[text]:
-            del said[text]
+        texts = self._texts[rank]
+        texts[text] -= 1
+        if not texts[text]:
+            del texts[text]
         return text
 
-    def _is_lonely(self, rank: int, head: _Line, *, everything: bool) -> bool:
-        """Whether a line need not wait any longer: another rank says something else, or nothing for too long."""
-        if everything or len(self._waiting[rank]) > HELD or time.monotonic() - head.time > HOLD:
+    def _is_single(self, rank: int, head: _Line) -> bool:
+        """Whether a line need not wait any longer: another rank prints something else, or nothing for too long."""
+        if len(self._waiting[rank]) > HELD or time.monotonic() - head.time > HOLD:
             return True
-        return any(lines and head.text not in self._said[other] for other, lines in self._waiting.items())
+        return any(lines and head.text not in self._texts[other] for other, lines in self._waiting.items())
 
     def _write(self, ranks: list[int], texts: list[str]) -> None:
         if self._held is not None:
@@ -154,7 +150,7 @@ class Output:
             show(self._without_bar() + lines, flush=False)
 
     def _draw_bar(self) -> None:
-        """Draw the progress bars of the lowest rank that has one; they stay below all lines, and in one line."""
+        """Draw the progress bars of the lowest rank that has any, in one line below all others."""
         if self._held is not None:
             return
         rank, bars = next(
@@ -176,10 +172,7 @@ class Output:
 
 
 def show(text: str, *, flush: bool = True) -> None:
-    """Write to the notebook. Where it has no stdout, or one that fails, that costs the text and not the ranks.
-
-    Why it failed is said on stderr, once for each reason.
-    """
+    """Write to the notebook. If its stdout is missing or fails, the text is lost; stderr says why, once a reason."""
     try:
         if sys.stdout is not None:
             sys.stdout.write(text)
@@ -187,8 +180,8 @@ def show(text: str, *, flush: bool = True) -> None:
                 sys.stdout.flush()
     except Exception as error:  # noqa: BLE001  # a full disk, a closed file, or anything that a cell has put there
         reason = f"{type(error).__name__}: {error}"
-        if reason not in _told and sys.stderr is not None:
-            _told.add(reason)
+        if reason not in _failures and sys.stderr is not None:
+            _failures.add(reason)
             with contextlib.suppress(Exception):
                 print(f"what the ranks print cannot be shown: {reason}", file=sys.stderr)
 
@@ -202,5 +195,5 @@ def _names(ranks: list[int]) -> str:
 
 
 def _on_screen(line: bytes) -> str:
-    """What a rank's last words left out of order, such as a return within a line, is put in order; and made text."""
+    """A line as text, after what a carriage return in it overwrites."""
     return printable(line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

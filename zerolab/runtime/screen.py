@@ -1,7 +1,7 @@
-r"""What a terminal would show of a rank: lines that are finished, and the few rows that progress bars still change.
+r"""What a terminal would show of a rank: finished lines, and the few rows that progress bars still change.
 
-A bar goes back to the start of its row (`\r`); bars below each other also move down and up again (`\n`, `ESC [ A`). A
-notebook's cell is sure to know the first of these only, so the rows that a rank still changes are drawn side by side.
+A bar goes back to the start of its row (`\r`); bars below each other also move down and up again (`\n`, `ESC [ A`).
+Only the first of these works in every notebook's cell, so the rows that may still change are drawn side by side.
 """
 
 import re
@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass
 
 LONGEST_LINE = 1 << 16  # bytes; what goes on longer is shown in pieces
-RETURN = 0.2  # seconds within which a program that went below its bar has come back to it, if it ever does
+RETURN = 0.2  # seconds within which a program that moved below its bar moves up again, if it does at all
 _PIECE = re.compile(rb"\n|\r|\x1b\[\d*A|\x1b\[[02]?K|[^\n\r\x1b]+|\x1b")
 _UNFINISHED = re.compile(rb"\x1b(\[\d*)?$")  # a chunk may end in the middle of a sequence
 
-# Colours first, in a group of their own: they stay. Then what sets a title, asks the terminal, moves or wipes.
+# Colours first, in a group of their own: they stay. Then what sets a title, queries the terminal, moves or erases.
 _CONTROL = re.compile(
     r"(\x1b\[[\d;:]*m)"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"
@@ -25,10 +25,7 @@ _END_OF_COLOUR = "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """Text of a rank without what would act on the reader's terminal: of all control sequences only colours stay.
-
-    A colour ends with the text at the latest, or it would be that of the other ranks' lines, too.
-    """
+    """Text of a rank without control sequences other than colours, which are reset at its end."""
     colour = ""
 
     def keep(found: re.Match[str]) -> str:
@@ -54,12 +51,12 @@ class _Row:
 
     @property
     def is_wiped(self) -> bool:
-        """A bar that was taken off the screen: a terminal would show nothing there."""
+        """Whether it is a bar that was erased."""
         return self.is_bar and not self.text.strip()
 
 
 class Screen:
-    """The rows of one rank from the first that may still change; what stood above them was handed out."""
+    """The rows of one rank from the first that may still change; those above were returned as finished."""
 
     def __init__(self) -> None:
         self._rows = [_Row()]
@@ -69,7 +66,7 @@ class Screen:
         self._pending = b""  # the beginning of a sequence
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what the rank wrote; the lines that are finished by it."""
+        """Take what the rank wrote; the lines that this finishes."""
         data, self._pending = self._pending + data, b""
         if b"\r" not in data and b"\x1b" not in data and not self.has_bar:
             return self._plain(data)
@@ -79,12 +76,12 @@ class Screen:
         return [line for piece in _PIECE.findall(data) for line in self._take(piece)]
 
     def settle(self) -> list[bytes]:
-        """The rows of bars that were left downwards a while ago, and that nobody came back to: they are finished."""
-        gone_for_good = self._at and time.monotonic() - self._came_down > RETURN
-        return self._hand_out(self._at) if gone_for_good else []
+        """The rows above the cursor, if it has been below them for so long that they are finished."""
+        is_finished = self._at and time.monotonic() - self._came_down > RETURN
+        return self._finish(self._at) if is_finished else []
 
     def rest(self) -> list[bytes]:
-        """All that is left at the end, a line without an end among it."""
+        """All that is left at the end, an unfinished line included."""
         rows, pending = self._rows, self._pending
         self.__init__()  # type: ignore[misc]  # an empty screen
         rows[-1].text += pending
@@ -101,7 +98,7 @@ class Screen:
         return [row.text for row in self._rows if row.text.strip()] if self.has_bar else []
 
     def _plain(self, data: bytes) -> list[bytes]:
-        """The usual case, in one step: there may be 100 MB of it."""
+        """The usual case, in one step, for there may be 100 MB of it."""
         *lines, tail = (self._rows[0].text + data).split(b"\n")
         if len(tail) > LONGEST_LINE:
             lines, tail = [*lines, tail], b""
@@ -113,7 +110,7 @@ class Screen:
         if piece == b"\n":
             return self._down()
         if piece == b"\r":
-            done = self._hand_out(self._at) if self._stays_below else []
+            done = self._finish(self._at) if self._stays_below else []
             row.at_start = True
             return done
         if piece.startswith(b"\x1b[") and piece.endswith(b"A"):
@@ -130,21 +127,21 @@ class Screen:
 
     @property
     def _stays_below(self) -> bool:
-        """Whether the cursor has come down for good: a bar below another writes once, and goes up again at once."""
+        """Whether the cursor has moved down to stay: a bar below another writes once, and moves up again at once."""
         return self._at > 0 and self._has_written
 
     def _down(self) -> list[bytes]:
-        """To the next row. Nobody knows yet whether the row of a bar was left for good."""
-        done = self._hand_out(self._at) if self._stays_below else []
+        """To the next row. The row of a bar may still change."""
+        done = self._finish(self._at) if self._stays_below else []
         if not any(row.is_bar for row in self._rows[: self._at + 1]):
-            return done + self._hand_out(self._at + 1)
+            return done + self._finish(self._at + 1)
         self._at, self._has_written, self._came_down = self._at + 1, False, time.monotonic()
         if self._at == len(self._rows):
             self._rows.append(_Row())
         return done
 
-    def _hand_out(self, count: int) -> list[bytes]:
-        """The first rows, which nothing changes any more; the cursor stands in the first of those that remain."""
+    def _finish(self, count: int) -> list[bytes]:
+        """The first rows, which no longer change."""
         done, self._rows = self._rows[:count], self._rows[count:] or [_Row()]
         self._at = max(0, self._at - count)
         return [row.text for row in done if not row.is_wiped]
