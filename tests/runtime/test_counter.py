@@ -6,68 +6,69 @@ import time
 import torch
 import torch.distributed as dist
 
-from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, KEPT, Board, Position
+from zerolab.runtime import board
+from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, KEPT, Position
 
 
 def position():
     """This rank's own page, read in the rank."""
     from zerolab.runtime.counter import _counter
 
-    return _counter._board.read(dist.get_rank())
+    return _counter.page.read()
 
 
 def test_a_page_is_read_as_it_was_written():
     fd = os.memfd_create("board")
-    os.truncate(fd, Board.size(2))
-    ours, theirs = Board(fd, 2), Board(fd, 2)
-    ours.write(1, Position(INSIDE, "reduce_scatter", 17, 123))
-    assert theirs.read(1) == Position(INSIDE, "reduce_scatter", 17, 123)
-    ours.write(1, Position(DONE, "recv", None, 5, numel=0, itemsize=2, members=0b110, peer=0))
-    assert theirs.read(1) == Position(DONE, "recv", None, 5, numel=0, itemsize=2, members=0b110, peer=0)
-    assert theirs.read(0) == Position()
-    ours.write(0, Position(DONE, "irecv", None, 5))
-    assert theirs.read(0).label == "irecv"
+    os.truncate(fd, board.size(2))
+    ours, theirs = board.pages(fd, 2), board.pages(fd, 2)
+    ours[1].write(Position(INSIDE, "reduce_scatter", 17, 123))
+    assert theirs[1].read() == Position(INSIDE, "reduce_scatter", 17, 123)
+    ours[1].write(Position(DONE, "recv", None, 5, numel=0, itemsize=2, members=0b110, peer=0))
+    assert theirs[1].read() == Position(DONE, "recv", None, 5, numel=0, itemsize=2, members=0b110, peer=0)
+    assert theirs[0].read() == Position()
+    ours[0].write(Position(DONE, "irecv", None, 5))
+    assert theirs[0].read().label == "irecv"
 
 
 WRITE_FOR_EVER = """
 import sys
-from zerolab.runtime.board import DONE, INSIDE, Board, Position
-board = Board(int(sys.argv[1]), 1)
+from zerolab.runtime.board import DONE, INSIDE, Position, pages
+(page,) = pages(int(sys.argv[1]), 1)
 print("begins", flush=True)
 while True:
-    board.write(0, Position(INSIDE, "all_reduce", 1, since=10**15, numel=3))
-    board.write(0, Position(DONE, "barrier", 2, since=0, numel=-1))
+    page.write(Position(INSIDE, "all_reduce", 1, since=10**15, numel=3))
+    page.write(Position(DONE, "barrier", 2, since=0, numel=-1))
 """
 
 
 def test_a_position_is_never_seen_half_written_though_its_rank_writes_all_the_time():
     fd = os.memfd_create("board")
-    os.truncate(fd, Board.size(1))
-    board = Board(fd, 1)
+    os.truncate(fd, board.size(1))
+    (page,) = board.pages(fd, 1)
     command = [sys.executable, "-c", WRITE_FOR_EVER, str(fd)]
     with subprocess.Popen(command, pass_fds=[fd], stdout=subprocess.PIPE) as writer:
         writer.stdout.readline()
-        while board.read(0) == Position():
+        while page.read() == Position():
             pass
-        seen = {board.read(0) for _ in range(50_000)}
+        seen = {page.read() for _ in range(50_000)}
         writer.kill()
     assert seen <= {Position(INSIDE, "all_reduce", 1, 10**15, numel=3), Position(DONE, "barrier", 2)}
 
 
 def test_of_a_ranks_history_the_last_collectives_are_kept_and_a_new_run_begins_without_one():
     fd = os.memfd_create("board")
-    os.truncate(fd, Board.size(2))
-    ours, theirs = Board(fd, 2), Board(fd, 2)
+    os.truncate(fd, board.size(2))
+    ours, theirs = board.pages(fd, 2), board.pages(fd, 2)
     for number in range(KEPT + 3):
-        ours.enter(1, Position(INSIDE, "barrier", number))
-    assert [call.number for call in theirs.history(1)] == list(range(3, KEPT + 3))
-    assert theirs.history(0) == []
-    ours.write_place(1, "backward", "/a/cell.py", 7)
-    assert theirs.read_place(1)[1:] == ("backward", "/a/cell.py", 7)
-    ours.write_place(1, "", "/" + "x" * 1000, 7)
-    assert theirs.read_place(1)[1:] == ("", "", 7)
-    ours.forget(1)
-    assert (theirs.history(1), theirs.read(1)) == ([], Position())
+        ours[1].enter(Position(INSIDE, "barrier", number))
+    assert [call.number for call in theirs[1].history()] == list(range(3, KEPT + 3))
+    assert theirs[0].history() == []
+    ours[1].write_place("backward", "/a/cell.py", 7)
+    assert theirs[1].read_place()[1:] == ("backward", "/a/cell.py", 7)
+    ours[1].write_place("", "/" + "x" * 1000, 7)
+    assert theirs[1].read_place()[1:] == ("", "", 7)
+    ours[1].reset()
+    assert (theirs[1].history(), theirs[1].read()) == ([], Position())
 
 
 def test_each_collective_of_a_run_counts_once_whatever_it_is_made_of(cluster):

@@ -1,4 +1,4 @@
-"""The board: some pages a rank in memory that kernel and ranks share, with where the rank stands and how it came there.
+"""The board: a page a rank in memory that kernel and ranks share, with where the rank stands and how it came there.
 
 The kernel can read it at any time, even after the rank has died. Imports no torch.
 """
@@ -11,22 +11,23 @@ from typing import NamedTuple
 IDLE, INSIDE, DONE, FAILED, IN_FLIGHT = range(5)
 """No collective yet; in a call that waits; out of it again; out of it by an error; started by native code, under way.
 
-IN_FLIGHT is less than INSIDE: whether the rank waits for it, or computes meanwhile, only native code knows.
+IN_FLIGHT says less than INSIDE: only native code knows whether the rank waits for it or computes meanwhile.
 """
 JOINING, UNPACKING, RUNNING, PACKING, RESTING = range(5)
-"""What the rank is at: joining the group, unpickling a function, running it, packing its result, waiting for work."""
+"""What the rank is at: joining the group, unpickling a function, running it, pickling its result, waiting for work."""
 
-TRIES = 100  # readings of a position that changes all the time before the last one is taken as it is
-KEPT = 32  # collectives of a rank that can be compared with the others'; what ranks disagree on is seldom older
+TRIES = 100  # readings of a position that keeps changing before the last one is taken as it is
+KEPT = 32  # collectives of a rank that can be compared with the others'
 _NAME_BYTES, _FILE_BYTES = 40, 256
-# Native formats: there a number is stored by one instruction, in the others byte by byte, and a reader sees halves.
+# Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
 _HEAD = struct.Struct(f"@qqqqqQq{_NAME_BYTES}s")
 _PLACE = struct.Struct(f"@qqq16s{_FILE_BYTES}s")
 _STAGE = struct.Struct("@q")
 _CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
 _PLACE_AT = _CURRENT_AT + _STAGE.size
 _STAGE_AT = _PLACE_AT + _PLACE.size
-_RING_AT = _STAGE_AT + 2 * _STAGE.size  # the second one counts what was ever entered in the ring
+_ENTERED_AT = _STAGE_AT + _STAGE.size  # how many collectives were ever entered in the ring
+_RING_AT = _ENTERED_AT + _STAGE.size
 _PAGE_BYTES = _RING_AT + KEPT * _HEAD.size
 
 
@@ -65,82 +66,81 @@ class Place(NamedTuple):
     line: int = 0
 
 
-class Board:
-    """Each rank writes its own pages, the kernel reads all. Nobody locks: a reader may see a line too early.
+class Page:
+    """One rank's page, which the rank writes and the kernel reads. Nobody locks: a reader may see a line too early.
 
-    One thing is the kernel's to write: that a rank rests, when it has the rank's answer and before the next call.
+    The kernel writes one thing: that a rank rests, when it has the rank's answer and before the next call.
 
-    A position is never seen half written, though a rank may be stopped or killed in the middle of writing it: half of
-    one and half of another was once a rank that had waited since the machine was started, and a hang that was none.
+    A position is never seen half written, though a rank may be stopped or killed while it writes: half of one and half
+    of another was once a rank that had waited since the machine was started, and was reported as a hang.
     """
 
-    def __init__(self, fd: int, world_size: int) -> None:
-        self._memory = mmap.mmap(fd, self.size(world_size))
-        self._entered = 0  # by the rank that writes through this object
-        self._written = 0  # likewise
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._entered = self._written = 0  # by whoever writes through this object
 
-    def write(self, rank: int, position: Position) -> None:
-        """Put a rank's position on its page: beside the one that holds, which it then replaces by one byte."""
-        page, self._written = rank * _PAGE_BYTES, (self._written + 1) % 256
-        _HEAD.pack_into(self._memory, page + self._written % 2 * _HEAD.size, *_packed(position))
-        self._memory[page + _CURRENT_AT] = self._written
+    def write(self, position: Position) -> None:
+        """Write a position beside the current one, which it then replaces by one byte."""
+        self._written = (self._written + 1) % 256
+        _HEAD.pack_into(self._memory, self._written % 2 * _HEAD.size, *_packed(position))
+        self._memory[_CURRENT_AT] = self._written
 
-    def read(self, rank: int) -> Position:
-        """The position that a rank wrote last."""
-        page = rank * _PAGE_BYTES
+    def read(self) -> Position:
+        """The position that was written last."""
         for _ in range(TRIES):
-            current = self._memory[page + _CURRENT_AT]
-            fields = _HEAD.unpack_from(self._memory, page + current % 2 * _HEAD.size)
-            if current == self._memory[page + _CURRENT_AT]:  # else it may have been overwritten meanwhile
+            current = self._memory[_CURRENT_AT]
+            fields = _HEAD.unpack_from(self._memory, current % 2 * _HEAD.size)
+            if current == self._memory[_CURRENT_AT]:  # else it may have been overwritten meanwhile
                 break
         return _unpacked(fields)
 
-    def enter(self, rank: int, position: Position) -> None:
-        """Add a collective to the rank's history, at the cost of the oldest one."""
-        page = rank * _PAGE_BYTES
-        slot = page + _RING_AT + self._entered % KEPT * _HEAD.size
-        _HEAD.pack_into(self._memory, slot, *_packed(position))
+    def enter(self, position: Position) -> None:
+        """Add a collective to the history, in place of the oldest one."""
+        _HEAD.pack_into(self._memory, _RING_AT + self._entered % KEPT * _HEAD.size, *_packed(position))
         self._entered += 1
-        _STAGE.pack_into(self._memory, page + _STAGE_AT + _STAGE.size, self._entered)
+        _STAGE.pack_into(self._memory, _ENTERED_AT, self._entered)
 
-    def history(self, rank: int) -> list[Position]:
-        """The last collectives of a rank, in the order in which it called them; at most `KEPT`."""
-        page = rank * _PAGE_BYTES
-        entered = _STAGE.unpack_from(self._memory, page + _STAGE_AT + _STAGE.size)[0]
-        slots = [page + _RING_AT + index % KEPT * _HEAD.size for index in range(max(0, entered - KEPT), entered)]
+    def history(self) -> list[Position]:
+        """The last collectives, in the order in which they were called; at most `KEPT`."""
+        (entered,) = _STAGE.unpack_from(self._memory, _ENTERED_AT)
+        slots = [_RING_AT + index % KEPT * _HEAD.size for index in range(max(0, entered - KEPT), entered)]
         return [_unpacked(_HEAD.unpack_from(self._memory, slot)) for slot in slots]
 
-    def forget(self, rank: int) -> None:
-        """A new run begins: no collective yet, and none before."""
+    def reset(self) -> None:
+        """Begin a run: no collective yet, and none before."""
         self._entered = 0
-        self.write(rank, Position())
-        _STAGE.pack_into(self._memory, rank * _PAGE_BYTES + _STAGE_AT + _STAGE.size, 0)
+        self.write(Position())
+        _STAGE.pack_into(self._memory, _ENTERED_AT, 0)
 
-    def write_stage(self, rank: int, stage: int) -> None:
+    def write_stage(self, stage: int) -> None:
         """Say what the rank is at."""
-        _STAGE.pack_into(self._memory, rank * _PAGE_BYTES + _STAGE_AT, stage)
+        _STAGE.pack_into(self._memory, _STAGE_AT, stage)
 
-    def read_stage(self, rank: int) -> int:
+    def read_stage(self) -> int:
         """What the rank was last at."""
-        return int(_STAGE.unpack_from(self._memory, rank * _PAGE_BYTES + _STAGE_AT)[0])
+        return int(_STAGE.unpack_from(self._memory, _STAGE_AT)[0])
 
-    def write_place(self, rank: int, phase: str, filename: str, line: int) -> None:
-        """Say at which line the rank is; a file name too long to be kept is left out."""
+    def write_place(self, phase: str, filename: str, line: int) -> None:
+        """Say at which line the rank is; a file name that is too long is left out."""
         name = filename.encode()
         name = name if len(name) <= _FILE_BYTES else b""
-        _PLACE.pack_into(
-            self._memory, rank * _PAGE_BYTES + _PLACE_AT, time.monotonic_ns(), line, 0, phase.encode(), name
-        )
+        _PLACE.pack_into(self._memory, _PLACE_AT, time.monotonic_ns(), line, 0, phase.encode(), name)
 
-    def read_place(self, rank: int) -> Place:
+    def read_place(self) -> Place:
         """The line that the rank named last."""
-        when, line, _, phase, name = _PLACE.unpack_from(self._memory, rank * _PAGE_BYTES + _PLACE_AT)
+        when, line, _, phase, name = _PLACE.unpack_from(self._memory, _PLACE_AT)
         return Place(when, _text(phase), _text(name), line)
 
-    @staticmethod
-    def size(world_size: int) -> int:
-        """How many bytes the memory must have."""
-        return world_size * _PAGE_BYTES
+
+def size(world_size: int) -> int:
+    """How many bytes the shared memory must have."""
+    return world_size * _PAGE_BYTES
+
+
+def pages(fd: int, world_size: int) -> list[Page]:
+    """The pages of all ranks, in shared memory."""
+    memory = memoryview(mmap.mmap(fd, size(world_size)))
+    return [Page(memory[rank * _PAGE_BYTES : (rank + 1) * _PAGE_BYTES]) for rank in range(world_size)]
 
 
 def _packed(position: Position) -> tuple[int | bytes, ...]:

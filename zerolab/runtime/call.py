@@ -104,8 +104,8 @@ class Call:
         return [self._standing(member) for member in self._ranks.members]
 
     def _standing(self, member: Member) -> Standing:
-        board, rank = self._ranks.board, member.rank
-        position, outcome = board.read(rank), self._outcomes.get(rank)
+        rank, page = member.rank, self._ranks.board[member.rank]
+        position, outcome = page.read(), self._outcomes.get(rank)
         if rank not in self._chosen:
             return Standing(rank, faults.ABSENT, position)
         if outcome is not None and outcome.kind == "done":
@@ -115,14 +115,14 @@ class Call:
             return Standing(rank, STOPPED if is_stopped(member.pid) else "running", position, phase, where)
         if outcome.kind == "died":
             state, where = faults.ending_words(outcome.value), faults.line_of_crash(member.crash_text()) or where
-            return Standing(rank, state, position, phase, where, board.read_stage(rank))
+            return Standing(rank, state, position, phase, where, page.read_stage())
         told = outcome.value
         state = "lost a peer" if outcome.blames_a_peer else f"raised {told['exception']}"
         return Standing(rank, state, position, told["phase"] or phase, told["where"] or where, told["stage"])
 
     def _last_place(self, member: Member) -> tuple[str, str]:
         """Phase and line that a rank was last known at: it notes them at each collective, and when it is asked."""
-        noted = self._ranks.board.read_place(member.rank)
+        noted = self._ranks.board[member.rank].read_place()
         if member.seen is not None and member.seen[3] and member.seen[0] > max(noted.time, self._started):
             return member.seen[2:]
         if noted.time > self._started and noted.filename:
@@ -130,7 +130,7 @@ class Call:
         return "", self._called
 
     def _calls(self) -> dict[int, list[Position]]:
-        return {rank: self._ranks.board.history(rank) for rank in self._chosen}
+        return {rank: self._ranks.board[rank].history() for rank in self._chosen}
 
     def _hang(self, stuck: int) -> faults.CollectiveHang:
         standings, calls = self.standings(), self._calls()
@@ -193,7 +193,7 @@ class Call:
     def _take_commands(self, member: Member) -> None:
         kind, value = pickle.loads(member.commands.recv_bytes())
         # Noted here and not by the rank, which may be stopped or killed before it gets to its next line.
-        self._ranks.board.write_stage(member.rank, RESTING)
+        self._ranks.board[member.rank].write_stage(RESTING)
         when = value["time"] if kind == "raised" else time.monotonic_ns()
         self._outcomes[member.rank] = Outcome(member.rank, kind, value, when)
 

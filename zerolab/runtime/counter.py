@@ -1,7 +1,7 @@
-"""The always-on counter: which collective each rank is in, readable by the kernel even after the rank has died.
+"""The counter, which is always on: which collective each rank is in, readable by the kernel after the rank has died.
 
-A rank notes every collective on its page of a board in shared memory: number, name, size, line, since when. That costs
-some microseconds, so it is on in every plain `run`. Our collectives tell it as an observer; torch's are wrapped.
+A rank notes every collective on its page in shared memory: number, name, size, line, since when. That costs some
+microseconds. Our collectives tell it as an observer; torch's are wrapped.
 """
 
 import sys
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from zerolab.recording.patches import replace
 from zerolab.runtime import stack
-from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Board, Position
+from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Page, Position
 from zerolab.runtime.observers import Call, Observer, Within, tell, watching
 from zerolab.runtime.requests import Reader, Request, members_of, request_of_native
 
@@ -39,45 +39,26 @@ NATIVE_OPERATIONS = {
 
 
 class _Counter(Observer):
-    """This process's own count, on the page that `attach` gives it."""
+    """This process's own count, on the page that `install` gives it."""
 
     def __init__(self) -> None:
-        self._board: Board  # and the rank's number; given by `attach`
-        self._rank: int
-        # Each group counts for itself: its members need not agree with anybody else on how many collectives there were.
-        self._next: Counter[int] = Counter()  # by the members of the group
-        # Backward may run hooks in threads of its own, and each may be inside a collective of its own.
-        self._thread = threading.local()
+        self.page: Page
+        self._next: Counter[int] = Counter()  # by the members of the group, for only they agree on the number
+        self._thread = threading.local()  # backward may run hooks in other threads, each inside another collective
         self._waiting = False  # some thread is inside a noted call
-        # Weakly: a Work that nobody waits for must go when the learner lets go of it.
+        # Weak, so that a Work that nobody waits for is freed when the learner drops it.
         self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
-
-    def attach(self, board: Board, rank: int) -> None:
-        """Write to this page from now on."""
-        self._board, self._rank = board, rank
 
     def reset(self) -> None:
         """A new run: count from 0."""
         self._next.clear()
         self._pending.clear()
         self._native = {}
-        self._board.forget(self._rank)
-
-    def stage(self, stage: int) -> None:
-        """Note what the rank is at, for the case that it dies of it."""
-        self._board.write_stage(self._rank, stage)
-
-    def current_stage(self) -> int:
-        """What the rank is at."""
-        return self._board.read_stage(self._rank)
-
-    def place(self, phase: str, filename: str, line: int) -> None:
-        """Note the line that the rank is at."""
-        self._board.write_place(self._rank, phase, filename, line)
+        self.page.reset()
 
     def starting(self, call: Call) -> Within:
-        """Note a collective of ours, unless this rank is not of the group."""
+        """Note a collective of ours, unless this rank is not in the group."""
         group: Any = call.group
         if self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
             return nullcontext()
@@ -95,14 +76,14 @@ class _Counter(Observer):
         self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a function of torch.distributed, noted unless it is part of one that is noted already."""
-        # torch calls itself: all_gather_object is two all_gathers. Only the outermost call is what the learner wrote.
+        # torch calls itself: all_gather_object is two all_gathers. The learner wrote the outermost call.
         outer = self._position
         if outer is not None:
             return self._remember(function(*args, **kwargs), outer)
         request = reader.read(args, kwargs)
         if not request.is_mine:
             return function(*args, **kwargs)
-        # gloo looks the peer up without a look at the bounds: it crashes, or it waits where nothing can see it.
+        # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
         if not numbered and (stray := reader.stray(args, kwargs)) is not None:
             raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
         position = self._enter(name, numbered, request)
@@ -125,7 +106,7 @@ class _Counter(Observer):
         if self._position is not None:
             return None
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
-        # This run's table, kept by name: the callback may come when the next run has begun with a new one.
+        # This run's table: the next run has a new one, and may begin before the callback comes.
         flying, key = self._native, id(position)
         flying[key] = position
         self._write(next(iter(flying.values())))
@@ -142,8 +123,8 @@ class _Counter(Observer):
         position = Position(INSIDE, name, number, 0, request.numel, request.itemsize, request.members, request.peer)
         if numbered:
             self._next[request.members] += 1
-            self._board.enter(self._rank, position)
-        self.place(*stack.locate(sys._getframe(2)))
+            self.page.enter(position)
+        self.page.write_place(*stack.locate(sys._getframe(2)))
         return position
 
     @property
@@ -165,10 +146,10 @@ class _Counter(Observer):
         self._write(position._replace(state=DONE))
 
     def _write(self, position: Position) -> None:
-        """Put a position on the page; native code's oldest collective under way goes before one that is done."""
+        """Write a position, or in place of one that is done native code's oldest collective under way."""
         if position.state == DONE:
             position = next(iter(self._native.values()), position)
-        self._board.write(self._rank, position)
+        self.page.write(position)
 
     def _remember(self, result: Any, position: Position) -> Any:
         for work in result if isinstance(result, list) else [result]:
@@ -178,16 +159,16 @@ class _Counter(Observer):
 
 
 _counter = _Counter()
-reset, stage, place, current_stage = _counter.reset, _counter.stage, _counter.place, _counter.current_stage
+reset = _counter.reset
 _stack = ExitStack()  # never closed: in place for as long as the process lives
 _libraries: list[Any] = []  # likewise: a library that is let go takes its kernels along
 
 
-def install(board: Board, rank: int) -> None:
-    """Count this process's collectives on the rank's page: ours as an observer, torch's by both names that it has."""
+def install(page: Page) -> None:
+    """Count this process's collectives on its page: ours as an observer, torch's by both names that it has for them."""
     from torch.distributed import distributed_c10d
 
-    _counter.attach(board, rank)
+    _counter.page = page
     _stack.enter_context(watching(_counter))
     for names, numbered in ((COLLECTIVES, True), (POINT_TO_POINT, False)):
         for name in names:

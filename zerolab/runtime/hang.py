@@ -31,7 +31,7 @@ class HangWatch:
         if now < self._next:
             return None
         self._next = now + _INTERVAL
-        positions = {rank: self._ranks.board.read(rank) for rank in unfinished}
+        positions = {rank: self._ranks.board[rank].read() for rank in unfinished}
         waiting = (INSIDE, IN_FLIGHT)
         since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state in waiting}
         if not since:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from zerolab.recording.events import RankRecording
-from zerolab.runtime import machine
-from zerolab.runtime.board import Board
+from zerolab.runtime import board, machine
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import Ending, launcher, nameless_file
@@ -59,8 +58,8 @@ class Ranks:
         self._launcher, self._owner = launcher(), os.getpid()
         self._selector = selectors.DefaultSelector()
         # The board, and the store in which the ranks find each other.
-        self._files = [nameless_file(Board.size(world_size)), nameless_file(0)]
-        self.board = Board(self._files[0].fileno(), world_size)
+        self._files = [nameless_file(board.size(world_size)), nameless_file(0)]
+        self.board = board.pages(self._files[0].fileno(), world_size)
         self.members: list[Member] = []
         self.last_cell = ""  # that has called them
         try:
@@ -154,10 +153,9 @@ class Ranks:
         (commands, commands_end), (lifeline, lifeline_end) = Pipe(), Pipe()  # they wait, whatever timeout sockets have
         output, output_end = os.pipe()
         member = Member(rank, 0, commands, lifeline, output, nameless_file(0))
-        board, store = (file.fileno() for file in self._files)
-        ends = (commands_end.fileno(), lifeline_end.fileno(), output_end)
+        files = [file.fileno() for file in (member.crash, *self._files)]
         try:
-            member.pid = self._launcher.start(Fds(*ends, member.crash.fileno(), board, store))
+            member.pid = self._launcher.start(Fds(commands_end.fileno(), lifeline_end.fileno(), output_end, *files))
         except BaseException:
             # Stopped by a person, perhaps after the rank was forked: with its lifeline closed it ends by itself.
             member.close()

@@ -7,7 +7,7 @@ name. None of that may end the rank, or prevent the report.
 import time
 from typing import Any
 
-from zerolab.runtime import counter, stack
+from zerolab.runtime import stack
 from zerolab.runtime.screen import printable
 
 LONGEST_MESSAGE, LONGEST_TRACEBACK = 4_000, 40_000  # characters, which a browser has to draw
@@ -16,10 +16,11 @@ _NETWORK = ("gloo", "nccl", "socket")
 _CHECK = "enforce fail"  # gloo's own checks, of an address or a size: a cause, although they name gloo
 
 
-def of(error: BaseException) -> dict[str, Any]:
+def of(error: BaseException, stage: int) -> dict[str, Any]:
     """What happened, in plain values: `exception`, `message`, `traceback`, `phase`, `stage`, `where`, `peer`, `time`.
 
-    `peer` is True if the error only says that another rank has gone: a consequence, not the cause.
+    `stage` is what the rank was at. `peer` is True if the error only says that another rank has gone: a consequence,
+    not the cause.
     """
     phase, where = stack.describe_error(_own(error, "__traceback__"))
     said = {
@@ -31,11 +32,7 @@ def of(error: BaseException) -> dict[str, Any]:
     }
     # With a lone surrogate in it, no front end would show the cell's output.
     plain = {key: printable(text.encode(errors="backslashreplace").decode()) for key, text in said.items()}
-    return plain | {
-        "stage": counter.current_stage(),
-        "peer": blames_a_peer(error),
-        "time": time.monotonic_ns(),
-    }
+    return plain | {"stage": stage, "peer": blames_a_peer(error), "time": time.monotonic_ns()}
 
 
 def text_of(error: BaseException) -> str:

@@ -119,11 +119,9 @@ class _NoKeyboard(io.TextIOBase):
     """Standard input of a rank: reading it is an error, and no EOFError, which pdb would swallow."""
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # never returns, whatever it is given
-        """See `io.TextIOBase.readline`."""
         raise RuntimeError(NO_KEYBOARD)
 
     def read(self, size: int | None = -1, /) -> str:
-        """See `io.TextIOBase.read`."""
         raise RuntimeError(NO_KEYBOARD)
 
 
@@ -131,11 +129,9 @@ class _PlainBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """`tqdm.notebook` on a rank, with the plain bars: those of a notebook are widgets, which need the kernel."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder.find_spec`."""
         return importlib.machinery.ModuleSpec(name, self) if name == "tqdm.notebook" else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """See `importlib.abc.Loader.exec_module`."""
         std = importlib.import_module("tqdm.std")
         bar, count = std.tqdm, std.trange
         module.__dict__.update(tqdm=bar, tqdm_notebook=bar, trange=count, tnrange=count)

@@ -97,7 +97,6 @@ class _Buffer(io.BytesIO):
         return self._limit is not None
 
     def write(self, data: Any) -> int:
-        """See `io.BytesIO.write`."""
         size = memoryview(data).nbytes
         return super().write(data) if self.wants(size) else size
 
@@ -110,7 +109,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
         self._buffer, self._is_call = buffer, is_call
 
     def reducer_override(self, obj: Any) -> Any:
-        """See `pickle.Pickler.reducer_override`."""
         # A result may hold what a call may not: a tensor on a GPU comes back as its copy.
         if self._is_call:
             refusals.check(obj)

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from zerolab import models
 from zerolab.runtime import counter, lookout, report, stack, surroundings, travel
-from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Board
+from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
 _exit = os._exit  # as it was before `_dump_stack_at_exit`
@@ -40,12 +40,13 @@ def main(inherited: Fds) -> None:
         side = (lifeline, threading.get_ident(), inherited.crash)
         threading.Thread(target=_answer_questions, args=side, name="zerolab-lifeline", daemon=True).start()
         setup: Setup = pickle.loads(commands.recv_bytes())
-        commands.send_bytes(_attempt(lambda: _join(setup, inherited), rank))
+        page = pages(inherited.board, setup.world_size)[setup.rank]
+        commands.send_bytes(_attempt(lambda: _join(setup, inherited.store, page), rank, page))
         while True:
             message = commands.recv_bytes()
             counter.reset()
             surroundings.restore_streams(inherited.output)
-            commands.send_bytes(_attempt(functools.partial(_perform, message), rank))
+            commands.send_bytes(_attempt(functools.partial(_perform, message, page), rank, page))
     except BaseException as error:  # noqa: BLE001  # usually the kernel has closed its end; the reason is always kept
         _write_reason(inherited.crash, error)
         _exit(1)
@@ -114,10 +115,9 @@ def _recorded() -> bytes:
         return pickle.dumps(None)
 
 
-def _join(setup: Setup, inherited: Fds) -> None:
+def _join(setup: Setup, store: int, page: Page) -> None:
     """Take over the kernel's environment and join the process group; done after a first all_reduce."""
-    counter.install(Board(inherited.board, setup.world_size), setup.rank)  # first, so that it knows where others fail
-    counter.stage(JOINING)
+    page.write_stage(JOINING)
     os.environ.clear()  # the fork server's is from when it was started; a cell may have set variables since
     os.environ.update(setup.environment)
     loopback = "lo" if sys.platform == "linux" else "lo0"
@@ -128,15 +128,16 @@ def _join(setup: Setup, inherited: Fds) -> None:
     torch.set_num_threads(max(1, setup.cores // setup.world_size))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
+    counter.install(page)
     device = None
     if setup.gpus:
         device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
         torch.cuda.set_device(device)
         models.train_on(device)
     backend = "cpu:gloo,cuda:nccl" if len(setup.gpus) >= setup.world_size else "gloo"
-    store = dist.FileStore(_path_of(inherited.store), setup.world_size)
+    files = dist.FileStore(_path_of(store), setup.world_size)
     try:
-        dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size)
+        dist.init_process_group(backend, store=files, rank=setup.rank, world_size=setup.world_size)
     except RuntimeError as error:
         if "Unable to find address" not in str(error):
             raise
@@ -156,18 +157,18 @@ def _path_of(fd: int) -> str:
     return fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
 
 
-def _perform(message: bytes) -> bytes:
-    counter.stage(UNPACKING)
+def _perform(message: bytes, page: Page) -> bytes:
+    page.write_stage(UNPACKING)
     _recorder.clear()
-    counter.place("", "", 0)
+    page.write_place("", "", 0)
     task, news, call = pickle.loads(message)
     news.learn()
     function, args, kwargs = pickle.loads(call)
-    counter.place("", *_first_line(function))
-    counter.stage(RUNNING)
+    page.write_place("", *_first_line(function))
+    page.write_stage(RUNNING)
     result = function(*args, **kwargs) if task == "run" else _record(function, args, kwargs)
-    counter.place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
-    counter.stage(PACKING)
+    page.write_place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
+    page.write_stage(PACKING)
     return travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
 
 
@@ -190,18 +191,19 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return result, recorder.finish()
 
 
-def _attempt(action: Any, rank: int) -> bytes:
+def _attempt(action: Any, rank: int, page: Page) -> bytes:
     """Call something; bytes that tell the kernel what came of it, after all that was printed has been written.
 
     Args:
         action: what to call.
         rank: the rank's process number; a learner's `os.fork` may bring a second process back here.
+        page: the rank's, which says what it was at.
     """
     failure = None
     try:
         answer = ("done", action())
     except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises is the kernel's to report
-        answer, failure = ("raised", report.of(error)), error
+        answer, failure = ("raised", report.of(error, page.read_stage())), error
     if os.getpid() != rank:
         surroundings.end_forked_process(failure)
     surroundings.flush()
