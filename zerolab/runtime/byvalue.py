@@ -1,7 +1,7 @@
-"""What pickle would send by its name, which only the notebook knows: functions behind a decorator of functools, types.
+"""What pickle would send as a name that only the notebook knows: functions decorated by functools, some types.
 
-A name that the ranks cannot find costs them their state, so each of these goes as what it is made of. A cache arrives
-empty. cloudpickle does the same for plain functions and classes.
+The ranks could not look that name up, so each of these is sent as its parts, as cloudpickle sends plain functions and
+classes. A cache arrives empty.
 """
 
 import functools
@@ -25,14 +25,14 @@ _TYPES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
-    """How to make `obj` again elsewhere, as `__reduce__` would say it; NotImplemented if pickle's own way will do.
+    """How to make `obj` again elsewhere, as `__reduce__` says it; NotImplemented if pickle's own way works.
 
-    Raises RefusedError for what goes to the ranks and is known by a name in the notebook only.
+    Raises RefusedError for anything else that is sent to the ranks as a name which only the notebook knows.
     """
-    # A copy would be of the notebook's variables: after `from os import environ`, a rank's RANK would not be there.
+    # A copy would have the notebook's variables: after `from os import environ`, a rank's RANK would be missing.
     if obj is os.environ:
         return getattr, (os, "environ")
-    # It has no name of its own to be asked for below, and before Python 3.12 it holds a lock.
+    # It has no `__qualname__` to look up below, and before Python 3.12 it holds a lock.
     if type(obj) is functools.cached_property:
         return _cached_property, (obj.func, obj.attrname)
     is_dispatching = isinstance(obj, FunctionType) and obj.__code__ is _DISPATCHING
@@ -58,14 +58,14 @@ def _decorated(function: Any) -> tuple[Any, ...]:
 
 
 def _may_go_by_name(obj: object) -> bool:
-    """Whether it belongs to the notebook and says itself how it is pickled; then that may be by a name."""
+    """Whether it belongs to the notebook and defines how it is pickled; then that may be by name."""
     kind = type(obj)
     has_a_way = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
     return has_a_way and getattr(obj, "__module__", None) == "__main__"
 
 
 def _is_importable(function: Any) -> bool:
-    """Whether the ranks find it by its name, as they find everything else in a module."""
+    """Whether the ranks can import it by its name."""
     if function.__module__ == "__main__":
         return False
     found: Any = sys.modules.get(function.__module__)
@@ -80,7 +80,7 @@ def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
 
 def _cached_property(function: Callable[[Any], Any], name: str) -> "functools.cached_property[Any]":
     found = functools.cached_property(function)
-    found.attrname = name  # Python says it to those only that stand in the body of a class
+    found.attrname = name  # Python sets it only in the body of a class
     return found
 
 
@@ -93,5 +93,5 @@ def _dispatching(registry: Mapping[type, Callable[..., Any]]) -> Any:
 
 def _typed(kind: type, name: str, *arguments: Any) -> Any:
     made = kind(name, *arguments)
-    made.__module__ = "__main__"  # else the module of whoever makes it, which is this one
+    made.__module__ = "__main__"  # and not this one
     return made

@@ -1,4 +1,4 @@
-"""What went wrong on the ranks, in words: which rank, why, where, and what the others were doing meanwhile."""
+"""What went wrong on the ranks, in words: which rank, why, where, and what the others were doing."""
 
 import linecache
 import re
@@ -20,12 +20,12 @@ STAGES = {
     RESTING: ("idle", "while it was idle"),
 }
 """What a rank was at: one word for `RankError.phase`, and the words of the message."""
-# As faulthandler writes it: without the source line, which we add, and without commas before "in".
+# As faulthandler writes it: without the source line, and without a comma before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 ABSENT = "not taking part"
 """The state of a rank that a call is not for."""
 CRASH_FRAMES = 40  # that are shown of the stack of a rank that died
-STOPPED = "stopped"  # of a rank: halted by a signal, and not ended
+STOPPED = "stopped"  # by a signal such as SIGSTOP
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
 
@@ -37,7 +37,7 @@ class RankError(RuntimeError):
         pid: its process number.
         exception: name of the exception it raised, such as `ValueError`; None if it died.
         signal: name of the signal that killed it, such as `SIGSEGV`; None if none did.
-        exitcode: what it gave to `os._exit`; None if it did not end so.
+        exitcode: what it gave to `os._exit`; None if it did not end that way.
         phase: `forward`, `backward` or `step` within a training step, else `running`, or what came before and after:
             `joining`, `unpickling`, `pickling` (the result), `idle`.
         collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
@@ -66,8 +66,7 @@ class RankError(RuntimeError):
         self.__dict__.update(facts)
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: the message alone, which holds the rank's traceback; the kernel's own would say nothing."""
-        # Whole lines, for IPython joins them; colours would be stored in notebooks.
+        """For IPython: the message alone, which has the rank's traceback; the kernel's own would not help."""
         return f"{type(self).__name__}: {self}".splitlines()
 
 
@@ -82,7 +81,7 @@ class CollectiveHang(RankError):
     _is_drawn = False
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: the picture goes before the message, as a display of its own."""
+        """For IPython: the picture before the message, as a display of its own."""
         if self.drawing is not None and not self._is_drawn:  # IPython asks twice for one error
             from IPython.display import display
 
@@ -108,7 +107,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where one rank stands: its phase, its last collective, the line of source. Empty words where nobody knows."""
+    """Where one rank stands: its phase, its last collective, the line of source; empty strings where unknown."""
 
     rank: int
     state: str  # running, stopped, finished, idle, not taking part, or how it failed
@@ -119,7 +118,7 @@ class Standing:
 
     @property
     def waits(self) -> bool:
-        """Whether it is inside a call that ends only when other ranks do their part."""
+        """Whether it is in a call that needs other ranks to end."""
         return self.state == "running" and self.position.state in (INSIDE, IN_FLIGHT)
 
     @property
@@ -128,8 +127,7 @@ class Standing:
         label, state = self.position.label, self.position.state
         if not label:
             return f"{self.state}, no collective yet"
-        # A rank that died inside has stopped waiting; "in" is all that is true of it then.
-        if state == INSIDE and self.state == "running":
+        if state == INSIDE and self.state == "running":  # a rank that died in it no longer waits
             return f"waiting in {label}"
         if state == IN_FLIGHT:
             return f"{self.state}, {label} under way"
@@ -142,7 +140,6 @@ class Standing:
         parts = [STAGES[self.stage][1]]
         if self.phase:
             parts.append(f"in {self.phase}")
-        # Before the function runs there is no collective of this run that could be spoken of.
         if self.stage in (RUNNING, PACKING, RESTING):
             where = {DONE: f"after {label}", IN_FLIGHT: f"with {label} under way"}
             parts.append(where.get(state, f"inside {label}") if label else "before its first collective")
@@ -154,8 +151,7 @@ class Standing:
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome:
     """The failure that explains the others: the earliest that does not itself blame a peer."""
     failures = [outcome for outcome in outcomes if outcome.kind != "done"]
-    # Clocks of processes on one box agree, so "earliest" means something; a peer's complaint comes last whenever it
-    # came.
+    # All processes of one machine share this clock. A failure that blames a peer comes last, whenever it happened.
     return min(failures, key=lambda outcome: (outcome.blames_a_peer, outcome.time))
 
 
@@ -171,12 +167,12 @@ def rank_error(
     """The error for a rank that raised or died.
 
     Args:
-        cause: what the rank at fault came to.
+        cause: what came of the rank at fault.
         pid: its process number.
-        crash: the Python stack that it wrote as it died; empty if it did not.
+        crash: the Python stack that it wrote as it died; empty if there is none.
         standings: where every rank stands.
         mismatches: what the ranks disagreed on, if the cause is an error in a collective.
-        native: what native code said as it ended the rank; empty if it did not.
+        native: what native code said as it aborted the rank; empty if it did not.
     """
     standing = standings[cause.rank]
     facts = _facts(standing, pid, mismatches, standings) | {"native": native}
@@ -237,10 +233,10 @@ def _paragraphs(*texts: str) -> str:
 
 
 def stopped() -> KeyboardInterrupt:
-    """Somebody pressed Stop. IPython shows one line: where the kernel waited does not say where the ranks were."""
+    """The error for Stop. IPython shows one line of it: where the kernel waited does not matter."""
     text = "stopped; the next run starts fresh ranks, what these held in memory is lost"
     error = KeyboardInterrupt(text)
-    # On the instance: a class of our own would have another name, and front ends know this one.
+    # On the instance: front ends know this class by its name, and a subclass would have another.
     error._render_traceback_ = lambda: [f"KeyboardInterrupt: {text}"]  # type: ignore[attr-defined]
     return error
 
@@ -249,7 +245,7 @@ def table(standings: Sequence[Standing]) -> str:
     """Rank, phase, last collective and its number, source line; one row a rank, aligned."""
     rows = [("rank", "phase", "last collective", "at")]
     rows += [(str(each.rank), each.phase or "-", each.doing, each.where or "-") for each in standings]
-    # The last column is not padded: lines of source are long, and trailing blanks are stored in notebooks.
+    # The last column is not padded, because trailing blanks would be stored in notebooks.
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows
@@ -280,27 +276,27 @@ def _own_reason(crash: str) -> tuple[str, str]:
 
 def _death(facts: dict[str, Any], stage: int) -> str:
     name = facts.get("signal")
-    # Nobody can tell the two apart from outside: the kernel's out-of-memory killer sends the same signal.
+    # The system's out-of-memory killer sends the same signal as a person.
     if name == "SIGKILL":
         return "was killed by SIGKILL: by a person, or by the system because memory ran out"
     if name is not None:
         return f"was killed by {name}" + (f": {facts['native']}" if facts["native"] else "")
     if facts["exitcode"] is None:
-        return "is gone, and nobody saw how: the process that started it has ended too"
+        return "is gone, and its exit code unknown: the process that started it has ended, too"
     return f"ended with exit code {facts['exitcode']}" + (" in the middle of the run" if stage != RESTING else "")
 
 
 def _readable(crash: str) -> str:
     """What faulthandler wrote, with labels for files, lines of source, and without the runtime's own frames."""
     lines, frames = [], 0
-    # Python appends the names of all extension modules, a screenful that tells a learner nothing.
+    # Python appends a screenful with the names of all extension modules.
     for line in crash.partition("\nExtension modules")[0].splitlines():
         found = _CRASH_FRAME.fullmatch(line.strip())
         if found is None:
             lines.append(line)
         elif not is_runtime(found[1]):
             frames += 1
-            if frames > CRASH_FRAMES:  # a recursion without end: the innermost ones say it all
+            if frames > CRASH_FRAMES:  # infinite recursion: the innermost frames suffice
                 lines.append("  ... and so on")
                 break
             text = linecache.getline(found[1], int(found[2])).strip()

@@ -1,6 +1,6 @@
 """What this machine has: cards as their driver lists them, main memory within the container's limit, cores.
 
-Nothing here touches a GPU: asking a driver for its memory must not cost a shared box any of it. Imports no torch.
+Nothing here takes memory on a GPU, and nothing imports torch.
 """
 
 import os
@@ -74,12 +74,11 @@ def _number(field: str) -> int:
 def _visible(found: list[Card]) -> list[Card]:
     """As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names nothing."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    # Not set is all, and set to nothing is none: as CUDA reads it.
-    if chosen is None:
+    if chosen is None:  # empty means none, but unset means all
         return found
     visible: list[Card] = []
     for part in (part.strip() for part in chosen.split(",")):
-        # A slice of a card is named MIG-..., and stands for its card, which is then refused by name.
+        # A slice of a card is named MIG-...; here it stands for its card, which is then refused by name.
         named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
         if not named:
             break  # CUDA ignores everything behind a name that it does not know
@@ -95,7 +94,7 @@ def links(topology: str) -> dict[str, list[str]]:
     """How cards reach each other, from `nvidia-smi topo -m`: the kind of link, such as NV18 or SYS, and the pairs."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", topology)  # the header is underlined
     rows = [line.split() for line in text.splitlines() if re.match(r"\s*GPU\d+\s", line)]
-    # The header begins with a GPU's name too, and network cards have rows of their own; only GPU rows have links first.
+    # The header begins with a GPU's name, too, but has no links.
     grid = [row for row in rows if any(re.fullmatch(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS", cell) for cell in row[1:])]
     found: dict[str, list[str]] = {}
     for first, row in enumerate(grid):
@@ -105,19 +104,18 @@ def links(topology: str) -> dict[str, list[str]]:
 
 
 def memory() -> tuple[int, int]:
-    """Total and available bytes of main memory, within the tightest limit of the control groups that we are in."""
+    """Total and available bytes of main memory, within the tightest limit of this process's control groups."""
     page = os.sysconf("SC_PAGE_SIZE")
     total = page * os.sysconf("SC_PHYS_PAGES")
     available = _available(total)
     for limit, used in _limits():
-        # The tightest of all counts, and a limit may lie above ours, in the container's own group.
         total = min(total, limit)
         available = min(available, max(0, limit - used))
     return total, available
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """Limit and use of every control group from ours up; in a container ours is often mounted as the top."""
+    """Limit and use of this process's control group and of all above it, such as a container's."""
     for folder in _groups():
         for limit, used in _LIMIT_FILES:
             try:
@@ -139,18 +137,17 @@ def _groups() -> Iterator[Path]:
         if number == "0" or "memory" in kinds.split(","):
             home = CGROUP if number == "0" else CGROUP / "memory"
             own = home / path.lstrip("/")
-            # A limit further up holds for everything below it.
             yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(home))
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of files that the kernel keeps only because nobody needs the room: they count as used, and are not."""
+    """Bytes of cached files: they count as used, but the kernel frees them when memory is needed."""
     figures = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
     return int(figures.get("total_inactive_file", figures.get("inactive_file", 0)))
 
 
 def _available(total: int) -> int:
-    """Available bytes as Linux counts them; elsewhere the total, for want of the same figure."""
+    """Available bytes as Linux counts them; elsewhere the total."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a call of torch.distributed is about: which ranks, how many elements, from or to whom."""
+"""What a call of torch.distributed is about: which ranks, how many elements, which peer."""
 
 import inspect
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 _SIZED = ("tensor", "flat", "input_tensor", "output")
-"""Parameters whose size all ranks must agree on. Not those of all_to_all, where each pair has its own."""
+"""Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
 
 
 class Request(NamedTuple):
-    """Members as bits, 0 for all ranks; size, -1 where none is to be compared; peer or root, -1 for none."""
+    """Members as bits, 0 for all ranks; size, -1 where it is not to be compared; peer or root, -1 for none."""
 
     members: int = 0
     numel: int = -1
@@ -24,12 +24,11 @@ class Request(NamedTuple):
 
 
 class Reader:
-    """Reads the arguments of one function. It looks only at what it knows, and never refuses a call."""
+    """Reads the arguments of one function as far as it knows them, and never refuses a call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        # Read once for each function, since `inspect.signature` takes longer than a small collective.
         self._at = {name: index for index, name in enumerate(inspect.signature(function).parameters)}
-        # With uneven splits every rank has a size of its own, and none of them is wrong.
+        # With uneven splits each rank may have a size of its own.
         compared = "split" not in " ".join(self._at)
         self._sized = next((name for name in _SIZED if name in self._at), None) if compared else None
 
@@ -43,12 +42,12 @@ class Reader:
         return Request(members_of(group), numel, itemsize, _peer(given, group))
 
     def stray(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        """The rank that this message is to go to or to come from, if there is no such rank."""
+        """The rank that this message is to be sent to or received from, if there is no such rank."""
         named = (self._given(args, kwargs, name) for name in _PEERS)
         return next((peer for peer in named if isinstance(peer, int) and not 0 <= peer < dist.get_world_size()), None)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
-        """An argument, by position or by name, as the learner wrote it; defaults do not matter here."""
+        """An argument that was given, by position or by name."""
         if name is None or name not in self._at:
             return None
         index = self._at[name]
@@ -68,7 +67,6 @@ def members_of(group: Any) -> int:
     """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62."""
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0
-    # A group of all ranks is the group of all ranks, however it was made.
     ranks = dist.get_process_group_ranks(group)
     return 0 if len(ranks) == dist.get_world_size() or max(ranks) > 62 else sum(1 << rank for rank in ranks)
 
