@@ -22,7 +22,7 @@ TICK = 0.2  # seconds between looks at the clock while nothing arrives
 SETTLE = 0.1  # seconds after a failure in which other ranks may still report theirs
 SETTLE_FOR_CAUSE = 1.0  # the same while every failure reported is only that a peer was lost
 LOOK = 0.4  # seconds that a rank has to say where it is
-DRAIN = 0.2  # seconds at most in which prints are collected after the last result
+DRAIN = 0.2  # seconds at most in which prints are collected after the last result, and between two calls
 
 
 def start(world_size: int, gpus: tuple[int, ...]) -> Ranks:
@@ -44,6 +44,12 @@ def run(ranks: Ranks, message: bytes, chosen: Sequence[int], timeout: float) -> 
         with contextlib.suppress(OSError):  # it has died, and `finish` finds out how
             ranks.members[rank].commands.send_bytes(message)
     return call.finish()
+
+
+def show_late_output(ranks: Ranks) -> None:
+    """Show what threads of the ranks have printed since the last call, and say where it comes from."""
+    everyone, remark = range(len(ranks.members)), f"late from {ranks.last_cell}" if ranks.last_cell else "late"
+    Call(ranks, everyone, Output(everyone, remark), START_LIMIT).show_output()
 
 
 def death_at_rest(ranks: Ranks) -> faults.RankError | None:
@@ -84,6 +90,11 @@ class Call:
             raise faults.stopped() from None
         finally:
             self._output.finish()
+
+    def show_output(self) -> None:
+        """Show what the ranks have printed by now."""
+        self._drain()
+        self._output.finish()
 
     def death_at_rest(self) -> faults.RankError | None:
         """The error for ranks that died since the last call; None if nobody knows how."""
@@ -169,7 +180,7 @@ class Call:
         return first + (SETTLE_FOR_CAUSE if only_consequences else SETTLE)
 
     def _drain(self) -> None:
-        """Take what was printed before the last result; with a limit, since a rank may go on printing."""
+        """Take what was printed by now; with a limit, since a thread may print all the time."""
         deadline = time.monotonic() + DRAIN
         while self._take(0) and time.monotonic() < deadline:
             pass

@@ -186,7 +186,7 @@ class Cluster:
         if self._lost:
             self._release()  # unless Stop kept them from being released
         if self._ranks is not None:
-            self._ranks.show_late_output()  # before this run prints, or the two could not be told apart
+            call.show_late_output(self._ranks)  # before this run prints, or the two could not be told apart
             if not self._ranks.are_all_alive():
                 if death := call.death_at_rest(self._ranks):  # what the ranks held is lost, and must not go unnoticed
                     raise death
@@ -236,7 +236,7 @@ class Cluster:
             try:
                 if self._ranks is not None:
                     with interruptible():
-                        self._ranks.show_late_output()  # nobody would see it later
+                        call.show_late_output(self._ranks)  # nobody would see it later
             finally:
                 self._release()
                 self._busy.release()

@@ -24,7 +24,7 @@ def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
         # Only the first, from the oldest on: all later differences follow from it.
         for number in range(_first_known(columns, calls), _last(columns) + 1):
             row = {rank: columns[rank].get(number) for rank in ranks}
-            if not _is_agreed(list(row.values())):
+            if len({_what(call) for call in row.values()}) > 1:
                 sentences += _differences(row, columns, standings)
                 break
     return sentences + _left_out(standings) + _unmatched_pairs(standings)
@@ -40,9 +40,9 @@ def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int
         if position.number is None:
             edges[standing.rank] = [position.peer] if position.peer >= 0 else []
             continue
-        others = [rank for rank in _ranks(position.members, calls) if rank != standing.rank]
-        there = {rank: _by_number(calls[rank], position.members).get(position.number) for rank in others}
-        edges[standing.rank] = [rank for rank in others if not _is_agreed([there[rank], position])]
+        ranks = [rank for rank in _ranks(position.members, calls) if rank != standing.rank]
+        there = {rank: _by_number(calls[rank], position.members).get(position.number) for rank in ranks}
+        edges[standing.rank] = [rank for rank, call in there.items() if _what(call) != _what(position)]
     return edges
 
 
@@ -63,13 +63,8 @@ def _last(columns: Mapping[int, Mapping[int, Position]]) -> int:
     return max(max(column, default=-1) for column in columns.values())
 
 
-def _is_agreed(row: Sequence[Position | None]) -> bool:
-    return None not in row and len({_what(call) for call in row}) == 1
-
-
 def _what(call: Position | None) -> tuple[object, ...]:
-    """All that the ranks must have in common in one collective."""
-    # Not the state: one rank may have left it while another still waits.
+    """All that must be the same on all ranks of a collective; not its state: some may have left it."""
     return (call.name, call.numel, call.itemsize, call.peer) if call is not None else ()
 
 

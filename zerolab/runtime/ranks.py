@@ -6,7 +6,7 @@ import pickle
 import selectors
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -17,11 +17,9 @@ from zerolab.runtime import board, machine
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import Ending, launcher, nameless_file
-from zerolab.runtime.output import Output
 
 RECORDING_LIMIT = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
 KILL_LIMIT = 2.0  # seconds that `kill` waits for killed ranks to disappear
-LATE_LIMIT = 0.2  # seconds at most for what was printed between two runs; a thread may print all the time
 CHUNK = 1 << 16
 
 
@@ -57,6 +55,8 @@ class Ranks:
     def __init__(self, world_size: int, gpus: tuple[int, ...]) -> None:
         self._launcher, self._owner = launcher(), os.getpid()
         self._selector = selectors.DefaultSelector()
+        if (news := self._launcher.fileno()) is not None:
+            self._selector.register(news, selectors.EVENT_READ)
         # The board, and the store in which the ranks find each other.
         self._files = [nameless_file(board.size(world_size)), nameless_file(0)]
         self.board = board.pages(self._files[0].fileno(), world_size)
@@ -64,27 +64,15 @@ class Ranks:
         self.last_cell = ""  # that has called them
         try:
             for rank in range(world_size):
-                self.members.append(self._start(rank))
-                setup = _setup(rank, world_size, gpus)
-                self.members[rank].commands.send_bytes(pickle.dumps(setup))
-            self._register()
+                member = self._start(rank)
+                self.members.append(member)
+                for pipe in ("commands", "lifeline", "output"):
+                    self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
+                surroundings = dict(os.environ), _folder(), list(sys.path), machine.cores()
+                member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, gpus, *surroundings)))
         except BaseException:
             self.kill()
             raise
-
-    def show_late_output(self) -> None:
-        """Show what threads of the ranks have printed since the last run was over, and say where it comes from."""
-        output = Output(range(len(self.members)), f"late from {self.last_cell}" if self.last_cell else "late")
-        deadline = time.monotonic() + LATE_LIMIT
-        while (said := self._printed()) and time.monotonic() < deadline:
-            for rank, data in said:
-                output.feed(rank, data)
-        output.finish()
-
-    def _printed(self) -> list[tuple[int, bytes]]:
-        """What there is to read of what the ranks have printed, by rank; nothing of one that has died."""
-        ready = [member for pipe, member in self.wait(0) if pipe == "output"]
-        return [(member.rank, data) for member in ready if (data := os.read(member.output, CHUNK))]
 
     def are_all_alive(self) -> bool:
         """Whether no rank has ended."""
@@ -108,8 +96,17 @@ class Ranks:
         for member in asked:
             with contextlib.suppress(OSError):
                 member.lifeline.send_bytes(RECORDED)
+        answers: list[object] = []
         deadline = time.monotonic() + RECORDING_LIMIT
-        answers = [answer for member in asked for answer in _answers(member, deadline)]
+        for member in asked:
+            with contextlib.suppress(EOFError, OSError):
+                answers += [
+                    pickle.loads(member.lifeline.recv_bytes())
+                    for _ in range(
+                        1 + member.asked
+                    )  # the answer to `ask` may still be on its way, before the recording
+                    if member.lifeline.poll(max(0.0, deadline - time.monotonic()))
+                ]
         return [answer for answer in answers if isinstance(answer, RankRecording)]
 
     def wait(self, limit: float) -> list[tuple[str, Member]]:
@@ -165,25 +162,6 @@ class Ranks:
             lifeline_end.close()
             os.close(output_end)
         return member
-
-    def _register(self) -> None:
-        news = self._launcher.fileno()
-        if news is not None:
-            self._selector.register(news, selectors.EVENT_READ)
-        for member in self.members:
-            for pipe in ("commands", "lifeline", "output"):
-                self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
-
-
-def _answers(member: Member, deadline: float) -> Iterator[object]:
-    with contextlib.suppress(EOFError, OSError):
-        for _ in range(1 + member.asked):  # the answer to `ask` may still be on its way, before the one that is wanted
-            if member.lifeline.poll(max(0.0, deadline - time.monotonic())):
-                yield pickle.loads(member.lifeline.recv_bytes())
-
-
-def _setup(rank: int, world_size: int, gpus: tuple[int, ...]) -> Setup:
-    return Setup(rank, world_size, gpus, dict(os.environ), _folder(), list(sys.path), machine.cores())
 
 
 def _folder() -> str:
