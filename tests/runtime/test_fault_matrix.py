@@ -3,7 +3,7 @@
 import os
 import re
 
-import grief
+import fault_injection
 import pytest
 import torch.distributed as dist
 
@@ -36,20 +36,22 @@ def three():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", grief.WHO.values(), ids=grief.WHO)
-@pytest.mark.parametrize("moment", grief.MOMENTS, ids=lambda moment: moment.__name__)
-@pytest.mark.parametrize("fault", grief.FAULTS)
+@pytest.mark.parametrize("who", fault_injection.WHO.values(), ids=fault_injection.WHO)
+@pytest.mark.parametrize("moment", fault_injection.MOMENTS, ids=lambda moment: moment.__name__)
+@pytest.mark.parametrize("fault", fault_injection.FAULTS)
 def test_a_fault_is_named_in_time_with_all_that_is_known_and_the_next_run_works(three, fault, moment, who, tmp_path):
-    pids, limit = three.run(os.getpid), grief.limit(three)
-    trouble = grief.Grief(fault, who, tmp_path)
-    if moment is grief.while_idle and fault not in grief.DEADLY:
-        assert grief.call(three, moment, trouble) == [0, 1, 2], "an error in a thread of an idle rank ends no rank"
+    pids, limit = three.run(os.getpid), fault_injection.limit(three)
+    trouble = fault_injection.Injection(fault, who, tmp_path)
+    if moment is fault_injection.while_idle and fault not in fault_injection.DEADLY:
+        assert fault_injection.call(three, moment, trouble) == [0, 1, 2], (
+            "an error in a thread of an idle rank ends no rank"
+        )
         assert three.run(os.getpid) == pids
         return
     with pytest.raises(RankError) as caught:
-        grief.call(three, moment, trouble)
+        fault_injection.call(three, moment, trouble)
     took = trouble.since()
-    phase, collective, others = grief.MOMENTS[moment]
+    phase, collective, others = fault_injection.MOMENTS[moment]
     error, message = caught.value, str(caught.value)
     assert not isinstance(error, CollectiveHang)
     assert error.rank in who
@@ -58,10 +60,10 @@ def test_a_fault_is_named_in_time_with_all_that_is_known_and_the_next_run_works(
     assert re.search(WORDS[fault], message.splitlines()[0])
     assert {name: getattr(error, name) for name in FACTS[fault]} == FACTS[fault]
     assert (error.phase, error.collective) == (phase, collective)
-    assert re.search(r"(grief|test_fault_matrix)\.py, line \d+", error.where), error.where
+    assert re.search(r"(injection|test_fault_matrix)\.py, line \d+", error.where), error.where
     assert f"{error.where}\n" in message
     for rank in {0, 1, 2} - set(who):
         assert re.search(rf"^  {rank} .* {others}", message, re.MULTILINE), message
     assert took < limit
     assert three.run(dist.get_rank) == [0, 1, 2]
-    assert not any(grief.is_alive(pid) for pid in pids)
+    assert not any(fault_injection.is_alive(pid) for pid in pids)

@@ -7,7 +7,7 @@ import threading
 import time
 import types
 
-import grief
+import fault_injection
 import psutil
 import pytest
 import torch
@@ -26,7 +26,7 @@ def three():
 
 
 def end_rank_1(how):
-    """A function in which rank 1 comes to grief between two collectives, and the others wait for it."""
+    """A function in which rank 1 fails between two collectives, and the others wait for it."""
 
     def train():
         dist.all_reduce(torch.ones(1))
@@ -52,9 +52,9 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_rank_that_comes_to_grief_is_named_within_two_seconds_with_what_the_others_waited_in(three, ending, capsys):
+def test_a_rank_that_fails_is_named_within_two_seconds_with_what_the_others_waited_in(three, ending, capsys):
     how, what, facts = ENDINGS[ending]
-    before, limit = three.run(os.getpid), grief.limit(three)
+    before, limit = three.run(os.getpid), fault_injection.limit(three)
     capsys.readouterr()
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
@@ -295,7 +295,7 @@ HANGS = {
 def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_the_timeout(three, hang):
     function, rows = HANGS[hang]
     three.run(os.getpid)
-    limit, started = grief.limit(three), time.monotonic()
+    limit, started = fault_injection.limit(three), time.monotonic()
     with pytest.raises(CollectiveHang, match=r"^rank \d has waited in .* for 2 s, and no other rank moves") as caught:
         three.run(function)
     error = caught.value

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 
+import printed_lines
 import psutil
 import pytest
-import spoken
 import torch
 import torch.distributed as dist
 
@@ -64,9 +64,9 @@ def test_a_rank_that_closes_its_streams_answers_and_prints_again_in_the_next_run
 
     before = cluster.run(os.getpid)
     assert cluster.run(close) == ["done", "done"]
-    assert spoken.apart(capsys.readouterr().out) == ["[rank 0] before", "[rank 1] before"]
+    assert printed_lines.by_rank(capsys.readouterr().out) == ["[rank 0] before", "[rank 1] before"]
     assert works(cluster)
-    assert spoken.apart(capsys.readouterr().out) == ["[rank 0] hello", "[rank 1] hello"]
+    assert printed_lines.by_rank(capsys.readouterr().out) == ["[rank 0] hello", "[rank 1] hello"]
     assert cluster.run(os.getpid) == before
 
 
@@ -314,18 +314,20 @@ def test_what_a_thread_prints_after_its_cell_is_labelled_with_that_cell_and_come
         "def start():\n    threading.Thread(target=speak, args=[dist.get_rank()]).start()\n    print('at once')\n\n"
         "cluster.run(start);"
     )
-    assert spoken.apart(printed) == ["[rank 0] at once", "[rank 1] at once"]
+    assert printed_lines.by_rank(printed) == ["[rank 0] at once", "[rank 1] at once"]
     say_late_words()
     printed, error = notebook.run("def fail():\n    print('next')\n    raise ValueError\n\ncluster.run(fail)")
     this = int(re.search(r"cell \[(\d+)\]", "\n".join(error["traceback"]))[1])
     late = f", late from cell [{this - 1}]"
-    assert spoken.apart(printed) == [
+    assert printed_lines.by_rank(printed) == [
         line for rank in (0, 1) for line in (f"[rank {rank}{late}] late words", f"[rank {rank}] next")
     ]
     notebook.run("cluster.run(start);")
     say_late_words()
     printed, _ = notebook.run("cluster.close()")
-    assert re.fullmatch(r"(\[rank \d, late from cell \[\d+\]\] late words\n?){2}", "\n".join(spoken.apart(printed)))
+    assert re.fullmatch(
+        r"(\[rank \d, late from cell \[\d+\]\] late words\n?){2}", "\n".join(printed_lines.by_rank(printed))
+    )
     notebook.run(MAKE)
 
 

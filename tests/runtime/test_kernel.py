@@ -4,9 +4,9 @@ import os
 import re
 import time
 
+import printed_lines
 import psutil
 import pytest
-import spoken
 
 MAKE = "import os, time, torch, torch.distributed as dist\nfrom zerolab import Cluster\n"
 
@@ -129,7 +129,7 @@ def test_a_ranks_cell_without_a_cluster_makes_one_and_names_it(notebook):
     printed, error = notebook.run("%%ranks\n1 + 1", timeout=60)
     assert error is None
     assert printed.startswith("no cluster was open: made cluster = Cluster(world_size=")
-    assert "[rank 0] 2" in spoken.apart(printed)
+    assert "[rank 0] 2" in printed_lines.by_rank(printed)
     printed, error = notebook.run("cluster.close()\ncluster.closed")
     assert printed == "True\n"
 

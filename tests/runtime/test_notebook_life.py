@@ -6,9 +6,9 @@ import sys
 import time
 
 import nbformat
+import printed_lines
 import psutil
 import pytest
-import spoken
 
 MAKE = "import os, time, torch, torch.distributed as dist\nfrom zerolab import Cluster\n"
 
@@ -43,13 +43,13 @@ def test_prints_stream_into_the_cell_that_caused_them_while_it_runs(notebook, tm
         "cluster.run(talk);"
     )
     cell, printed = notebook.start_cell(code), ""
-    while spoken.apart(printed) != ["[rank 0] first", "[rank 1] first"]:
+    while printed_lines.by_rank(printed) != ["[rank 0] first", "[rank 1] first"]:
         message = notebook.client.get_iopub_msg(timeout=20)
         if message["msg_type"] == "stream":
             assert message["parent_header"]["msg_id"] == cell
             printed += message["content"]["text"]
     seen.touch()
-    assert spoken.apart(notebook.finish_cell(cell)[0]) == ["[rank 0] second", "[rank 1] second"]
+    assert printed_lines.by_rank(notebook.finish_cell(cell)[0]) == ["[rank 0] second", "[rank 1] second"]
 
 
 def test_a_progress_bar_of_rank_0_moves_in_its_line_and_ends_as_one_line(notebook):

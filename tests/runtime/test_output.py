@@ -6,9 +6,9 @@ import sys
 import time
 import warnings
 
+import printed_lines
 import psutil
 import pytest
-import spoken
 import torch.distributed as dist
 from tqdm import tqdm
 
@@ -246,7 +246,7 @@ def test_prints_before_an_error_are_shown(cluster, capsys):
     try:
         cluster.run(fail)
     except RuntimeError:
-        assert spoken.apart(capsys.readouterr().out) == ["[rank 0] almost there", "[rank 1] almost there"]
+        assert printed_lines.by_rank(capsys.readouterr().out) == ["[rank 0] almost there", "[rank 1] almost there"]
 
 
 ACTING = {

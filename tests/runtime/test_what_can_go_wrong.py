@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import drivers
+import printed_lines
 import pytest
-import spoken
 
 from zerolab.runtime import devices, machine
 
@@ -38,7 +38,7 @@ EXAMPLES = [(found["title"], found["code"], found["output"]) for found in EXAMPL
 def comparable(text):
     for pattern, replacement in CHANGING:
         text = pattern.sub(replacement, text)
-    return [line.strip() for line in spoken.apart(text) if line.strip()]
+    return [line.strip() for line in printed_lines.by_rank(text) if line.strip()]
 
 
 def shown(printed, error):

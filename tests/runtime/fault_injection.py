@@ -1,4 +1,4 @@
-"""Every way for a rank to come to grief, at every moment of a call: functions that the fault matrix sends to ranks."""
+"""Every way for a rank to fail, at every moment of a call: functions that the fault matrix sends to ranks."""
 
 import ctypes
 import os
@@ -59,13 +59,13 @@ DEADLY = ("os._exit", "SIGSEGV", "SIGABRT", "SIGKILL")  # whichever thread does 
 WHO = {"one rank": (1,), "two at once": (1, 2), "all ranks": (0, 1, 2)}
 
 
-class Grief:
+class Injection:
     """Which fault happens on which ranks; each notes the time just before it, in a file of its own."""
 
     def __init__(self, fault, who, folder):
         self.fault, self.who, self.folder = fault, who, str(folder)
 
-    def strike(self):
+    def inject(self):
         if dist.get_rank() in self.who:
             Path(self.folder, str(dist.get_rank())).write_text(str(time.monotonic_ns()))
             FAULTS[self.fault]()
@@ -75,26 +75,26 @@ class Grief:
         return (time.monotonic_ns() - min(int(path.read_text()) for path in Path(self.folder).iterdir())) / 1e9
 
 
-class StrikesWhenUnpickled:
-    def __init__(self, grief):
-        self.grief = grief
+class FailsWhenUnpickled:
+    def __init__(self, injection):
+        self.injection = injection
 
     def __reduce__(self):
-        return _unpickled, (self.grief,)
+        return _unpickled, (self.injection,)
 
 
-class StrikesWhenPickled:
-    def __init__(self, grief):
-        self.grief = grief
+class FailsWhenPickled:
+    def __init__(self, injection):
+        self.injection = injection
 
     def __reduce__(self):
-        self.grief.strike()
+        self.injection.inject()
         return str, ("harmless",)
 
 
-def _unpickled(grief):
-    grief.strike()
-    return grief
+def _unpickled(injection):
+    injection.inject()
+    return injection
 
 
 def limit(cluster):
@@ -108,30 +108,30 @@ def while_the_function_is_unpickled(carried):
     dist.barrier()
 
 
-def before_the_first_collective(grief):
-    grief.strike()
+def before_the_first_collective(injection):
+    injection.inject()
     dist.barrier()
 
 
-def inside_a_collective(grief):
+def inside_a_collective(injection):
     dist.all_reduce(torch.ones(1))
-    dist.all_gather_object([None] * dist.get_world_size(), StrikesWhenPickled(grief))
+    dist.all_gather_object([None] * dist.get_world_size(), FailsWhenPickled(injection))
 
 
-def between_two(grief):
+def between_two(injection):
     dist.all_reduce(torch.ones(1))
-    grief.strike()
+    injection.inject()
     dist.barrier()
 
 
-def while_the_result_is_pickled(grief):
+def while_the_result_is_pickled(injection):
     dist.barrier()
-    return StrikesWhenPickled(grief)
+    return FailsWhenPickled(injection)
 
 
-def while_idle(grief):
+def while_idle(injection):
     dist.barrier()
-    threading.Timer(0.05, grief.strike).start()
+    threading.Timer(0.05, injection.inject).start()
 
 
 MOMENTS = {
@@ -145,26 +145,26 @@ MOMENTS = {
 }
 
 
-def call(cluster, moment, grief):
+def call(cluster, moment, injection):
     """The call in which it happens, or for `while_idle` the one that finds out."""
     if moment is while_the_function_is_unpickled:
-        return cluster.run(moment, StrikesWhenUnpickled(grief))
+        return cluster.run(moment, FailsWhenUnpickled(injection))
     if moment is not while_idle:
-        return cluster.run(moment, grief)
+        return cluster.run(moment, injection)
     ranks = cluster.run(os.getpid)
-    cluster.run(moment, grief)
-    wait_until_struck(grief, ranks)
+    cluster.run(moment, injection)
+    wait_until_injected(injection, ranks)
     return cluster.run(dist.get_rank)
 
 
-def wait_until_struck(grief, ranks):
+def wait_until_injected(injection, ranks):
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        struck = len(list(Path(grief.folder).iterdir())) == len(grief.who)
-        if struck and not (grief.fault in DEADLY and any(is_alive(ranks[rank]) for rank in grief.who)):
+        injected = len(list(Path(injection.folder).iterdir())) == len(injection.who)
+        if injected and not (injection.fault in DEADLY and any(is_alive(ranks[rank]) for rank in injection.who)):
             return
         time.sleep(0.01)
-    raise TimeoutError(f"{grief.fault} did not happen")
+    raise TimeoutError(f"{injection.fault} did not happen")
 
 
 def is_alive(pid):
