@@ -1,4 +1,4 @@
-"""How soon a rank that comes to grief is named, and how soon the next run has done a training step.
+"""How soon a rank that fails is named, and how soon the next run has done a training step.
 
 The faults are those of the tests: every one, at every moment of a call, on one, two and all of three ranks.
 """
@@ -16,13 +16,13 @@ from measuring import Figure, interleaved
 from zerolab import Cluster, RankError
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
-import grief
+import fault_injection
 
 CELLS = {
     f"{fault}, {moment.__name__.replace('_', ' ')}": (fault, moment)
-    for fault in grief.FAULTS
-    for moment in grief.MOMENTS
-    if moment is not grief.while_idle or fault in grief.DEADLY  # else no rank is lost
+    for fault in fault_injection.FAULTS
+    for moment in fault_injection.MOMENTS
+    if moment is not fault_injection.while_idle or fault in fault_injection.DEADLY  # else no rank is lost
 }
 ALL = "all of them"
 
@@ -39,7 +39,7 @@ def faults(rounds: int) -> list[Figure]:
 
         def measure(cell: str) -> float:
             fault, moment = CELLS[cell]
-            taken = [_taken(cluster, fault, moment, who, recovery) for who in grief.WHO.values()]
+            taken = [_taken(cluster, fault, moment, who, recovery) for who in fault_injection.WHO.values()]
             for seconds in taken:
                 detection.add(ALL, seconds)
             return max(taken)
@@ -51,9 +51,9 @@ def faults(rounds: int) -> list[Figure]:
 
 def _taken(cluster: Cluster, fault: str, moment: object, who: tuple[int, ...], recovery: Figure) -> float:
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # the note on fresh ranks
-        trouble = grief.Grief(fault, who, folder)
+        trouble = fault_injection.Injection(fault, who, folder)
         try:
-            grief.call(cluster, moment, trouble)
+            fault_injection.call(cluster, moment, trouble)
         except RankError:
             seconds = trouble.since()
         else:

@@ -6,7 +6,7 @@ _LABEL = re.compile(r"\[ranks? (\d+(?:-\d+|(?:, \d+)*))((?:, late from cell \[\d
 
 
 def by_rank(printed):
-    """The lines, each label of several ranks written out; what ranks pending in a row is in the order of the ranks."""
+    """The lines, each label of several ranks written out; lines of ranks in a row are in the order of the ranks."""
     lines, pending = [], []
     for line in printed.splitlines():
         label = _LABEL.fullmatch(line)
