@@ -19,6 +19,9 @@ import torch.distributed as dist
 _DEPTH = 12  # levels of nesting that are named
 _WIDTH = 1000  # parts of one value that are tried
 
+Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+"""What is to run on the ranks, its arguments by position, and those by name."""
+
 Part = tuple[str, str, object]
 """How a value is written in the learner's code, such as `settings['model']`; who uses it; and the value."""
 
@@ -79,14 +82,23 @@ def check_not_released(tensor: torch.Tensor) -> None:
 
 def _is_the_shells(obj: object) -> bool:
     """Whether it is IPython itself or its `exit` and `quit`: with them the whole kernel would be pickled."""
-    shell, autocall = sys.modules.get("IPython.core.interactiveshell"), sys.modules.get("IPython.core.autocall")
-    return (shell is not None and isinstance(obj, shell.InteractiveShell)) or (
-        autocall is not None and isinstance(obj, autocall.IPyAutocall)
+    modules = (("IPython.core.interactiveshell", "InteractiveShell"), ("IPython.core.autocall", "IPyAutocall"))
+    return any(
+        module in sys.modules and isinstance(obj, getattr(sys.modules[module], kind)) for module, kind in modules
     )
 
 
-def check_plain(fn: Callable[..., Any]) -> None:
-    """TypeError for functions whose result is not what they compute, but something that would compute it."""
+def check_function(fn: object) -> None:
+    """TypeError for what cannot be called, and for functions whose result would only begin to compute."""
+    if fn is None or inspect.iscoroutine(fn) or inspect.isgenerator(fn):
+        raise TypeError(
+            f"the first argument is {_short(fn)}, not a function; give the function itself, without calling it: "
+            "cluster.run(train, ...) and not cluster.run(train(...))"
+        )
+    if not callable(fn):
+        raise TypeError(
+            f"the first argument is {_short(fn)}, which cannot be called; give a function: cluster.run(train)"
+        )
     if not isinstance(fn, FunctionType | MethodType | functools.partial):
         return  # an object with a `__call__`, whose `__getattr__` inspect would call
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
@@ -98,64 +110,39 @@ def check_plain(fn: Callable[..., Any]) -> None:
         )
 
 
-def not_a_function(value: object) -> str:
-    """The sentence for `cluster.run(train())` and for everything else that cannot be called."""
-    if value is None or inspect.iscoroutine(value) or inspect.isgenerator(value):
-        return (
-            f"the first argument is {_short(value)}, not a function; give the function itself, without calling it: "
-            "cluster.run(train, ...) and not cluster.run(train(...))"
-        )
-    return f"the first argument is {_short(value)}, which cannot be called; give a function: cluster.run(train)"
-
-
-def cannot_go(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    error: Exception,
-    send: Callable[[Any], object],
-) -> str:
+def cannot_be_sent(call: Call, error: Exception, send: Callable[[Any], object]) -> str:
     """The sentence for a call that carries something that cannot be sent.
 
     Args:
-        fn: what was to run on the ranks.
-        args: its arguments by position.
-        kwargs: its arguments by name.
+        call: what was to be sent.
         error: what the pickler said.
         send: raises what sending one value would raise.
     """
-    if isinstance(error, RefusedError) and _fails_itself(fn):
-        return f"{_name(fn)} cannot be sent to the ranks. {_why(fn, error)}"
+    name = _name(call[0])
+    if isinstance(error, RefusedError) and _fails_itself(call[0]):
+        return f"{name} cannot be sent to the ranks. {_why(call[0], error)}"
     # In the order in which one reads a call: arguments first, then what the function closes over.
-    for part in _parts_of_call(fn, args, kwargs):
+    for part in _parts_of_call(*call):
         reason = _failure(part[2], send)
         if reason is not None:
             (path, user, culprit), reason = _innermost(part, reason, send)
             which = f"{path}, which {user} uses" if user else path
-            return f"{_name(fn)} cannot be sent to the ranks because of {which}. {_why(culprit, reason)}"
-    return (
-        f"{_name(fn)} cannot be sent to the ranks: {_sentence(error)}. Create that object inside the function instead."
-    )
+            return f"{name} cannot be sent to the ranks because of {which}. {_why(culprit, reason)}"
+    return f"{name} cannot be sent to the ranks: {_sentence(error)}. Create that object inside the function instead."
 
 
-def too_large(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    measure: Callable[[object], int],
-    limit: int,
-) -> str:
+def too_large(call: Call, measure: Callable[[object], int], limit: int) -> str:
     """The sentence for a call that carries more than the limit; it names the largest thing that it carries."""
     # One by one, though parts may share tensors: only the largest is named, and no sum given.
     sizes = {}
-    for name, _, value in _parts_of_call(fn, args, kwargs):
+    for name, _, value in _parts_of_call(*call):
         with contextlib.suppress(Exception):  # a learner's `__reduce__` may raise anything
             sizes[name] = measure(value)
     largest = max(sizes, key=lambda name: sizes[name], default="")
     which = f", most of it in {largest} with {megabytes(sizes[largest])}" if largest else ""
     return (
-        f"{_name(fn)} carries {megabytes(measure((fn, args, kwargs)))} to each rank{which}; the limit is "
-        f"{megabytes(limit)}. Make or load it inside the function: each rank then has its own, and nothing travels."
+        f"{_name(call[0])} carries {megabytes(measure(call))} to each rank{which}; the limit is {megabytes(limit)}. "
+        "Make or load it inside the function: each rank then has its own, and nothing travels."
     )
 
 
@@ -192,11 +179,10 @@ def a(noun: str) -> str:
 
 
 def _why(culprit: object, reason: Exception) -> str:
-    if isinstance(reason, RefusedError):
-        return f"{str(reason)[:1].upper()}{str(reason)[1:]}"
-    kind, refusal = type(culprit).__name__, _refuses(culprit)
+    kind = type(culprit).__name__
+    refusal = str(reason) if isinstance(reason, RefusedError) else _refuses(culprit)
     if refusal is not None:
-        return f"{refusal[:1].upper()}{refusal[1:]}."
+        return f"{refusal[:1].upper()}{refusal[1:]}"
     if inspect.isgenerator(culprit):
         return (
             "It is a generator, which can run in one process only. Make a list of it, or call it inside the function."
@@ -237,7 +223,7 @@ def _refuses(value: object) -> str | None:
     try:
         value.__reduce__()
     except TypeError as error:
-        return _sentence(error)
+        return f"{_sentence(error)}."
     except Exception:  # noqa: BLE001  # it does not refuse: it failed
         return None
     return None

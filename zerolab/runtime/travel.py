@@ -21,17 +21,15 @@ LIMIT = 256_000_000  # bytes that a call may carry to each rank, and that a rank
 
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """A function and its arguments as bytes; TypeError or ValueError in one sentence if something in them cannot go."""
-    if not callable(fn):
-        raise TypeError(refusals.not_a_function(fn))
-    # These two would be pickled, run, and fail only then, and that costs the ranks.
-    refusals.check_plain(fn)
+    refusals.check_function(fn)
+    call = (fn, args, kwargs)
     try:
-        return _dump((fn, args, kwargs), LIMIT, is_call=True).getvalue()
+        return _dump(call, LIMIT, is_call=True).getvalue()
     except refusals.TooLargeError:
-        raise ValueError(refusals.too_large(fn, args, kwargs, measure, LIMIT)) from None
+        raise ValueError(refusals.too_large(call, measure, LIMIT)) from None
     except Exception as error:
         # Finding the culprit means pickling every part again, so only after something has failed.
-        raise TypeError(refusals.cannot_go(fn, args, kwargs, error, measure)) from error
+        raise TypeError(refusals.cannot_be_sent(call, error, measure)) from error
 
 
 def pack_result(result: object, limit: int = LIMIT) -> bytes:
