@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from zerolab import Cluster, CollectiveHang, RankError
 from zerolab.runtime.board import DONE, FAILED, INSIDE, Position
-from zerolab.runtime.faults import Outcome, Standing, root_cause, table
+from zerolab.runtime.faults import Outcome, Standing, rank_error, root_cause, table
 
 
 @pytest.fixture(scope="module")
@@ -374,6 +374,14 @@ def test_the_root_cause_is_the_earliest_failure_that_does_not_blame_a_peer():
     ]
     assert root_cause(outcomes).rank == 1
     assert root_cause(outcomes[:1]).rank == 0
+
+
+def test_a_rank_of_which_nobody_knows_how_it_ended_says_so():
+    error = rank_error(Outcome(0, "died", None, time=1), 4711, "", [Standing(0, "gone", Position())])
+    assert str(error).startswith(
+        "rank 0 (pid 4711) is gone, and its exit code unknown: the process that started it has"
+    )
+    assert (error.exitcode, error.signal, error.exception) == (None, None, None)
 
 
 def test_an_error_carries_as_data_what_its_message_is_written_from(three):

@@ -69,6 +69,14 @@ def test_a_type_of_another_size_is_told_from_another_number_of_elements():
     assert mismatches(standings, calls) == ["rank 2 is in all_reduce #0 with 2 bytes an element, the others with 4"]
 
 
+def test_an_argument_without_a_number_of_elements_is_told_from_a_tensor():
+    calls = {rank: history("all_gather", numel=-1 if rank == 2 else 4) for rank in range(3)}
+    standings = [waiting(rank, "all_gather", 0) for rank in range(3)]
+    assert mismatches(standings, calls) == [
+        "rank 2 is in all_gather #0, the others in it with an argument of another kind"
+    ]
+
+
 def test_the_drawing_is_the_same_each_time_and_says_in_text_what_it_shows():
     def draw():
         return WaitsFor({1: Stop("waiting in b #3 <of 2>", [0]), 0: Stop("finished, after a #2", [])})
