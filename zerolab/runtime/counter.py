@@ -66,10 +66,9 @@ class _Counter(Observer):
         self._pending[call] = position = self._enter(call.op, True, request)
         return self._inside(position)
 
-    def waiting(self, work: Any) -> Within:
-        """Note that the rank is inside the collective again that it started as this."""
-        # Once only: a second wait on the same Work returns at once, and is no collective any more.
-        position = self._pending.pop(work, None)
+    def waiting(self, call: Call) -> Within:
+        """Note that the rank is in it again."""
+        position = self._pending.pop(call, None)
         return nullcontext() if position is None or self._position is not None else self._inside(position)
 
     def call(
@@ -94,8 +93,12 @@ class _Counter(Observer):
         return self._remember(result, position)
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for something that a noted call returned."""
-        with self.waiting(work):
+        """Wait for something that a noted call returned: the rank is inside that collective again."""
+        # Once only: a second wait on the same Work returns at once, and is no collective any more.
+        position = self._pending.pop(work, None)
+        if position is None or self._position is not None:  # not by `waiting`: a step comes here for every message
+            return function(work, *args, **kwargs)
+        with self._inside(position):
             return function(work, *args, **kwargs)
 
     def start_native(self, name: str, request: Request) -> Callable[[], None] | None:
