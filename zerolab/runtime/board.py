@@ -41,7 +41,7 @@ class Position(NamedTuple):
     numel: int = -1  # elements that this rank put in; -1 where that is not to be compared
     itemsize: int = 0  # bytes of one of them
     members: int = 0  # the ranks of its group as bits; 0: all
-    peer: int = -1  # from or to whom; the root of a broadcast; -1: nobody in particular
+    peer: int = -1  # from or to which rank; the root of a broadcast; -1: none
 
     @property
     def label(self) -> str:

@@ -17,8 +17,6 @@ from zerolab.runtime.ranks import Ranks
 from zerolab.waiting import waiting
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from zerolab.recording.recording import Recording
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -64,7 +62,7 @@ class Cluster:
         self._ranks: Ranks | None = None
         try:
             self._start()
-        except BaseException:  # Stop, pressed as they were ready: nobody has this cluster, but the error refers to it
+        except BaseException:  # Stop came late: the caller has no cluster to close, and the traceback may keep this one
             self._release()
             raise
         self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
@@ -87,7 +85,7 @@ class Cluster:
 
         Raises:
             RankError: as `run`; its `recording` holds what the ranks that still live had recorded by then, those
-                that wait for ever included.
+                that hang included.
         """
         from zerolab.recording.recording import Recording
 
@@ -115,9 +113,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -138,9 +134,9 @@ class Cluster:
                 f"{self!r} belongs to process {self._owner}, and this is {os.getpid()}, forked from it: use the "
                 "cluster there, or make one of this process's own with Cluster()"
             )
-        # Packed before the lock is taken and before ranks are looked at: what is refused here costs nobody anything.
+        # Before the lock is taken and the ranks are looked at: a call that is refused here costs nothing.
         packed = travel.pack_call(fn, args, kwargs)
-        # Outside of `interruptible` Stop waits: it could leave this cluster busy for ever, or its ranks half ended.
+        # Outside of `interruptible` Stop is deferred: it could leave this cluster busy, or some of its ranks alive.
         with held_back():
             if not self._busy.acquire(blocking=False):
                 raise RuntimeError(
@@ -149,7 +145,7 @@ class Cluster:
             try:
                 with interruptible():
                     answers = self._answers(task, packed, chosen)
-            except BaseException as error:  # a stopped run too: who knows which collective each rank has reached
+            except BaseException as error:  # Stop, too: the ranks may be in different collectives
                 self._lost = True
                 self._release()
                 if self._closed and isinstance(error, Exception):  # a consequence of `close` in another thread
@@ -169,8 +165,8 @@ class Cluster:
         self._refuse_if_closed()  # by another thread, while this call was packed
         ranks = self._usable_ranks()
         self._refuse_if_closed()  # or while fresh ranks started
-        self._lost = True  # until this call has come to its end: nothing that ends it may leave them in use
-        # Two pickles in one: the rank learns the cells first, so that unpickling the call can already name their lines.
+        self._lost = True  # until this call has returned: after any other end these ranks must not be used again
+        # A pickle within a pickle: the rank has the text of the cells before it unpickles the call.
         message = pickle.dumps((task, self._sent_cells.news(), packed))
         try:
             return call.run(ranks, message, chosen, self.timeout)
@@ -203,7 +199,7 @@ class Cluster:
         # Stop acts only where the start waits: elsewhere it could leave ranks or pipes behind.
         with held_back(), waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
             self._ranks = call.start(self.world_size, self._gpus)
-            # Bound to the ranks' own method and not to this object's, which would keep it alive for ever.
+            # A method of the ranks: one of this object would keep it alive.
             self._finalizer = weakref.finalize(self, self._ranks.kill)
             self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
         return self._ranks
@@ -236,7 +232,7 @@ class Cluster:
             try:
                 if self._ranks is not None:
                     with interruptible():
-                        call.show_late_output(self._ranks)  # nobody would see it later
+                        call.show_late_output(self._ranks)
             finally:
                 self._release()
                 self._busy.release()

@@ -164,7 +164,7 @@ class _Counter(Observer):
 _counter = _Counter()
 reset = _counter.reset
 _stack = ExitStack()  # never closed: in place for as long as the process lives
-_libraries: list[Any] = []  # likewise: a library that is let go takes its kernels along
+_libraries: list[Any] = []  # likewise: kernels go with their library
 
 
 def install(page: Page) -> None:

@@ -1,5 +1,6 @@
 """Tells ranks that wait for each other from a long computation: by sampling what they do, not by the clock alone."""
 
+import contextlib
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -66,12 +67,9 @@ def is_stopped(pid: int) -> bool:
 def _main_thread_cpu(pid: int) -> int | None:
     """CPU time of a process's main thread, in whatever its kernel counts; None where there is no /proc."""
     task = Path(f"/proc/{pid}/task/{pid}")
-    try:
+    with contextlib.suppress(OSError, IndexError, ValueError):
         return int((task / "schedstat").read_text().split()[0])  # nanoseconds
-    except (OSError, IndexError, ValueError):
-        pass
-    try:
+    with contextlib.suppress(OSError, IndexError, ValueError):
         fields = (task / "stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])  # clock ticks in user and in system mode
-    except (OSError, IndexError, ValueError):
-        return None
+    return None

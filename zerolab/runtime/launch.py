@@ -22,23 +22,23 @@ START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a 
 EXIT_WAIT = 2.0  # seconds that the kernel, as it exits, waits for the server to end its ranks and what they started
 
 Ending = tuple[int | None, int]
-"""How a process ended: exit code, or minus the signal, or None if nobody knows; and when, in monotonic nanoseconds."""
+"""How a process ended: exit code, or minus the signal, or None if unknown; and when, in monotonic nanoseconds."""
 
 
 class ForkLauncher:
     """Starts ranks from a fork server that outlives every cluster and dies with the kernel."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a garbage collector may come in while this thread holds it
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may call in while a thread holds it
         self._requests = itertools.count()
-        self._started: dict[int, int] = {}  # process numbers by request: an interrupted caller never takes its own
+        self._started: dict[int, int] = {}  # process numbers by request
         self._ended: dict[int, Ending] = {}
         self._has_started_ranks = False
-        # Packets and not a stream: a message is read whole or not at all, whoever is interrupted.
+        # Packets and not a stream: a message is read whole or not at all, in spite of Stop.
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._control, inherited):
-            end.setblocking(True)  # whatever socket.setdefaulttimeout was told in this notebook
-        # What the server says while it imports goes here: it is shown only if it does not come up.
+            end.setblocking(True)  # whatever socket.setdefaulttimeout says in this notebook
+        # What the server prints, for the error if it does not come up.
         self._log = nameless_file(0)
         bound = threading.current_thread() is threading.main_thread()
         program = (
@@ -65,7 +65,7 @@ class ForkLauncher:
             request = next(self._requests)
             socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
             deadline = time.monotonic() + START_LIMIT
-            # Answers are kept by number, for Stop may have ended an earlier caller who never took its own.
+            # Answers are kept by number: Stop may have interrupted an earlier caller before it took its own.
             while request not in self._started:
                 with interruptible():
                     arrived = self._is_readable(deadline - time.monotonic())
@@ -85,7 +85,7 @@ class ForkLauncher:
         with self._lock:
             while self._is_readable(0) and self._receive():
                 pass
-            # The server reaps; without it nobody will ever know the exit code.
+            # Only the server knows exit codes.
             if pid not in self._ended and not self.is_alive():
                 return None, time.monotonic_ns()
             return self._ended.get(pid)
@@ -97,11 +97,11 @@ class ForkLauncher:
     def close(self) -> None:
         """Have the server end its ranks, what they had started, and itself. Called as the kernel exits.
 
-        On a busy box that takes longer than the kernel waits, and the server goes on alone: killed, it would leave
-        behind what only it can find.
+        If that takes longer than the kernel waits, as on a busy box, the server goes on alone. It is not killed: only
+        it can find what ranks have started.
         """
         with contextlib.suppress(OSError):  # the server has gone
-            self._control.shutdown(socket.SHUT_RDWR)  # a process that was forked from the kernel may hold it open, too
+            self._control.shutdown(socket.SHUT_RDWR)  # a fork of the kernel may hold it open, too
         self._control.close()
         if self._has_started_ranks:
             self._process.send_signal(signal.SIGCONT)  # it may be stopped, and nobody will continue it later
@@ -115,7 +115,7 @@ class ForkLauncher:
         """Whether a report, or the server's end, comes within `limit` seconds."""
         return self._control.fileno() >= 0 and bool(wait([self._control], max(0.0, limit)))
 
-    @held_back()  # a report that is taken and not noted is lost for every cluster
+    @held_back()  # or Stop could lose a report that was read and not yet noted
     def _receive(self) -> bool:
         """Take in one report; False if none ever comes again."""
         try:
@@ -127,7 +127,7 @@ class ForkLauncher:
         # JSON, not a pickle: the server is ours, but it need not be trusted with more than numbers.
         report = json.loads(data)
         if "started" in report:
-            # Numbers come round again: what an earlier process of this number came to is not this one's end.
+            # Process numbers are reused: how an earlier one ended must not count for this one.
             self._ended.pop(report["started"], None)
             self._started[report["request"]] = report["started"]
             self._has_started_ranks = True
@@ -151,13 +151,13 @@ def nameless_file(size: int) -> IO[bytes]:
 
 
 class SpawnLauncher:
-    """Starts each rank as a fresh Python: slow, but all that macOS allows once torch is loaded."""
+    """Starts each rank as a fresh Python: slow, but macOS allows no fork once torch is loaded."""
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def fileno(self) -> None:
-        """Nothing tells when a rank ends; its closed pipes do."""
+        """None: only closed pipes tell that a rank has ended."""
 
     def start(self, fds: Sequence[int]) -> int:
         """Start a rank that inherits these; its process number."""
@@ -201,7 +201,7 @@ def launcher() -> Launcher:
     if current is None or not current.is_alive():
         if current is not None:
             current.close()
-        with held_back():  # a server that is started and not noted would stay as long as this process does
+        with held_back():  # or Stop could leave a server behind that was started and not yet noted
             current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
     return current
 

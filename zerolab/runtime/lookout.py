@@ -29,7 +29,7 @@ def look(thread: int) -> tuple[int, list[Line]]:
     walk = _walk(thread)
     if sys.version_info < (3, 12) and gc.isenabled():
         try:
-            _, frames = map(call, (gc.disable, walk))  # in one instruction, so that nobody can enable it in between
+            _, frames = map(call, (gc.disable, walk))  # in one instruction, so that it cannot be enabled in between
         finally:
             gc.enable()
     else:  # since 3.12 the collector does not run within C

@@ -1,4 +1,4 @@
-"""One generation of ranks, as the kernel sees it: their processes and the pipes that lead to them."""
+"""One generation of ranks, as the kernel sees it: their processes and the pipes to them."""
 
 import contextlib
 import os
@@ -128,8 +128,8 @@ class Ranks:
 
         In a process that was forked from the one that started them it only closes: the ranks are its parent's.
         """
-        with held_back():  # a second Stop would leave the rest of it open for ever
-            # Emptied first: a garbage collector may call this while it is under way.
+        with held_back():  # a second Stop would leave the rest of it open
+            # Emptied first: the garbage collector may call this method while it runs.
             members, self.members = self.members, []
             self._selector.close()
             if os.getpid() == self._owner:
@@ -154,7 +154,7 @@ class Ranks:
         try:
             member.pid = self._launcher.start(Fds(commands_end.fileno(), lifeline_end.fileno(), output_end, *files))
         except BaseException:
-            # Stopped by a person, perhaps after the rank was forked: with its lifeline closed it ends by itself.
+            # Stop may have come after the rank was forked: once its lifeline is closed it ends by itself.
             member.close()
             raise
         finally:
@@ -167,7 +167,7 @@ class Ranks:
 def _folder() -> str:
     try:
         return str(Path.cwd())
-    except FileNotFoundError:  # somebody has deleted it; ranks started elsewhere would find no file by its name
+    except FileNotFoundError:
         raise FileNotFoundError(
             "the folder in which this notebook works was deleted, and ranks cannot start in it; "
             "os.chdir(...) to one that exists, or restart the kernel"

@@ -25,14 +25,14 @@ NO_KEYBOARD = (
     "a debugger that asks (breakpoint, pdb) cannot run on a rank either"
 )
 
+STREAMS = {1: "stdout", 2: "stderr"}
 DEEPEST_RECURSION = 50_000  # frames; native calls overflow a stack of 8 MB before that, and kill the rank
 
 
 def set_up(output: int) -> None:
     """Once in each rank: its streams, no keyboard, errors of its threads, progress bars, the recursion limit."""
-    for fd in (1, 2):
+    for fd, name in STREAMS.items():
         os.dup2(output, fd)
-    for fd, name in ((1, "stdout"), (2, "stderr")):
         _open(fd, name)
     # The descriptor stays /dev/null: programs that the learner starts read an end of file.
     sys.stdin = _NoKeyboard()
@@ -43,7 +43,7 @@ def set_up(output: int) -> None:
 
 def restore_streams(output: int) -> None:
     """Before each run: open again what the last one closed, or this one's first print would fail."""
-    for fd, name in ((1, "stdout"), (2, "stderr")):
+    for fd, name in STREAMS.items():
         try:
             os.fstat(fd)
         except OSError:

@@ -57,7 +57,7 @@ def unpack_result(data: bytes, rank: int) -> Any:
     """What a rank returned, in the kernel. TypeError in one sentence if it cannot be unpickled here."""
     try:
         return pickle.loads(data)
-    # Not even a `sys.exit` in somebody's `__setstate__` may end the notebook; Stop is no Exception, and goes on.
+    # SystemExit, too: `sys.exit` in a learner's `__setstate__` must not end the notebook.
     except (Exception, SystemExit) as error:
         what = f"{report.name_of(error)}: {report.text_of(error)}".rstrip(": .")
         raise TypeError(
@@ -149,9 +149,7 @@ def _rebuild(
     # A bytearray, because a tensor over immutable bytes could not be written to.
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
     tensor = flat.reshape(shape)
-    if parameter:
-        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
-    return tensor.requires_grad_(requires_grad) if requires_grad else tensor
+    return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
 
 
 def _set_attributes(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:

@@ -34,19 +34,19 @@ _recorder: list[Any] = []  # of the call that is under way, or was the last; at 
 
 def main(inherited: Fds) -> None:
     """Be a rank until the kernel closes the pipes. Never returns."""
-    commands, lifeline, rank = Connection(inherited.commands), Connection(inherited.lifeline), os.getpid()
+    commands, lifeline, pid = Connection(inherited.commands), Connection(inherited.lifeline), os.getpid()
     try:
         _isolate(inherited)
         side = (lifeline, threading.get_ident(), inherited.crash)
         threading.Thread(target=_answer_questions, args=side, name="zerolab-lifeline", daemon=True).start()
         setup: Setup = pickle.loads(commands.recv_bytes())
         page = pages(inherited.board, setup.world_size)[setup.rank]
-        commands.send_bytes(_attempt(lambda: _join(setup, inherited.store, page), rank, page))
+        commands.send_bytes(_attempt(lambda: _join(setup, inherited.store, page), pid, page))
         while True:
             message = commands.recv_bytes()
             counter.reset()
             surroundings.restore_streams(inherited.output)
-            commands.send_bytes(_attempt(functools.partial(_perform, message, page), rank, page))
+            commands.send_bytes(_attempt(functools.partial(_perform, message, page), pid, page))
     except BaseException as error:  # noqa: BLE001  # usually the kernel has closed its end; the reason is always kept
         _write_reason(inherited.crash, error)
         _exit(1)
@@ -191,12 +191,12 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return result, recorder.finish()
 
 
-def _attempt(action: Any, rank: int, page: Page) -> bytes:
+def _attempt(action: Any, pid: int, page: Page) -> bytes:
     """Call something; bytes that tell the kernel what came of it, after all that was printed has been written.
 
     Args:
         action: what to call.
-        rank: the rank's process number; a learner's `os.fork` may bring a second process back here.
+        pid: the rank's process number; a learner's `os.fork` may bring a second process back here.
         page: the rank's, which says what it was at.
     """
     failure = None
@@ -204,7 +204,7 @@ def _attempt(action: Any, rank: int, page: Page) -> bytes:
         answer = ("done", action())
     except BaseException as error:  # noqa: BLE001  # whatever a learner's function raises is the kernel's to report
         answer, failure = ("raised", report.of(error, page.read_stage())), error
-    if os.getpid() != rank:
+    if os.getpid() != pid:
         surroundings.end_forked_process(failure)
     surroundings.flush()
     return pickle.dumps(answer)
