@@ -21,7 +21,7 @@ KEPT = 32  # collectives of a rank that can be compared with the others'
 _NAME_BYTES, _FILE_BYTES = 40, 256
 # Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
 _HEAD = struct.Struct(f"@qqqqqQq{_NAME_BYTES}s")
-_PLACE = struct.Struct(f"@qqq16s{_FILE_BYTES}s")
+_PLACE = struct.Struct(f"@qq16s{_FILE_BYTES}s")
 _STAGE = struct.Struct("@q")
 _CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
 _PLACE_AT = _CURRENT_AT + _STAGE.size
@@ -124,11 +124,11 @@ class Page:
         """Say at which line the rank is; a file name that is too long is left out."""
         name = filename.encode()
         name = name if len(name) <= _FILE_BYTES else b""
-        _PLACE.pack_into(self._memory, _PLACE_AT, time.monotonic_ns(), line, 0, phase.encode(), name)
+        _PLACE.pack_into(self._memory, _PLACE_AT, time.monotonic_ns(), line, phase.encode(), name)
 
     def read_place(self) -> Place:
         """The line that the rank named last."""
-        when, line, _, phase, name = _PLACE.unpack_from(self._memory, _PLACE_AT)
+        when, line, phase, name = _PLACE.unpack_from(self._memory, _PLACE_AT)
         return Place(when, _text(phase), _text(name), line)
 
 

@@ -25,28 +25,6 @@ class _Line(NamedTuple):
     time: float
 
 
-class _Overflow:
-    """What a rank prints beyond its share: counted, and only its end kept."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._end = b""
-
-    def add(self, data: bytes) -> None:
-        """Take what is not shown."""
-        self.nbytes += len(data)
-        self._end = (self._end + data)[-LAST:]
-
-    def lines(self, share: int) -> list[bytes]:
-        """The sentence that says what is missing, and the last lines."""
-        end = self._end if self.nbytes <= LAST else self._end.partition(b"\n")[2] or self._end
-        left_out = self.nbytes - len(end)
-        sentence = (
-            f"... {left_out:,} bytes are left out here: a run shows {share:,} bytes of each rank, and its last ones"
-        )
-        return [*([sentence.encode()] if left_out else []), *end.rstrip(b"\n").split(b"\n")]
-
-
 class Output:
     """Shows lines as they come; a line that all ranks print is shown once.
 
@@ -63,7 +41,7 @@ class Output:
         self._share = SHOWN // max(1, len(self._ranks))
         self._screens: dict[int, Screen] = {}
         self._taken: dict[int, int] = {}
-        self._overflow: dict[int, _Overflow] = {}
+        self._overflow: dict[int, tuple[int, bytes]] = {}  # by rank, beyond its share: how many bytes, and the last
         self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
         self._texts: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # of the lines that wait
         self._held: dict[int, list[str]] | None = {} if variables.static() else None
@@ -74,7 +52,8 @@ class Output:
         """Take what a rank wrote, and show what is complete."""
         room = self._share - self._taken.get(rank, 0)
         if room <= 0 or rank in self._overflow:
-            self._overflow.setdefault(rank, _Overflow()).add(data)
+            nbytes, end = self._overflow.get(rank, (0, b""))
+            self._overflow[rank] = nbytes + len(data), (end + data)[-LAST:]
             return
         lines = self._screens.setdefault(rank, Screen()).feed(data)
         # Only lines count: a bar is drawn over itself, perhaps for hours.
@@ -95,7 +74,7 @@ class Output:
             self._take(rank, self._screens.pop(rank).rest())
         self._show_waiting(everything=True)
         for rank in sorted(self._overflow):
-            self._write([rank], [_on_screen(line) for line in self._overflow.pop(rank).lines(self._share)])
+            self._write([rank], self._summary(*self._overflow.pop(rank)))
         self._draw_bar()
         if self._held:
             same = len(self._held) == len(self._ranks) > 1 and len({tuple(held) for held in self._held.values()}) == 1
@@ -104,6 +83,13 @@ class Output:
                 show("".join(f"{self._label(ranks)} {line}\n" for line in self._held[ranks[0]]), flush=False)
             self._held = {}
         show("")
+
+    def _summary(self, nbytes: int, end: bytes) -> list[str]:
+        """How much of a rank's output is missing, and its last lines."""
+        end = end if nbytes <= LAST else end.partition(b"\n")[2] or end
+        rule = f"a run shows {self._share:,} bytes of each rank, and its last ones"
+        missing = f"... {nbytes - len(end):,} bytes are left out here: {rule}"
+        return [missing] * (nbytes > len(end)) + [_on_screen(line) for line in end.rstrip(b"\n").split(b"\n")]
 
     def _take(self, rank: int, lines: list[bytes]) -> None:
         texts = [_on_screen(line) for line in lines]
