@@ -99,14 +99,11 @@ class Ranks:
         answers: list[object] = []
         deadline = time.monotonic() + RECORDING_LIMIT
         for member in asked:
+            count = 1 + member.asked  # the answer to `ask` may still be on its way, before the recording
             with contextlib.suppress(EOFError, OSError):
-                answers += [
-                    pickle.loads(member.lifeline.recv_bytes())
-                    for _ in range(
-                        1 + member.asked
-                    )  # the answer to `ask` may still be on its way, before the recording
-                    if member.lifeline.poll(max(0.0, deadline - time.monotonic()))
-                ]
+                for _ in range(count):
+                    ready = member.lifeline.poll(max(0.0, deadline - time.monotonic()))
+                    answers += [pickle.loads(member.lifeline.recv_bytes())] if ready else []
         return [answer for answer in answers if isinstance(answer, RankRecording)]
 
     def wait(self, limit: float) -> list[tuple[str, Member]]:
