@@ -65,7 +65,6 @@ def _may_go_by_name(obj: object) -> bool:
 
 
 def _is_importable(function: Any) -> bool:
-    """Whether the ranks can import it by its name."""
     if function.__module__ == "__main__":
         return False
     found: Any = sys.modules.get(function.__module__)

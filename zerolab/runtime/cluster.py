@@ -217,7 +217,6 @@ class Cluster:
         output.show(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones\n")
 
     def _is_ours(self) -> bool:
-        """Whether this process made it, and not the one that it was forked from."""
         return os.getpid() == self._owner
 
     def _refuse_if_closed(self) -> None:
@@ -251,7 +250,6 @@ def most_recent() -> Cluster | None:
 
 
 def _check(world_size: object, device: object, timeout: object) -> None:
-    """Refuses arguments that make no sense, in one sentence each, before anything is started."""
     if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int)):
         raise TypeError(f"world_size is {world_size!r}, not a whole number; give the number of ranks, such as 4")
     if isinstance(world_size, int) and world_size < 1:

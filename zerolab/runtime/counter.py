@@ -132,7 +132,6 @@ class _Counter(Observer):
 
     @property
     def _position(self) -> Position | None:
-        """The collective that this thread is in."""
         return getattr(self._thread, "position", None)
 
     @contextmanager

@@ -184,7 +184,7 @@ def rank_error(
         code, (reason, crash) = cause.value, _own_reason(crash)
         facts |= {"exitcode": code} if code is None or code >= 0 else {"signal": signal.Signals(-code).name}
         facts["traceback"] = _readable(crash)
-        what = reason or _death(facts, standing.stage)
+        what = reason or _death(code, native, standing.stage)
     facts["what"] = f"rank {cause.rank} (pid {pid}) {what}"
     trace = f"On rank {cause.rank}:\n{_indented(facts['traceback'])}" if facts["traceback"] else ""
     others = f"The ranks at that moment:\n{_indented(table(standings))}"
@@ -274,16 +274,15 @@ def _own_reason(crash: str) -> tuple[str, str]:
     return "; ".join(said), "\n".join(line for line in crash.splitlines() if line not in said)
 
 
-def _death(facts: dict[str, Any], stage: int) -> str:
-    name = facts.get("signal")
+def _death(code: int | None, native: str, stage: int) -> str:
+    words = ending_words(code)
+    if code is None:
+        return f"is {words}, and its exit code unknown: the process that started it has ended, too"
+    if code >= 0:
+        return words + (" in the middle of the run" if stage != RESTING else "")
     # The system's out-of-memory killer sends the same signal as a person.
-    if name == "SIGKILL":
-        return "was killed by SIGKILL: by a person, or by the system because memory ran out"
-    if name is not None:
-        return f"was killed by {name}" + (f": {facts['native']}" if facts["native"] else "")
-    if facts["exitcode"] is None:
-        return "is gone, and its exit code unknown: the process that started it has ended, too"
-    return f"ended with exit code {facts['exitcode']}" + (" in the middle of the run" if stage != RESTING else "")
+    why = "by a person, or by the system because memory ran out" if code == -signal.SIGKILL else native
+    return f"was {words}" + (f": {why}" if why else "")
 
 
 def _readable(crash: str) -> str:

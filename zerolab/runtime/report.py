@@ -75,7 +75,6 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long."""
     left_out = len(text) - most
     half = most // 2
     return text if left_out <= 0 else f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"

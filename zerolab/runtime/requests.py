@@ -47,7 +47,6 @@ class Reader:
         return next((peer for peer in named if isinstance(peer, int) and not 0 <= peer < dist.get_world_size()), None)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
-        """An argument that was given, by position or by name."""
         if name is None or name not in self._at:
             return None
         index = self._at[name]
