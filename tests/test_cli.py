@@ -168,7 +168,7 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert cli.main(["play", str(run), "--out", str(page), "--no-open"]) == 0
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
     assert "events of 2 ranks" in capfd.readouterr().out
-    assert zerolab.Recording.load(run).meta["precision"] == "bf16"
+    assert zerolab.Recording.load(run).info.precision == "bf16"
 
 
 def test_what_is_printed_on_the_way_is_not_among_the_json(

@@ -186,8 +186,8 @@ def test_a_model_of_ones_own_is_compared_with_its_own_loss_and_batches() -> None
 
 def test_record_is_the_same_training_alone() -> None:
     recording = record("zero2", world_size=2, model="mlp-odd", steps=2, device="cpu")
-    assert recording.meta["stage"] == "zero2"
-    assert recording.meta["num_params"] == 343
+    assert recording.info.stage == "zero2"
+    assert recording.num_params == 343
     assert len(recording.results) == 2
 
 
@@ -205,7 +205,7 @@ def test_record_takes_a_model_batches_and_options_as_compare_does() -> None:
         options={"release_after_forward": False},
         loss_fn=lambda outputs, targets: (outputs.float() - targets).abs().mean(),
     )
-    assert recording.meta["precision"] == "bf16"
+    assert recording.info.precision == "bf16"
     gathers = [e for e in recording.ranks[0].events if e.kind == "collective" and e.op == "all_gather" and e.step == 2]
     assert len(gathers) == 3, "each unit once: it stays whole from forward to backward"
     with pytest.raises(TypeError, match="loss_fn is 3"):
@@ -216,7 +216,7 @@ def test_recordings_are_saved_beside_each_other_and_played_by_the_name_of_the_st
     simulation = simulate("ddp,zero3", 2, "mlp-odd")
     written = simulation.save(tmp_path / "run.json")
     assert [path.name for path in written] == ["run-ddp.json", "run-zero3.json"]
-    assert [Recording.load(path).meta["stage"] for path in written] == ["ddp", "zero3"]
+    assert [Recording.load(path).info.stage for path in written] == ["ddp", "zero3"]
     assert repr(simulation.play("zero3")).startswith("player: zero3 on 2 ranks, simulated")
     both = simulation.play()
     assert (both._recording, both._other) == (simulation.recordings["ddp"], simulation.recordings["zero3"])

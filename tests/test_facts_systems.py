@@ -9,7 +9,7 @@ from torch import nn
 from zerolab import Cluster, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import partition
-from zerolab.facts.evidence import Evidence, most, num_params
+from zerolab.facts.evidence import Evidence, most
 from zerolab.theory import systems
 
 pytestmark = pytest.mark.slow
@@ -86,13 +86,13 @@ def test_deepspeed_has_no_estimate_for_stage_1():
 def sent(recording, crosses=None):
     """Bytes that rank 0 sent in the last step, to all or only within groups for which `crosses` holds."""
     events = [e for e in recording.ranks[0].events if e.kind == "collective" and e.parent is None]
-    last = [e for e in events if e.step == recording.meta["steps"]]
+    last = [e for e in events if e.step == recording.info.steps]
     return sum(e.logical_bytes for e in last if crosses is None or crosses(e))
 
 
 def test_full_replication_sends_2m_w_minus_1_over_w(evidence):
     recording = evidence.recording("torch-ddp")
-    bytes_of_model = 4 * num_params(recording)
+    bytes_of_model = 4 * recording.num_params
     gradients = sent(recording, lambda event: event.op == "all_reduce")
     assert gradients == 2 * bytes_of_model * (WORLD - 1) // WORLD
     assert sent(recording) - gradients == 162  # once, in the second step, DDP tells all ranks its new order of buckets
@@ -100,20 +100,20 @@ def test_full_replication_sends_2m_w_minus_1_over_w(evidence):
 
 def test_full_sharding_sends_3m_w_minus_1_over_w(evidence):
     recording = evidence.recording("fsdp2", reshard_after_forward=True)
-    assert sent(recording) == 3 * 4 * num_params(recording) * (WORLD - 1) // WORLD
+    assert sent(recording) == 3 * 4 * recording.num_params * (WORLD - 1) // WORLD
 
 
 def test_by_default_fsdp_keeps_the_root_unit_whole_and_sends_it_once_less(evidence):
     for stage in ("fsdp1", "fsdp2"):
         recording = evidence.recording(stage)
         root = next(unit.numel for unit in recording.units if unit.name == "root")
-        full = 3 * 4 * num_params(recording) * (WORLD - 1) // WORLD
+        full = 3 * 4 * recording.num_params * (WORLD - 1) // WORLD
         assert sent(recording) == full - 4 * root * (WORLD - 1) // WORLD
 
 
 def test_hybrid_sharding_sends_across_hosts_what_an_all_reduce_of_the_shards_takes(evidence):
     recording = evidence.recording("hsdp", reshard_after_forward=True)
-    model, per_host = 4 * num_params(recording), WORLD // 2
+    model, per_host = 4 * recording.num_params, WORLD // 2
     hosts = WORLD // per_host
     across = sent(recording, lambda event: event.group == (0, 2))
     assert across == 2 * (model // per_host) * (hosts - 1) // hosts
@@ -130,7 +130,7 @@ def test_at_most_the_shards_the_root_and_the_largest_units_are_there(evidence, s
     recording = evidence.recording(stage, **options)
     sizes = {unit.name: unit.numel for unit in recording.units}
     root, largest = sizes.pop("root"), max(sizes.values())
-    shards = num_params(recording) // factor
+    shards = recording.num_params // factor
     assert most(recording, "parameters") == 4 * (shards + root + whole_at_once * largest)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,20 +143,20 @@ def test_two_nodes_with_clocks_of_their_own_make_one_recording(nodes, tmp_path):
     recording = Recording.load(out)
     assert [rank.rank for rank in recording.ranks] == [0, 1, 2, 3]
     assert all(rank.complete for rank in recording.ranks)
-    num_params = recording.meta["num_params"]
+    num_params = recording.num_params
     sent = 4 * theory.traffic_elements("zero3", num_params, 4)
-    assert recording.ranks[0].meta["logical_bytes"][-1] == pytest.approx(sent, rel=0.01), "but for padding"
+    assert recording.sent == pytest.approx(sent, rel=0.01), "but for padding"
     expected = losses_on_one_rank(3)
     assert {step: [loss] for step, loss in enumerate(expected, 1)} == {
         step: [pytest.approx(loss, abs=1e-4) for loss in printed] for step, printed in losses(*nodes).items()
     }
 
-    clock = {rank.rank: rank.meta["clock"] for rank in recording.ranks}
+    clock = {rank.rank: rank.info.clock for rank in recording.ranks}
     apart = [abs(clock[rank]["offset_ns"]) for rank in range(4)]
     assert apart == [
         pytest.approx(true * 1e9, abs=clock[rank]["uncertainty_ns"]) for rank, true in enumerate((0, 0, AHEAD, AHEAD))
     ]
-    assert "rank 0's clock, to within" in recording.meta["clocks"]
+    assert "rank 0's clock, to within" in recording.info.clocks
     # No rank can leave an all-gather before the last one has entered it: on one clock this holds across nodes, too.
     slack = 2 * max(each["uncertainty_ns"] for each in clock.values())
     gathers = [each for each in recording.collectives if each.ops == ("all_gather",) and each.step]
@@ -238,7 +239,7 @@ def test_a_node_that_dies_is_missed_by_nobody_in_the_losses(nodes, tmp_path):
     finish(host)
 
     recording = Recording.load(out)
-    first = recording.meta["first_step"]
+    first = recording.info.first_step
     assert recording.world_size == 2
     assert first > 1
     assert (first - 1) % 5 == 0, "after a checkpoint, whose steps are multiples of 5"
@@ -266,23 +267,23 @@ def test_a_clock_that_is_wrong_and_drifts_is_put_right_to_within_what_is_said():
                 time.sleep(0.2)
         after = clocks.read(lambda: wrong(time.monotonic_ns()))
         true = recorder.finish()
-        events = tuple(clocks.replace(e, t_start=wrong(e.t_start), t_end=wrong(e.t_end)) for e in true.events)
-        meta = {**true.meta, "started_ns": wrong(true.meta["started_ns"])}
-        return before, after, true, clocks.replace(true, events=events, meta=meta)
+        events = tuple(replace(e, t_start=wrong(e.t_start), t_end=wrong(e.t_end)) for e in true.events)
+        info = replace(true.info, started_ns=wrong(true.info.started_ns))
+        return before, after, true, replace(true, events=events, info=info)
 
     with Cluster(2, device="cpu") as cluster:
         (before, after, _, first), (nothing, _, true, wrong) = cluster.run(train)
     assert nothing == []
     assert clocks.align(first, before[0], after[0]).events == first.events, "rank 0's clock is the clock"
     aligned = clocks.align(wrong, before[1], after[1])
-    clock = aligned.meta["clock"]
+    clock = aligned.info.clock
     assert clock["offset_ns"] == pytest.approx(offset, rel=1e-6)
     span = after[1].at - before[1].at
     assert clock["drift_ppm"] == pytest.approx(drift * 1e6, abs=2e6 * clock["uncertainty_ns"] / span)
     # A clock that gains runs through more nanoseconds: the uncertainty is one of readings, the rest of rounding.
     furthest = max(abs(a.t_start - t.t_start) for a, t in zip(aligned.events, true.events, strict=True))
     assert furthest <= clock["uncertainty_ns"] + 2
-    assert abs(aligned.meta["started_ns"] - true.meta["started_ns"]) <= clock["uncertainty_ns"] + 2
+    assert abs(aligned.info.started_ns - true.info.started_ns) <= clock["uncertainty_ns"] + 2
 
 
 def options(**changed):

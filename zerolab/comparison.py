@@ -267,19 +267,17 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
 def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
     """One stage's row; what its keys mean stands with `Comparison`."""
     ranks = recording.ranks
-    metas: list[dict[str, Any]] = [rank.meta for rank in ranks]
-    stage, world_size, trainings = str(recording.meta["stage"]), recording.world_size, recording.results or []
+    stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []
     num_params = sum(layout.numel for layout in layouts)
     if stage in systems.FORMS:
         terms = [
-            systems.terms(stage, layouts, precision, state=meta["state"], showed=training.shown)
-            for meta, training in zip(metas, trainings, strict=True)
+            systems.terms(stage, layouts, precision, state=rank.state, showed=training.shown)
+            for rank, training in zip(ranks, trainings, strict=True)
         ]
     else:  # every rank has equal shards, so equal terms, unless a parameter is not used
-        offload = bool(recording.meta["offload"])
         terms = [
-            theory.terms(stage, layouts, world_size, precision, offload=offload, updated=meta.get("updated", {}))
-            for meta in metas
+            theory.terms(stage, layouts, world_size, precision, offload=rank.info.offload, updated=rank.info.updated)
+            for rank in ranks
         ]
     return {
         "stage": stage,
@@ -287,19 +285,19 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
         "num_params": num_params,
         "precision": precision,
         "losses": [fmean(step) for step in zip(*(training.losses for training in trainings), strict=True)],
-        "state": metas[0]["state"],
-        "peak": metas[0]["peak"],
+        "state": recording.state,
+        "peak": recording.peak,
         "formula": systems.state_bytes(stage, num_params, world_size, precision),
         "terms": terms[0],
         "traffic": {
-            "logical_bytes": metas[0]["logical_bytes"][-1],
+            "logical_bytes": recording.sent,
             "formula_bytes": systems.traffic_bytes(stage, num_params, world_size, precision),
-            "wire_bytes": metas[0]["wire_bytes"][-1] if metas[0]["wire_bytes"] else None,
+            "wire_bytes": ranks[0].info.wire_bytes[-1],
         },
         "step_seconds": step_seconds,
         "ranks": [
-            {"rank": rank.rank, "state": meta["state"], "peak": meta["peak"], "terms": its}
-            for rank, meta, its in zip(ranks, metas, terms, strict=True)
+            {"rank": rank.rank, "state": rank.state, "peak": rank.info.peak, "terms": its}
+            for rank, its in zip(ranks, terms, strict=True)
         ],
     }
 

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.models import Batch
 from zerolab.recording import clocks, jsonfile
 from zerolab.recording.clocks import Reading
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import RankRecording, RunInfo
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if dist.get_rank() == 0:
         merged = _merge(recordings, before, after, first)
         merged.save(options.out)
-        print(f"{len(merged.events):,} events of {merged.world_size} ranks in {options.out}; {merged.meta['clocks']}")
+        print(f"{len(merged.events):,} events of {merged.world_size} ranks in {options.out}; {merged.info.clocks}")
     dist.barrier()  # nobody leaves before the file is there
     dist.destroy_process_group()
 
@@ -180,7 +181,7 @@ def _mean(loss: torch.Tensor) -> float:
 
 def _gather(mine: RankRecording) -> list[RankRecording]:
     """All ranks' recordings, on rank 0. They travel as JSON, because nothing from a network is unpickled."""
-    contents = jsonfile.Contents(mine.world_size, {}, mine.units, mine.sources, [mine])
+    contents = jsonfile.Contents(mine.world_size, RunInfo(), mine.units, mine.sources, [mine])
     data = torch.frombuffer(bytearray(jsonfile.text(contents).encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(mine.world_size)]
     dist.all_gather(sizes, torch.tensor([len(data)]))
@@ -201,7 +202,7 @@ def _merge(recordings: list[RankRecording], before: list[Reading], after: list[R
     merged = Recording.merge(aligned)
     worst = max(reading.uncertainty for reading in (*before, *after))
     text = f"times of all ranks are on rank 0's clock, to within {worst / 1e3:.0f} microseconds"
-    merged.meta |= {"first_step": first + 1, "clocks": text}
+    merged.info = replace(merged.info, first_step=first + 1, clocks=text)
     return merged
 
 

@@ -220,7 +220,7 @@ def _hardware(costs: Iterable[float]) -> Hardware:
 def _predicted(world_size: int, stage: str, size: Size, hardware: Hardware) -> dict[str, float]:
     tokens = torch.zeros(size.rows, size.length, dtype=torch.int64)
     options: Any = {"batches": [(tokens, tokens)], "hardware": hardware}
-    costs: Any = simulate(stage, world_size, partial(Size.build, size), **options).recordings[stage].meta["costs"]
+    costs: Any = simulate(stage, world_size, partial(Size.build, size), **options).recordings[stage].info.costs
     return dict(costs)
 
 

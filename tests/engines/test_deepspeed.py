@@ -97,7 +97,7 @@ def test_accumulated_and_clipped_gradients_give_the_weights_of_one_process(train
 def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(recordings, stage):
     recording = recordings[stage]
     for rank, shown in zip(recording.ranks, recording.results, strict=True):
-        assert rank.meta["state"] == {category: shown[category] for category in rank.meta["state"]}
+        assert rank.state == {category: shown[category] for category in rank.state}
 
 
 def test_all_bytes_go_through_torch_where_the_recorder_sees_them(recordings):

@@ -149,8 +149,8 @@ def test_a_state_dict_has_the_modules_own_keys_and_loads_into_another_engine(clu
 def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(clusters, stage, options):
     recordings = clusters(sizes(stage)).record(train_and_look, stage, options)
     for rank, shown in zip(recordings.ranks, recordings.results, strict=True):
-        assert rank.meta["stage"] == stage
-        assert rank.meta["state"] == {category: shown[category] for category in rank.meta["state"]}
+        assert rank.info.stage == stage
+        assert rank.state == {category: shown[category] for category in rank.state}
 
 
 def train_and_look(stage, options=None):

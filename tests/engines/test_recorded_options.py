@@ -58,7 +58,7 @@ def test_without_overlap_a_reduction_ends_before_the_next_backward_begins(cluste
 
 def test_offload_adds_a_master_copy_of_the_shard_to_the_optimizers_state(clusters):
     def state(offload):
-        return clusters(2).record(_train, "zero2", offload=offload).ranks[0].meta["state"]["optimizer_state"]
+        return clusters(2).record(_train, "zero2", offload=offload).state["optimizer_state"]
 
     assert state(offload=True) - state(offload=False) == 4 * 64 * 65 * 4 // 2  # 4 units of 64*65 fp32 numbers, halved
 

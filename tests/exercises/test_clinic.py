@@ -111,7 +111,7 @@ def test_kept_gradients_are_above_the_formula_and_units_left_out_below(patients)
 
 def test_units_that_are_never_released_are_all_whole_at_the_end_of_forward(patients):
     recording = patients["clinic-no-smaller"].recording
-    held = recording.ranks[0].meta["state"]["parameters"]
+    held = recording.state["parameters"]
     assert recording.highest("parameters") >= 4 * held
 
 

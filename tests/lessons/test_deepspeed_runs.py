@@ -15,7 +15,7 @@ def as_shipped():
 
 def test_each_stage_is_there_with_version_and_date(as_shipped, monkeypatch):
     assert list(as_shipped) == ["deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3"]
-    assert {recording.meta["stage"] for recording in as_shipped.values()} == set(as_shipped)
+    assert {recording.info.stage for recording in as_shipped.values()} == set(as_shipped)
     about = json.loads(deepspeed_runs.FOLDER.joinpath("about.json").read_text())
     monkeypatch.setattr(deepspeed_runs, "find_spec", lambda _: None)
     runs = deepspeed_runs.deepspeed_runs()
@@ -32,5 +32,5 @@ def test_recorded_again_each_stage_holds_and_sends_the_same(as_shipped, require)
     for stage, now in deepspeed_runs.record_all().items():
         then = as_shipped[stage]
         assert now.traffic().rows == then.traffic().rows, stage
-        assert [rank.meta["state"] for rank in now.ranks] == [rank.meta["state"] for rank in then.ranks], stage
+        assert [rank.state for rank in now.ranks] == [rank.state for rank in then.ranks], stage
         assert now.units == then.units

@@ -4,23 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from zerolab import reveal
+from zerolab import Recording, reveal
 from zerolab.lessons.predictions import NO_GUESS, PREDICTIONS
+from zerolab.recording.events import RankInfo, RankRecording, RunInfo
 
 
-class Rank:
-    """One rank's recording, as far as a prediction looks at it."""
-
-    def __init__(self, state, logical_bytes):
-        self.meta = {"state": state, "logical_bytes": [0, logical_bytes]}
-
-
-class Run:
-    """A recording of four ranks and 1,000 parameters under ZeRO-1."""
-
-    world_size = 4
-    meta = {"num_params": 1000}  # noqa: RUF012  (never written)
-    ranks = [Rank({"parameters": 4000, "gradients": 4000, "optimizer_state": 2000}, 6000)]  # noqa: RUF012
+def run():
+    """A recording of four ranks and 1,000 parameters under ZeRO-1, as far as a prediction looks at it."""
+    state = {"parameters": 4000, "gradients": 4000, "optimizer_state": 2000}
+    rank = RankRecording(0, 4, (), {}, (), RankInfo(state=state, logical_bytes=[0, 6000]))
+    return Recording([rank], world_size=4, info=RunInfo(num_params=1000))
 
 
 def test_without_a_guess_one_fixed_line_is_printed_and_nothing_is_measured(capsys):
@@ -29,7 +22,7 @@ def test_without_a_guess_one_fixed_line_is_printed_and_nothing_is_measured(capsy
 
 
 def test_guess_measured_and_ratio_are_printed(capsys):
-    reveal("04-zero1-state", 5, Run())
+    reveal("04-zero1-state", 5, run())
     printed = capsys.readouterr().out
     assert "guess     5.00 bytes a parameter" in printed
     assert "measured  10.00 bytes a parameter" in printed
@@ -37,13 +30,13 @@ def test_guess_measured_and_ratio_are_printed(capsys):
 
 
 def test_traffic_is_counted_in_passes_of_the_model(capsys):
-    reveal("04-zero1-traffic", 2, Run())
+    reveal("04-zero1-traffic", 2, run())
     assert "measured  2.00 passes of the model" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("guess", ["ten", True, [1]])
 def test_a_guess_that_is_no_number_is_answered_with_a_line(guess, capsys):
-    reveal("04-zero1-state", guess, Run())
+    reveal("04-zero1-state", guess, run())
     assert "write a plain number" in capsys.readouterr().out
 
 

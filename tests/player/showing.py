@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from zerolab import Recording
-from zerolab.recording.events import Event, RankRecording, Source, SourceLine, UnitInfo
+from zerolab.recording.events import Event, RankInfo, RankRecording, RunInfo, Source, SourceLine, UnitInfo
 
 
 def state(tab):
@@ -20,12 +20,12 @@ def until(tab, expression, seconds=20):
         tab.wait_for_timeout(20)
 
 
-def changed(recording, *, ranks=None, units=None, meta=None):
+def changed(recording, *, ranks=None, units=None, **info):
     """The recording with some of it replaced."""
     return Recording(
         recording.ranks if ranks is None else ranks,
         world_size=recording.world_size,
-        meta={**recording.meta, **(meta or {})},
+        info=replace(recording.info, **info),
         units=recording.units if units is None else units,
         sources=recording.sources,
     )
@@ -115,9 +115,11 @@ def made_up(ranks, units, steps=1, stage="zero3"):
                     spans=own,
                     numel=size,
                 )
-        return RankRecording(rank, ranks, tuple(events), {}, (), {})
+        return RankRecording(rank, ranks, tuple(events), {}, (), RankInfo())
 
-    meta = {"stage": stage, "num_params": size * units, "optimizer": "AdamW", "precision": "fp32", "simulated": True}
-    meta["formula"] = {"parameters": 4 * 1024 * units, "gradients": 0, "optimizer_state": 8 * 1024 * units}
+    formula = {"parameters": 4 * 1024 * units, "gradients": 0, "optimizer_state": 8 * 1024 * units}
+    info = RunInfo(
+        stage=stage, num_params=size * units, optimizer="AdamW", precision="fp32", simulated=True, formula=formula
+    )
     flats = [UnitInfo(name, size, size, "float32", ("weight",)) for name in names]
-    return Recording(map(of_rank, range(ranks)), world_size=ranks, meta=meta, units=flats, sources=source)
+    return Recording(map(of_rank, range(ranks)), world_size=ranks, info=info, units=flats, sources=source)

@@ -43,7 +43,7 @@ def test_ranks_that_a_simulation_did_not_write_out_share_a_row_that_says_so(show
 
 def test_many_ranks_whose_recordings_did_not_arrive_share_a_row(show):
     whole = made_up(16, 2)
-    tab = show(changed(whole, ranks=[whole.ranks[0], whole.ranks[15]], meta={"simulated": False}), "#event=20")
+    tab = show(changed(whole, ranks=[whole.ranks[0], whole.ranks[15]], simulated=False), "#event=20")
     assert tab.locator(".zl-badge").all_inner_texts() == ["14 ranks missing or ended early"]
     assert "No recording of ranks 1 to 14 arrived." in texts(tab, "memory")
     assert "rank 15" in texts(tab, "memory")
@@ -172,7 +172,7 @@ def test_what_is_held_is_told_in_elements_and_bytes(recording, show):
 
 
 def test_alone_nothing_is_said_to_be_sent(show):
-    alone = changed(made_up(1, 2), meta={"simulated": False})
+    alone = changed(made_up(1, 2), simulated=False)
     events = in_order(alone)
     place = next(place for place, event in enumerate(events) if event.op == "all_gather")
     tab = show(alone, f"#event={place + 1}")

@@ -54,7 +54,7 @@ def test_the_panes_agree_with_the_recording(recording, show):
 
 def test_peak_and_formula_are_the_recordings_own(recording, show):
     now = state(show(recording))
-    assert now["formula"] == recording.meta["formula"]
+    assert now["formula"] == recording.info.formula
     for rank in recording.ranks:
         assert now["peak"][rank.rank] == max(sum(event.live.values()) for event in rank.events)
 
@@ -328,7 +328,7 @@ def test_a_missing_and_an_incomplete_rank_are_told_and_the_others_drawn(recordin
 
 def test_a_simulated_recording_is_marked(recording, show):
     assert show(recording).locator(".zl-badge").count() == 0
-    assert show(changed(recording, meta={"simulated": True})).locator(".zl-badge").inner_text() == "simulated"
+    assert show(changed(recording, simulated=True)).locator(".zl-badge").inner_text() == "simulated"
 
 
 def test_a_payload_of_another_version_gets_a_sentence(recording, show):

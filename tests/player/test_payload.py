@@ -80,7 +80,7 @@ def test_the_description_names_stage_ranks_and_steps_and_nothing_of_the_machine(
     every = recording.collectives
     counted = f"{len(every)} collectives ({sum(c.step > 0 for c in every)} in steps), 5 units"
     assert describe(recording) == f"zero3 on 4 ranks, recorded: 2 training steps, {counted}"
-    simulated = changed(recording, meta={"simulated": True, "stage": None})
+    simulated = changed(recording, simulated=True, stage=None)
     assert describe(simulated).startswith("a loop of your own on 4 ranks, simulated: ")
 
 

@@ -175,7 +175,7 @@ def test_clipping_under_fsdp2_is_recorded_in_the_step(cluster):
     without, clipped = cluster.record(train, False), cluster.record(train, True)
     reduces = [e for e in clipped.rank(0).events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 2)]
     assert [(event.numel, event.logical_bytes, event.phase) for event in reduces] == [(6, 24, "reduce")]  # 6 norms
-    assert clipped.rank(0).meta["logical_bytes"][1] == without.rank(0).meta["logical_bytes"][1] + 24
+    assert clipped.rank(0).info.logical_bytes[1] == without.rank(0).info.logical_bytes[1] + 24
 
 
 @pytest.mark.parametrize("gradients_in_buckets", [False, True])
@@ -191,7 +191,7 @@ def test_the_buckets_of_torchs_own_ddp_are_communication_in_any_loop(cluster, gr
             optimizer.zero_grad()
 
     for rank in cluster.record(train).ranks:
-        assert rank.meta["state"] == {"parameters": 1372, "gradients": 1372, "optimizer_state": 0}
+        assert rank.state == {"parameters": 1372, "gradients": 1372, "optimizer_state": 0}
         (update,) = [event for event in rank.events if (event.kind, event.step) == ("optimizer", 3)]
         # A bucket has all gradients of this small model, unless they lie in it themselves.
         assert update.live["communication"] == (0 if gradients_in_buckets else 1372)

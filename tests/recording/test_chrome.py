@@ -147,7 +147,7 @@ def test_ranks_are_processes_streams_threads_and_memory_a_counter_in_microsecond
     assert bar["args"]["collective"] == gather.number, "by which the same one is found on other ranks"
     counters = [e for e in events if e["ph"] == "C" and e["pid"] == pid]
     for name in ("memory", "live"):
-        assert max(sum(e["args"].values()) for e in counters if e["name"] == name) >= rank.meta["peak_total"]
+        assert max(sum(e["args"].values()) for e in counters if e["name"] == name) >= rank.info.peak_total
 
 
 def test_an_arrow_leads_from_each_collective_to_the_wait_for_it(recordings, tmp_path):

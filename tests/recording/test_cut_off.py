@@ -54,7 +54,7 @@ def hang(two):
 def test_ranks_that_wait_for_ever_hand_over_all_that_they_did_until_then(hang):
     assert [rank.rank for rank in hang.ranks] == [0, 1]
     assert not any(rank.complete for rank in hang.ranks)
-    assert hang.meta["steps"] == 2
+    assert hang.info.steps == 2
     for rank in hang.ranks:
         assert {event.step for event in rank.events} >= {1, 2}
         assert [event.seq for event in rank.events] == list(range(len(rank.events)))
@@ -96,7 +96,7 @@ def test_the_ranks_that_wait_for_one_that_raised_are_in_the_recording_too(two):
     with pytest.raises(RankError, match="enough") as caught:
         two.record(train_then, the_first_rank_raises)
     assert [rank.rank for rank in caught.value.recording.ranks] == [0, 1]
-    assert caught.value.recording.meta["steps"] == 2
+    assert caught.value.recording.info.steps == 2
 
 
 def test_a_call_that_records_nothing_carries_no_recording_of_an_earlier_one(two):

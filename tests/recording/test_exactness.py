@@ -61,14 +61,14 @@ def measured(cluster, train):
 def test_the_peak_is_the_allocators_to_the_byte_on_the_benchmark_mlp(measured, stage):
     peaks, recording = measured("mlp-bench", stage)
     for peak, rank in zip(peaks, recording.ranks, strict=True):
-        assert rank.meta["peak_total"] == peak
+        assert rank.info.peak_total == peak
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_on_a_gpt_at_most_a_thousandth_is_kernel_scratch(measured, stage):
     peaks, recording = measured("gpt-10m", stage, steps=2)  # Adam has its state in the second, and a third is the same
     for peak, rank in zip(peaks, recording.ranks, strict=True):
-        kernel_scratch = peak - rank.meta["peak_total"]
+        kernel_scratch = peak - rank.info.peak_total
         assert 0 <= kernel_scratch <= 0.001 * peak
 
 
@@ -76,17 +76,17 @@ def test_on_a_gpt_at_most_a_thousandth_is_kernel_scratch(measured, stage):
 def test_the_peak_of_a_step_is_told_by_an_event_of_it(measured, stage):
     _, recording = measured("mlp-bench", stage)
     for rank in recording.ranks:
-        last = [event for event in rank.events if event.step == rank.meta["steps"]]
-        assert max(sum(event.live.values()) for event in last) == rank.meta["peak_total"]
+        last = [event for event in rank.events if event.step == rank.info.steps]
+        assert max(sum(event.live.values()) for event in last) == rank.info.peak_total
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_leaves_the_sockets_is_at_most_two_percent_more_than_the_logical_bytes(measured, require, stage):
     _, recording = measured("mlp-bench", stage)
     for rank in recording.ranks:
-        counted = None not in rank.meta["wire_bytes"]
+        counted = None not in rank.info.wire_bytes
         require(counted, "a kernel that counts the bytes of its TCP connections", "take Linux 4.19 or newer")
-        for wire, logical in zip(rank.meta["wire_bytes"][1:], rank.meta["logical_bytes"][1:], strict=True):
+        for wire, logical in zip(rank.info.wire_bytes[1:], rank.info.logical_bytes[1:], strict=True):
             assert logical <= wire <= 1.02 * logical
 
 
@@ -105,7 +105,7 @@ def test_the_peak_of_a_loop_without_engine_or_ranks_is_the_allocators_too(record
     plain_loop()
     peak = allocator_peak(plain_loop)
     recording = record(plain_loop)
-    assert recording.meta["peak_total"] == peak
+    assert recording.info.peak_total == peak
 
 
 class TwiceGarbage:
@@ -139,4 +139,4 @@ def test_garbage_of_earlier_tests_is_in_neither_peak_whenever_it_is_collected(re
     TwiceGarbage()
     assert allocator_peak(loop_in_which_the_collector_runs) == peak
     TwiceGarbage()
-    assert record(loop_in_which_the_collector_runs).meta["peak_total"] == peak
+    assert record(loop_in_which_the_collector_runs).info.peak_total == peak

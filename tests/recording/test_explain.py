@@ -94,7 +94,7 @@ def test_what_is_frozen_is_in_no_formula_that_stands_beside_a_measurement(cluste
 
     recording = cluster.record(with_engine)
     needed = {"parameters": 4 * 343, "gradients": 4 * 252 // 2, "optimizer_state": 8 * 252 // 2}
-    assert recording.meta["formula"] == needed
+    assert recording.info.formula == needed
     padding, counters = 4, 2 * 4
     for row in recording.table():
         assert row["state"] == row["formula"] + padding + counters

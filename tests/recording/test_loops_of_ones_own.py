@@ -35,17 +35,17 @@ def by_hand(cluster):
 
 
 def test_state_is_seen_without_an_engine(by_hand):
-    assert by_hand.meta["stage"] is None
-    assert by_hand.meta["num_params"] == 343
+    assert by_hand.info.stage is None
+    assert by_hand.num_params == 343
     for rank in by_hand.ranks:
-        assert rank.meta["state"] == {"parameters": 1372, "gradients": 1372, "optimizer_state": 2744 + 6 * 4}
+        assert rank.state == {"parameters": 1372, "gradients": 1372, "optimizer_state": 2744 + 6 * 4}
 
 
 def test_each_all_reduce_is_one_event_with_its_bytes_and_its_line(by_hand):
     for rank in by_hand.ranks:
         reduces = [e for e in rank.events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 2)]
         assert [event.numel for event in reduces] == [78, 13, 169, 13, 65, 5]
-        assert sum(event.logical_bytes for event in reduces) == rank.meta["logical_bytes"][1] == 343 * 4
+        assert sum(event.logical_bytes for event in reduces) == rank.info.logical_bytes[1] == 343 * 4
         texts = {by_hand.sources[e.source.id].text.splitlines()[e.source.line - 1].strip() for e in reduces}
         assert texts == {"dist.all_reduce(parameter.grad)"}
         assert by_hand.sources[reduces[0].source.id].label == "test_loops_of_ones_own.py"
@@ -73,7 +73,7 @@ def test_torchs_own_ddp_is_seen_in_its_cpp(cluster):
     for rank in cluster.record(train).ranks:
         reduced = [e.numel for e in rank.events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 3)]
         assert sum(reduced) == 343
-        assert rank.meta["state"]["gradients"] == 1372
+        assert rank.state["gradients"] == 1372
 
 
 def test_a_send_has_no_number_but_its_bytes_and_its_peer(cluster):
@@ -117,8 +117,8 @@ def test_a_forward_that_raises_leaves_the_next_one_in_order(record):
             optimizer.step()
 
     recording = record(train)
-    assert recording.meta["steps"] == 2
-    assert recording.meta["state"] == {"parameters": 48, "gradients": 48, "optimizer_state": 0}
+    assert recording.info.steps == 2
+    assert recording.info.state == {"parameters": 48, "gradients": 48, "optimizer_state": 0}
 
 
 def train_and_look(look, steps=3):
@@ -155,7 +155,7 @@ def look_marked(model, batch):
 def test_an_evaluation_is_no_step_and_counts_into_none(record, look):
     trained, recording = record(train_and_look, lambda *_: None), record(train_and_look, look)
     figures = ("steps", "operations", "peak", "state", "wire_bytes")
-    assert {key: recording.meta[key] for key in figures} == {key: trained.meta[key] for key in figures}
+    assert [getattr(recording.info, name) for name in figures] == [getattr(trained.info, name) for name in figures]
     seen = [event for event in recording.events if (event.kind, event.op) == ("module", "forward")]
     assert [event.step for event in seen] == [1, 0, 0, 2, 0, 0, 3, 0, 0]
 
@@ -169,7 +169,7 @@ def test_what_is_sent_in_an_evaluation_is_of_no_step(cluster):
         train_and_look(look)
 
     for rank in cluster.record(train).ranks:
-        assert rank.meta["logical_bytes"] == [0, 0, 0]
+        assert rank.info.logical_bytes == [0, 0, 0]
         assert [event.step for event in rank.events if event.kind == "collective"] == [0, 0, 0]
 
 
@@ -182,7 +182,7 @@ def test_a_model_in_evaluation_mode_that_is_trained_makes_steps(record):
             optimizer.step()
 
     recording = record(train)
-    assert recording.meta["steps"] == 2
+    assert recording.info.steps == 2
     assert [e.step for e in recording.events if (e.kind, e.op) == ("module", "forward")] == [1, 1, 2, 2]
 
 
@@ -203,10 +203,10 @@ def test_a_loop_over_fully_sharded_modules_holds_shards(cluster):
     recording = cluster.record(by_hand)
     num_params = 212_352
     for rank in recording.ranks:
-        assert rank.meta["state"]["parameters"] == 4 * num_params / recording.world_size
-        assert rank.meta["state"]["gradients"] == 4 * num_params / recording.world_size
+        assert rank.state["parameters"] == 4 * num_params / recording.world_size
+        assert rank.state["gradients"] == 4 * num_params / recording.world_size
         counters = 4 * 52  # Adam's step, one for each parameter
-        assert rank.meta["state"]["optimizer_state"] == 8 * num_params / recording.world_size + counters
+        assert rank.state["optimizer_state"] == 8 * num_params / recording.world_size + counters
     held = {}
     for event in recording.events:
         if event.op == "hold" and event.unit == "blocks.1":

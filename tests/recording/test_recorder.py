@@ -67,14 +67,14 @@ def test_state_is_the_formula_plus_its_terms_on_every_rank(recordings, stage):
     layouts = partition(models.build("mlp-odd"), 2)
     terms = theory.terms(stage, layouts, 2)
     for rank in recordings[stage].ranks:
-        assert sum(rank.meta["state"].values()) - sum(recordings[stage].meta["formula"].values()) == sum(terms.values())
+        assert sum(rank.state.values()) - sum(recordings[stage].info.formula.values()) == sum(terms.values())
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_logical_bytes_are_those_of_the_formula_over_padded_flats(recordings, stage):
     padded = sum(layout.padded for layout in partition(models.build("mlp-odd"), 2))
     for rank in recordings[stage].ranks:
-        assert rank.meta["logical_bytes"] == [4 * theory.traffic_elements(stage, padded, 2)] * 3
+        assert rank.info.logical_bytes == [4 * theory.traffic_elements(stage, padded, 2)] * 3
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -176,7 +176,7 @@ def test_receive_buffers_are_communication_and_go_with_the_wait(recordings):
         scatters = [e for e in rank.events if e.op == "reduce_scatter" and e.kind == "wait" and e.step == 3]
         assert scatters
         assert scatters[-1].live["communication"] == 0
-        assert rank.meta["peak"]["communication"] in {0, *(2 * unit.padded for unit in recordings["zero2"].units)}
+        assert rank.info.peak["communication"] in {0, *(2 * unit.padded for unit in recordings["zero2"].units)}
 
 
 def test_units_run_forward_in_order_and_backward_in_reverse(recordings):
@@ -207,7 +207,7 @@ def test_a_rank_that_makes_no_update_has_no_step(cluster):
         models.build("mlp-odd")(torch.zeros(4, 6))
 
     recording = cluster.record(look)
-    assert recording.meta["steps"] == 0
+    assert recording.info.steps == 0
     assert recording.table().rows[0]["peak"] is None
 
 
@@ -221,7 +221,7 @@ def test_recording_changes_nothing_of_what_is_computed(cluster):
         (plain, weights), _ = cluster.run(train, stage)
         recording = cluster.record(train, stage)
         recorded, recorded_weights = recording.results[0]
-        assert plain == recorded == recording.ranks[0].meta["losses"]
+        assert plain == recorded == recording.ranks[0].info.losses
         assert all(torch.equal(weights[key], recorded_weights[key]) for key in weights)
 
 
@@ -235,7 +235,7 @@ def test_micro_batches_that_add_up_are_one_step(cluster):
             engine.training_step(*second, models.loss)
 
     recording = cluster.record(train)
-    assert recording.meta["steps"] == 2
+    assert recording.info.steps == 2
     scattered = [e for e in recording.ranks[0].events if e.op == "reduce_scatter" and e.kind == "collective"]
     assert [event.step for event in scattered] == [1] * 6 + [2] * 6  # every micro-batch is reduced
 
@@ -250,8 +250,8 @@ def test_an_engine_from_before_the_recording_is_found(cluster):
         return recorder.finish()
 
     for rank in cluster.run(make_then_record):
-        assert rank.meta["stage"] == "zero1"
-        assert rank.meta["state"] == {"parameters": 1376, "gradients": 1376, "optimizer_state": 1388}
+        assert rank.info.stage == "zero1"
+        assert rank.state == {"parameters": 1376, "gradients": 1376, "optimizer_state": 1388}
 
 
 def test_an_engine_that_is_dropped_is_freed_as_it_would_be_without_a_recorder(cluster):
@@ -278,14 +278,14 @@ def test_the_formula_and_the_terms_beside_a_run_are_those_of_its_precision_and_o
 
     for stage in STAGES:
         recording = cluster.record(train, stage)
-        world_size, num_params = recording.world_size, recording.meta["num_params"]
-        assert (recording.meta["precision"], recording.meta["offload"]) == (precision, offload)
-        assert recording.meta["formula"] == theory.state_bytes(stage, num_params, world_size, precision)
+        world_size, num_params = recording.world_size, recording.num_params
+        assert (recording.info.precision, recording.info.offload) == (precision, offload)
+        assert recording.info.formula == theory.state_bytes(stage, num_params, world_size, precision)
         terms = theory.terms(
             stage, partition(models.build("mlp-odd"), world_size), world_size, precision, offload=offload
         )
         for rank in recording.ranks:
-            assert sum(rank.meta["state"].values()) == sum(recording.meta["formula"].values()) + sum(terms.values())
+            assert sum(rank.state.values()) == sum(recording.info.formula.values()) + sum(terms.values())
             assert recording.explain(rank.rank)[-1]["difference"] == 0
 
 
@@ -333,7 +333,7 @@ def test_engines_of_derived_classes_that_exist_already_are_found(cluster):
         with Recorder() as recorder:
             pass
         found = recorder.finish()
-        return found.meta["stage"], len(found.units) == len(engine.flats)
+        return found.info.stage, len(found.units) == len(engine.flats)
 
     assert cluster.run(say_what_a_recorder_knows) == [("zero1", True)] * 2
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from zerolab.recording import jsonfile
-from zerolab.recording.events import Event, RankRecording, Source, SourceLine, UnitInfo
+from zerolab.recording.events import Event, RankInfo, RankRecording, Source, SourceLine, UnitInfo
 from zerolab.recording.recording import Recording
 
 
-def of_rank(rank, started=1000, world_size=2, **meta):
+def of_rank(rank, started=1000, world_size=2, **figures):
     """A small recording by hand."""
     live = dict.fromkeys(("parameters", "gradients", "optimizer_state", "activations", "communication", "other"), rank)
     events = (
@@ -27,8 +27,8 @@ def of_rank(rank, started=1000, world_size=2, **meta):
         ),
     )  # fmt: skip
     units = (UnitInfo("0", 7, 8, "float32", ("0.weight", "0.bias")),)
-    meta = {"stage": "zero1", "started_ns": started, "steps": 1, "wire_bytes": [None], "logical_bytes": [16], **meta}
-    return RankRecording(rank, world_size, events, {"abc": Source("cell [3]", "x = 1\n")}, units, meta)
+    info = RankInfo(stage="zero1", started_ns=started, steps=1, wire_bytes=[None], logical_bytes=[16], **figures)
+    return RankRecording(rank, world_size, events, {"abc": Source("cell [3]", "x = 1\n")}, units, info)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def recording():
 
 def test_the_clock_starts_with_the_first_rank(recording):
     assert [rank.events[0].t_start for rank in recording.ranks] == [5, 25]
-    assert [rank.meta["started_ns"] for rank in recording.ranks] == [0, 20]
+    assert [rank.info.started_ns for rank in recording.ranks] == [0, 20]
     assert [(event.rank, event.seq) for event in recording.events] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
@@ -46,7 +46,7 @@ def test_what_the_ranks_share_is_merged(recording):
     assert recording.world_size == 2
     assert list(recording.sources) == ["abc"]
     assert [unit.name for unit in recording.units] == ["0"]
-    assert recording.meta["stage"] == "zero1"
+    assert recording.info.stage == "zero1"
     assert recording.results == ["a", "b"]
     assert repr(recording) == "<Recording of zero1 on 2 ranks: 1 step, 1 collective>"
 
@@ -76,12 +76,12 @@ def test_a_collective_on_which_the_ranks_disagree_shows_both_words():
 
 def test_tables_show_bytes_and_no_times(recordings):
     recording = recordings["zero1"]
-    assert [row["peak"] for row in recording.table()] == [rank.meta["peak_total"] for rank in recording.ranks]
+    assert [row["peak"] for row in recording.table()] == [rank.info.peak_total for rank in recording.ranks]
     memory = {row["category"]: row for row in recording.memory(rank=1)}
-    assert memory["total"]["state"] == sum(recording.ranks[1].meta["state"].values())
+    assert memory["total"]["state"] == sum(recording.ranks[1].info.state.values())
     assert memory["parameters"]["formula"] == 1372
     traffic = {row["op"]: row for row in recording.traffic()}
-    assert traffic["total"]["logical bytes"] == recording.ranks[0].meta["logical_bytes"][-1]
+    assert traffic["total"]["logical bytes"] == recording.sent
     assert {row["count"] for op, row in traffic.items() if op != "total"} == {3}
     assert "ns" not in str(recording.table()) + str(recording.traffic())
 
@@ -96,7 +96,7 @@ def test_tables_refuse_a_step_or_a_rank_that_is_not_there(recordings):
 def test_the_highest_bytes_of_a_category_are_at_least_those_of_the_update(recordings):
     for stage, recording in recordings.items():
         for rank in recording.ranks:
-            for category, update in rank.meta["state"].items():
+            for category, update in rank.state.items():
                 assert recording.highest(category, rank.rank) >= update, (stage, category)
     assert recordings["zero2"].highest("gradients") < recordings["zero1"].highest("gradients")
 
@@ -124,8 +124,47 @@ def test_a_recording_that_was_saved_loads_as_it_was(recording, recordings, tmp_p
         saved.save(path)
         loaded = Recording.load(path)
         assert (loaded.ranks, loaded.units, loaded.sources) == (saved.ranks, saved.units, saved.sources)
-        assert (loaded.meta, loaded.world_size, loaded.results) == (saved.meta, saved.world_size, None)
+        assert (loaded.info, loaded.world_size, loaded.results) == (saved.info, saved.world_size, None)
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"{number}.json" for number in range(5)]
+
+
+def test_what_the_first_edition_wrote_and_what_a_later_one_adds_is_read(recording, tmp_path):
+    recording.save(tmp_path / "run.json")
+    document = json.loads((tmp_path / "run.json").read_text())
+    # The first edition said "nothing" where this one says nothing.
+    document["meta"] |= {"optimizer": None, "offload": False, "formula": None, "weather": "fine"}
+    for rank in document["ranks"]:
+        rank["meta"] |= {"state": None, "step_counters": None, "peaks": {}, "updated": None, "weather": ["fine"]}
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    loaded = Recording.load(tmp_path / "run.json")
+    assert (loaded.info, loaded.ranks) == (recording.info, recording.ranks)
+
+
+def test_what_one_asks_a_recording_for_most_has_a_name(recordings):
+    recording = recordings["zero2"]
+    assert recording.num_params == 343
+    assert recording.state == recording.ranks[0].state == recording.ranks[0].info.state
+    assert sum(recording.peak.values()) == recording.ranks[0].info.peak_total
+    assert recording.sent == recording.ranks[0].info.logical_bytes[-1]
+
+
+def test_what_was_not_recorded_is_refused_in_a_sentence(recording):
+    with pytest.raises(ValueError, match="no state after 1 step: Adam makes its moments in the first"):
+        _ = recording.state
+    with pytest.raises(ValueError, match="this recording has no model in it"):
+        _ = recording.num_params
+    with pytest.raises(ValueError, match="no training step has ended"):
+        _ = recording.peak
+
+
+def test_meta_of_the_first_edition_still_answers_and_says_in_a_line_where_it_is_now(recordings):
+    recording = recordings["zero2"]
+    for holder in (recording, recording.ranks[1]):
+        with pytest.warns(FutureWarning, match=r'^meta\["..."\] is the attribute info now, and goes with') as warned:
+            meta = holder.meta
+        assert meta["num_params"] == 343
+        assert meta.get("peak") == getattr(holder.info, "peak", None)
+        assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_the_file_is_plain_json_of_one_event_a_line(recordings, tmp_path):
@@ -140,7 +179,7 @@ def test_the_file_is_plain_json_of_one_event_a_line(recordings, tmp_path):
 
 def test_a_loss_that_is_no_number_is_saved_as_null(tmp_path):
     Recording.merge([of_rank(0, losses=[float("nan"), 1.0])]).save(tmp_path / "run.json")
-    assert Recording.load(tmp_path / "run.json").ranks[0].meta["losses"] == [None, 1.0]
+    assert Recording.load(tmp_path / "run.json").ranks[0].info.losses == [None, 1.0]
 
 
 def test_a_file_is_written_whole_or_not_at_all(recording, tmp_path, monkeypatch):
@@ -190,9 +229,9 @@ BROKEN = {
     "stage": (("meta", "stage"), ["zero1"], "'stage' of a 'meta' is "),
     "bytes": (("ranks", 0, "meta", "logical_bytes"), ["16"], "'logical_bytes' of a 'meta' is "),
     "half a character": (("meta", "optimizer"), "\ud800", r"it has '\\ud800', half of a character"),
-    "names": (("units", 0, "parameters"), [5], r"'parameters' of a unit are \(5,\), not names"),
+    "names": (("units", 0, "parameters"), [5], r"'parameters' of a unit is \[5\]"),
     "categories": (("categories",), ["parameters"], "other categories"),
-    "units": (("units", 0, "padded"), None, "'padded' is None"),
+    "units": (("units", 0, "padded"), None, "'padded' of a unit is None"),
     "source": (("sources", "abc"), "text", "'label' is None"),
     "ranks": (("ranks",), {}, "'ranks' is {}"),
     "no ranks": (("ranks",), [], r"ranks \[\]"),
@@ -202,12 +241,12 @@ BROKEN = {
     "backwards": ((*EVENT, 1), -1, "event 0 of rank 0"),
     "phase": ((*EVENT, 3), "lunch", "event 0 of rank 0"),
     "live": ((*EVENT, 6), [1.5] * 6, "event 0 of rank 0"),
-    "number": ((*EVENT, 7, "number"), "first", "'number' is 'first'"),
+    "number": ((*EVENT, 7, "number"), "first", "'number' of event 0 of rank 0 is 'first'"),
     "points nowhere": ((*EVENT, 7, "at"), "xyz:3", "points to the source 'xyz:3'"),
     "no line": ((*EVENT, 7, "at"), "abc:x", "points to the source 'abc:x'"),
-    "category": (("ranks", 0, "events", 1, 7, "category"), "snacks", "has the category 'snacks'"),
-    "span": (("ranks", 0, "events", 1, 7, "spans"), [[0]], r"has the span \[0\]"),
-    "group": (("ranks", 0, "events", 1, 7, "group"), ["all"], r"has the group \['all'\]"),
+    "category": (("ranks", 0, "events", 1, 7, "category"), "snacks", "'category' of event 1 of rank 0 is 'snacks'"),
+    "span": (("ranks", 0, "events", 1, 7, "spans"), [[0]], r"'spans' of event 1 of rank 0 is \[\[0\]\]"),
+    "group": (("ranks", 0, "events", 1, 7, "group"), ["all"], r"'group' of event 1 of rank 0 is \['all'\]"),
 }
 
 

@@ -41,13 +41,13 @@ def test_own_engines_send_two_two_two_and_three_times_the_padded_model(train, wo
             passes = 3 if stage == "zero3" else 2
             for rank in cluster.record(train, stage, steps=STEPS).ranks:
                 sent = 4 * passes * padded * (world_size - 1) // world_size
-                assert rank.meta["logical_bytes"] == [sent] * STEPS
+                assert rank.info.logical_bytes == [sent] * STEPS
                 check_wire(rank, messages=passes * len(flats) * (world_size - 1))
 
 
 def check_wire(rank, messages):
     """What left this rank's sockets: all logical bytes, and beside them gloo's header of each message at most."""
-    for wire, logical in zip(rank.meta["wire_bytes"][1:], rank.meta["logical_bytes"][1:], strict=True):
+    for wire, logical in zip(rank.info.wire_bytes[1:], rank.info.logical_bytes[1:], strict=True):
         assert wire is None or logical <= wire <= logical + 200 * messages
 
 
@@ -95,7 +95,7 @@ def test_a_unit_without_a_forward_of_its_own_is_gathered_once_for_all_of_its_par
     gathered = [unit for op, unit, _ in sequence(recording) if op == "all_gather"]
     assert gathered == [f"blocks.{number}" for number in (0, 1, 2, 2, 1, 0)]
     for rank, state in zip(recording.ranks, recording.results, strict=True):
-        assert rank.meta["logical_bytes"] == [4 * 3 * 3 * (2 * 16 + 16 * 17) // 2] * STEPS
+        assert rank.info.logical_bytes == [4 * 3 * 3 * (2 * 16 + 16 * 17) // 2] * STEPS
         for name, value in expected.items():
             assert torch.allclose(state[name], value, atol=1e-6)
 
@@ -112,9 +112,9 @@ PSI = 3 * 272 + 34  # parameters of that model
 def logical(recording):
     """Bytes that a rank had to send in the last step, the same on every rank; what left its sockets is no less."""
     for rank in recording.ranks:
-        wire = rank.meta["wire_bytes"][-1]
-        assert wire is None or wire >= rank.meta["logical_bytes"][-1]
-    (sent,) = {rank.meta["logical_bytes"][-1] for rank in recording.ranks}
+        wire = rank.info.wire_bytes[-1]
+        assert wire is None or wire >= rank.info.logical_bytes[-1]
+    (sent,) = {rank.info.logical_bytes[-1] for rank in recording.ranks}
     return sent
 
 

@@ -110,8 +110,8 @@ def tracked(stage):
     with tracker, gloo_has_let_go():
         train(engine, tracker.reset_mod_stats)
     handle.remove()
-    meta = recorder.finish().meta
-    return by_name(snapshots[-1]), meta["state"], by_name(tracker.get_tracker_snapshot("peak")), meta["peak"]
+    info = recorder.finish().info
+    return by_name(snapshots[-1]), info.state, by_name(tracker.get_tracker_snapshot("peak")), info.peak
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class Squares(nn.Module):
 @pytest.mark.parametrize(("needed", "multiplications"), [(False, 2), (True, 3)])
 def test_operations_and_bytes_are_counted_as_by_hand(needed, multiplications):
     batch = [(torch.ones(32, 64, requires_grad=needed), torch.ones(32, 64))]
-    work = simulate("ddp", 1, Squares, batches=batch).recordings["ddp"].meta["costs"]
+    work = simulate("ddp", 1, Squares, batches=batch).recordings["ddp"].info.costs
     assert work["flops"] == multiplications * 2 * 32 * 64 * 64
     assert work["messages"] == 0
     assert work["moved_bytes"] > 4 * 64 * 64 * 4  # AdamW reads and writes weight, gradient and moments
@@ -128,7 +128,7 @@ def test_operations_and_bytes_are_counted_as_by_hand(needed, multiplications):
 
 def test_counted_operations_are_six_for_each_parameter_and_token():
     simulation = simulate("ddp", world_size=1, model="gpt2", length=64)
-    counted, num_params = simulation.recordings["ddp"].meta["costs"]["flops"], simulation.rows[0]["num_params"]
+    counted, num_params = simulation.recordings["ddp"].info.costs["flops"], simulation.rows[0]["num_params"]
     positions = 1024 * 768  # looked up, not multiplied
     attention = 12 * 12 * 64 * 64 * 768  # 12 blocks, 2 + 4 multiplications of two operations
     assert counted == pytest.approx(6 * 64 * (num_params - positions) + attention * 7 / 6, rel=0.01)
@@ -139,7 +139,7 @@ def test_prefetching_hides_the_gathers_of_zero3_behind_computation():
     one = Hardware(catalog.gpu("a100"), catalog.link("infiniband-hdr"))
     other = Hardware(catalog.gpu("a100"), catalog.link("infiniband-hdr"), overlap=False)
     hidden, exposed = (
-        simulate("zero3", 16, "gpt2", precision="bf16", rows=8, hardware=hardware).recordings["zero3"].meta["costs"]
+        simulate("zero3", 16, "gpt2", precision="bf16", rows=8, hardware=hardware).recordings["zero3"].info.costs
         for hardware in (one, other)
     )
     assert hidden["sent_bytes"] == exposed["sent_bytes"]

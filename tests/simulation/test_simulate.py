@@ -57,17 +57,17 @@ def test_derived_ranks_own_what_the_real_ones_own_and_say_so():
     for rank in (0, 1):
         assert owned(fake, rank) == owned(real, rank)
     assert "did not run" in str(fake.rank(1).events[0].text)
-    assert fake.rank(1).meta["derived"] is True
-    assert "derived" not in fake.rank(0).meta
+    assert fake.rank(1).info.derived is True
+    assert fake.rank(0).info.derived is False
 
 
 def test_the_recording_is_marked_simulated_saved_and_shown(tmp_path):
     recording = simulate("zero2", world_size=16, model="gpt-tiny").recordings["zero2"]
-    assert recording.meta["simulated"] is True
+    assert recording.info.simulated is True
     assert recording.world_size == 16
     assert len(recording.ranks) == 8
     recording.save(tmp_path / "run.json")
-    assert Recording.load(tmp_path / "run.json").meta["costs"] == recording.meta["costs"]
+    assert Recording.load(tmp_path / "run.json").info.costs == recording.info.costs
     recording.to_html(tmp_path / "run.html")
     assert "simulated" in (tmp_path / "run.html").read_text()
 
@@ -77,7 +77,7 @@ def test_time_is_the_cost_models_and_the_same_each_time():
     assert first.rows[0]["step_seconds"] == second.rows[0]["step_seconds"] > 0
     recording = first.recordings["zero3"]
     assert [e.t_end for e in recording.events] == [e.t_end for e in second.recordings["zero3"].events]
-    costs = recording.meta["costs"]
+    costs = recording.info.costs
     assert 0 < costs["exposed_communication_seconds"] < costs["seconds"]
     slow = simulate("zero3", world_size=8, model="gpt-tiny", gpus_per_node=1, network="ethernet-10g")
     assert slow.rows[0]["step_seconds"] > first.rows[0]["step_seconds"]

@@ -133,8 +133,8 @@ def measured_peaks(name, cases):
     for stage, options in cases:
         with Recorder() as recorder:
             train(name, stage, **options)
-        meta = recorder.finish().meta
-        found.append({"whole step": meta["peak"], **meta["peaks"]})
+        info = recorder.finish().info
+        found.append({"whole step": info.peak, **info.peaks})
     gc.unfreeze()
     return found
 

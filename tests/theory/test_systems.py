@@ -63,8 +63,8 @@ def test_the_table_has_a_row_for_each_and_nothing_unexplained(comparison):
 
 def test_a_recording_of_another_system_has_its_formula_and_its_page(tmp_path):
     recording = record("fsdp2", world_size=2, model="mlp-odd", steps=2, device="cpu")
-    assert recording.meta["stage"] == "fsdp2"
-    assert recording.meta["formula"] == theory.state_bytes("zero3", 343, 2)
+    assert recording.info.stage == "fsdp2"
+    assert recording.info.formula == theory.state_bytes("zero3", 343, 2)
     recording.to_html(tmp_path / "fsdp2.html")
     assert (tmp_path / "fsdp2.html").stat().st_size > 10_000
 

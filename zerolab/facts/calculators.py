@@ -4,7 +4,7 @@ GB is 1e9 bytes, GiB is 2**30.
 """
 
 from zerolab import theory
-from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, num_params, verdict
+from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, verdict
 from zerolab.facts.sizes import gigabytes
 from zerolab.theory.systems import deepspeed_estimate
 
@@ -75,7 +75,7 @@ def mixed_zero1_notebook(evidence: Evidence) -> Fact:
         verdict=verdict(
             "wrong: the master is sharded, too",
             # Padding and step counters may differ, and nothing else: less than a thousand bytes in all.
-            borne_out=unsharded == 63 and abs(found - 12 / recording.world_size) < 1000 / num_params(recording),
+            borne_out=unsharded == 63 and abs(found - 12 / recording.world_size) < 1000 / recording.num_params,
         ),
         how="theory.state_bytes, and zero1 recorded in bf16",
     )

@@ -108,15 +108,10 @@ def train(stage: str | type[Engine], micro_batches: int = 1, *, device: str = "c
 # What is read from a recording.
 
 
-def num_params(recording: Recording) -> int:
-    """Ψ of the model that was trained."""
-    return int(str(recording.meta["num_params"]))
-
-
 def bytes_a_parameter(recording: Recording, category: str | None = None) -> float:
     """Bytes of state on rank 0 at the update, divided by Ψ; of one category, or of all three."""
-    state: Any = recording.ranks[0].meta["state"]
-    return float(sum(state.values()) if category is None else state[category]) / num_params(recording)
+    state: Any = recording.state
+    return float(sum(state.values()) if category is None else state[category]) / recording.num_params
 
 
 def passes(recording: Recording) -> float:
@@ -125,15 +120,14 @@ def passes(recording: Recording) -> float:
     To three decimals: where N does not divide a unit, its padding travels, too.
     """
     # In units of what the formula says for one pass, in fp32: recordings of other precisions have no passes to count.
-    sent: Any = recording.ranks[0].meta["logical_bytes"]
-    one = theory.traffic_bytes("ddp", num_params(recording), recording.world_size) / 2
-    return round(float(sent[-1] / one), 3)
+    one = theory.traffic_bytes("ddp", recording.num_params, recording.world_size) / 2
+    return round(recording.sent / one, 3)
 
 
 def most(recording: Recording, category: str) -> int:
     """The most bytes of one category that were live on rank 0 at any event of the last step."""
     # Of the last step only: in the first, Adam has no moments yet, and before it the ranks compare their models.
-    last = recording.meta["steps"]
+    last = recording.info.steps
     return max(event.live.get(category, 0) for event in recording.ranks[0].events if event.step == last)
 
 
@@ -147,4 +141,4 @@ def copies(recording: Recording, category: str) -> float:
         if event.op == "hold" and event.category == category and event.step:
             # An event of ownership says all that the rank holds of the unit from then on, so the last one counts.
             held[event.rank, event.unit] = sum(stop - start for start, stop in event.spans or ())
-    return round(sum(held.values()) / num_params(recording), 3)
+    return round(sum(held.values()) / recording.num_params, 3)

@@ -1,7 +1,7 @@
 """Claims about memory: what a rank holds, at the update and at the peak. GB is 1e9 bytes."""
 
 from zerolab import theory
-from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most, num_params, verdict
+from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most, verdict
 from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 
 GB = 1e9
@@ -116,8 +116,8 @@ def never_the_whole_model(evidence: Evidence) -> Fact:
     """Claim 15: what is whole at once is what a unit is, so it depends on how the model was cut."""
     # No units at all leaves everything in the root unit, which is whole from its gather to its release.
     blocks, one = evidence.recording("zero3"), evidence.recording("zero3", units=[])
-    whole = [most(run, "parameters") / (4 * num_params(run)) for run in (blocks, one)]
-    kept = [most(run, "optimizer_state") / (8 * num_params(run)) for run in (blocks, one)]
+    whole = [most(run, "parameters") / (4 * run.num_params) for run in (blocks, one)]
+    kept = [most(run, "optimizer_state") / (8 * run.num_params) for run in (blocks, one)]
     return Fact(
         claim="but for the window in which it computes, no GPU holds the whole model and optimizer under ZeRO-3",
         where=N1N,

@@ -118,7 +118,7 @@ def broadcasts(evidence: Evidence) -> Fact:
 
 def _is_gather(collective: Collective, recording: Recording) -> bool:
     """Whether a collective of the last step makes a unit whole."""
-    return collective.step == recording.meta["steps"] and collective.events[0].phase == "gather"
+    return collective.step == recording.info.steps and collective.events[0].phase == "gather"
 
 
 def no_parallelism_of_its_own(evidence: Evidence) -> Fact:

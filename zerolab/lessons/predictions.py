@@ -5,7 +5,7 @@ A number that one has guessed first is remembered; a number that one is told is 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zerolab import catalog
 from zerolab.lessons import progress
@@ -34,12 +34,11 @@ class Prediction:
 
 def _state(recording: "Recording") -> int:
     """Bytes of model state on rank 0, at the optimizer's update."""
-    state: Any = recording.ranks[0].meta["state"]
-    return int(sum(state.values()))
+    return sum(recording.state.values())
 
 
 def _bytes_a_parameter(recording: "Recording") -> float:
-    return _state(recording) / int(str(recording.meta["num_params"]))
+    return _state(recording) / recording.num_params
 
 
 def _state_in_gigabytes(recording: "Recording") -> float:
@@ -48,16 +47,15 @@ def _state_in_gigabytes(recording: "Recording") -> float:
 
 def _elements_sent_a_parameter(recording: "Recording") -> float:
     """Elements that one rank sends in the last step, for each parameter of the model, without the (N-1)/N."""
-    logical: Any = recording.ranks[0].meta["logical_bytes"]
     world_size = recording.world_size
-    return float(logical[-1] / 4 / int(str(recording.meta["num_params"])) * world_size / (world_size - 1))
+    return float(recording.sent / 4 / recording.num_params * world_size / (world_size - 1))
 
 
 def _share_of_parameters(recording: "Recording") -> float:
     """The most bytes of parameters that rank 0 held at any event, in percent of the whole model's in fp32."""
     # Events of a step only: before it the model is whole on every rank while it is being cut.
     most = max(event.live.get("parameters", 0) for event in recording.ranks[0].events if event.step)
-    return 100 * most / (4 * int(str(recording.meta["num_params"])))
+    return 100 * most / (4 * recording.num_params)
 
 
 def _parameters_on_an_a100(recording: "Recording") -> float:
@@ -73,8 +71,7 @@ def _sent_for_each_byte(recording: "Recording") -> float:
 
 def _held_more_than_once(recording: "Recording") -> float:
     """Percent of all ranks' model state that would be left over if one copy were kept."""
-    held: Any = [rank.meta["state"] for rank in recording.ranks]
-    sizes: list[int] = [sum(state.values()) for state in held]
+    sizes = [sum(rank.state.values()) for rank in recording.ranks]
     # One whole copy is what the fullest rank holds; under DDP all are as full.
     return 100 * (1 - max(sizes) / sum(sizes))
 
@@ -84,7 +81,7 @@ def _reductions_under_way(recording: "Recording") -> float:
     under_way: set[int] = set()
     most = 0
     for event in recording.ranks[0].events:
-        if event.step == recording.meta["steps"] and event.op == "reduce_scatter":
+        if event.step == recording.info.steps and event.op == "reduce_scatter":
             if event.kind == "collective":
                 under_way.add(event.seq)
             # A wait points at the exchange that it ends, whichever order they end in.

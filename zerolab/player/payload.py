@@ -8,6 +8,7 @@ What repeats (words, sources, spans) stands in a table once and is pointed to fr
 
 import base64
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
@@ -20,19 +21,6 @@ if TYPE_CHECKING:
 # Not the recording's own version: the two formats change at different times, and a page outlives both.
 VERSION = 1
 SHARDED_STAGES = ("zero1", "zero2", "zero3")
-# Named one by one, so that what a recording may say about its machine never ends up in a page that is passed on.
-META = (
-    "stage",
-    "num_params",
-    "optimizer",
-    "precision",
-    "backend",
-    "device",
-    "simulated",
-    "formula",
-    "steps",
-)
-
 
 T = TypeVar("T", bound=Hashable)
 Held = dict[tuple[str, str], dict[int, Spans]]
@@ -214,7 +202,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
             return parts
-    if recording.world_size == 1 or (recording.meta.get("stage") in SHARDED_STAGES and not unit.frozen):
+    if recording.world_size == 1 or (recording.info.stage in SHARDED_STAGES and not unit.frozen):
         share = unit.padded // recording.world_size
         return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
     return None
@@ -242,11 +230,10 @@ def _units(recording: "Recording", tables: _Tables, held: Held) -> list[dict[str
 
 def describe(recording: "Recording") -> str:
     """The recording in one sentence that is the same on every machine: it names no times and counts no waits."""
-    meta = recording.meta
     steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
-    stage = str(meta.get("stage") or "a loop of your own")
+    stage = recording.info.stage or "a loop of your own"
     ranks = "1 rank" if recording.world_size == 1 else f"{recording.world_size} ranks"
-    text = f"{stage} on {ranks}, {'simulated' if meta.get('simulated') else 'recorded'}: "
+    text = f"{stage} on {ranks}, {'simulated' if recording.info.simulated else 'recorded'}: "
     text += f"{steps} training step{'' if steps == 1 else 's'}, "
     return text + f"{recording.counted}, {len(recording.units)} units"
 
@@ -266,7 +253,7 @@ def payload(recording: "Recording") -> dict[str, object]:
         "version": VERSION,
         "title": describe(recording),
         "world_size": recording.world_size,
-        "meta": {key: recording.meta.get(key) for key in META},
+        "meta": asdict(recording.info),
         "ranks": [{"rank": r.rank, "complete": r.complete, "events": len(r.events)} for r in ranks],
         "phases": PHASES,
         "kinds": KINDS,

@@ -23,9 +23,8 @@ RANKS = 10_000  # more than there are in any recording: the number of a thread t
 def trace(recording: "Recording") -> dict[str, Any]:
     """The whole recording as the format's JSON object."""
     events = [entry for rank in recording.ranks for entry in _rank(rank)]
-    title = f"{recording.meta.get('stage')} on {recording.world_size} ranks"
-    simulated = bool(recording.meta.get("simulated"))
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"title": title, "simulated": simulated}}
+    about = {"title": f"{recording.info.stage} on {recording.world_size} ranks", "simulated": recording.info.simulated}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
 
 def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:

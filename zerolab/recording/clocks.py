@@ -44,7 +44,7 @@ def read(clock: Callable[[], int] = monotonic_ns, rounds: int = ROUNDS) -> list[
 
 
 def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecording:
-    """The same recording with its times on rank 0's clock; `meta["clock"]` says what was taken out.
+    """The same recording with its times on rank 0's clock; `info.clock` says what was taken out.
 
     Args:
         recording: of one rank, on its own clock.
@@ -63,10 +63,10 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
         "drift_ppm": round(drift * MILLION, 3),
         "uncertainty_ns": max(start.uncertainty, end.uncertainty),
     }
-    started = recording.meta["started_ns"]
-    if not isinstance(started, int):
-        raise TypeError(f"started_ns is {started!r}, not nanoseconds; record with Recorder")
-    return replace(recording, events=events, meta={**recording.meta, "started_ns": moved(started), "clock": clock})
+    started = recording.info.started_ns
+    if started is None:
+        raise ValueError("the recording does not say when it began: record with Recorder")
+    return replace(recording, events=events, info=replace(recording.info, started_ns=moved(started), clock=clock))
 
 
 def _ask(rank: int, clock: Callable[[], int], rounds: int) -> Reading:

@@ -4,8 +4,9 @@ Everything that the recorder writes and everything that a picture reads goes thr
 plain values only, so that a recording is JSON and loads without executing anything.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
+from warnings import warn
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "communication", "other"]
 Phase = Literal["setup", "forward", "backward", "reduce", "step", "gather"]
@@ -19,11 +20,18 @@ CATEGORIES: tuple[Category, ...] = (
     "communication",
     "other",
 )
+STATE = CATEGORIES[:3]  # what the formulas speak of
 PHASES: tuple[Phase, ...] = ("setup", "forward", "backward", "reduce", "step", "gather")
 KINDS: tuple[Kind, ...] = ("module", "collective", "wait", "optimizer", "memory", "note")
 
 Spans = tuple[tuple[int, int], ...]
 """Half-open ranges of elements within a unit's flat, for example `((0, 128), (256, 384))`."""
+
+ByCategory = Annotated[dict[str, int], CATEGORIES]
+"""Bytes of each category."""
+
+State = Annotated[dict[str, int], STATE]
+"""Bytes of model state: of parameters, gradients and optimizer state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,56 @@ class UnitInfo:
     frozen: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What a recording says of the whole run: the same on every rank, or measured on the first.
+
+    All of it goes into pages that are passed on, so nothing that identifies a machine or a person belongs here.
+    """
+
+    stage: str | None = None  # None for a loop of one's own, as wherever nobody knows
+    num_params: int | None = None
+    optimizer: str | None = None  # its class
+    precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
+    offload: bool = False
+    backend: str | None = None
+    device: str | None = None
+    simulated: bool = False
+    formula: State | None = None  # on one rank, where a closed form speaks of the run
+    torch: str | None = None  # its version
+    steps: int = 0  # those that all ranks have finished
+    first_step: int | None = None  # of a run that was started again: the number of the first step that is recorded
+    clocks: str | None = None  # of a run on several nodes: how exactly their clocks agree, in words
+    costs: dict[str, Any] | None = None  # of a simulation: seconds, the work of a step, and what is assumed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo(RunInfo):
+    """What one rank measured besides, in bytes; `state` and the peaks are those of its last step."""
+
+    started_ns: int | None = None  # when it began to record
+    state: State | None = None  # at the optimizer's update; None before step 2
+    step_counters: int = 0  # of that, what optimizers count their updates in, those of engines left out
+    peak: ByCategory | None = None
+    peak_total: int | None = None
+    peaks: dict[str, ByCategory] = field(default_factory=dict)  # of each phase
+    # One number a step each.
+    logical_bytes: list[int] = field(default_factory=list)
+    wire_bytes: list[int | None] = field(default_factory=list)  # None where the system does not count them
+    operations: list[int] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)  # None in a file for one that is no number
+    # Elements of each tensor that was updated, by flat, for the flats of which not all was.
+    updated: dict[str, list[int]] = field(default_factory=dict)
+    clock: dict[str, float] | None = None  # what was taken out of its times: `offset_ns`, `drift_ppm`, `uncertainty_ns`
+    derived: bool = False  # it did not run: a simulation derived it from rank 0
+
+
+def as_meta(info: RunInfo) -> dict[str, Any]:
+    """What `meta` was in the first edition, with a line on where it is now; goes with the next one."""
+    warn('meta["..."] is the attribute info now, and goes with the next edition', FutureWarning, stacklevel=3)
+    return {field.name: getattr(info, field.name) for field in fields(info)}
+
+
 @dataclass(frozen=True, slots=True)
 class RankRecording:
     """What one rank's recorder hands over: its events in order, and what they refer to."""
@@ -101,5 +159,21 @@ class RankRecording:
     events: tuple[Event, ...]
     sources: dict[str, Source]
     units: tuple[UnitInfo, ...]
-    meta: dict[str, object]  # stage, num_params, precision, backend, device, wire_bytes per step, allocator figures ...
+    info: RankInfo
     complete: bool = True  # False if the rank died or raised before its function returned
+
+    @property
+    def state(self) -> State:
+        """Bytes of model state at the last update. Raises ValueError before the second step, which completes it."""
+        if self.info.state is None:
+            steps = self.info.steps
+            raise ValueError(
+                f"no state after {steps} step{'s' * (steps != 1)}: "
+                "Adam makes its moments in the first, so record two or more"
+            )
+        return self.info.state
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """`info` as the first edition had it."""
+        return as_meta(self.info)

@@ -1,11 +1,10 @@
 """Measured bytes beside what theory says, term by term; what is left in the last column is a bug in one of the two."""
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from zerolab import theory
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import RankRecording, State
 from zerolab.recording.nearest import beside_nearest, dtype
 from zerolab.tables import Table
 
@@ -28,18 +27,13 @@ TERMS = {
 
 def why_empty(recording: "Recording", chosen: RankRecording) -> str:
     """The reason, on a line of its own, for columns without a number; nothing where there is none."""
-    if not isinstance(chosen.meta.get("state"), dict):
-        return f"\n{_no_state(chosen)}"
-    if recording.meta.get("formula") is None and recording.meta.get("stage") is None:
+    try:
+        _ = chosen.state
+    except ValueError as reason:
+        return f"\n{reason}"
+    if recording.info.formula is None and recording.info.stage is None:
         return "\nno formula: nothing says which stage this loop is; explain() sets it beside the nearest one"
     return ""
-
-
-def _no_state(chosen: RankRecording) -> str:
-    steps = chosen.meta.get("steps") or 0
-    return (
-        f"no state after {steps} step{'s' * (steps != 1)}: Adam makes its moments in the first, so record two or more"
-    )
 
 
 def explain(
@@ -58,29 +52,29 @@ def explain(
         ValueError: the recording has no such rank, or no state that a closed form speaks of.
     """
     chosen = recording.ranks[0] if rank is None else recording.rank(rank)
-    stage, precision, state = (
-        recording.meta.get("stage"),
-        str(recording.meta.get("precision")),
-        chosen.meta.get("state"),
-    )
-    if not isinstance(state, dict):
-        raise ValueError(_no_state(chosen))  # noqa: TRY004  (the recording is of the right type, and too short)
+    stage, precision, state = recording.info.stage, recording.info.precision, chosen.state
     if stage is None:
-        return beside_nearest(recording, chosen, beside)
+        return beside_nearest(recording, chosen, state, beside)
     if beside not in (None, stage):
         raise ValueError(f"this run is {stage}, not {beside!r}: leave out stage=, which is for a loop of your own")
     # A wrong row is worse than none: other systems shard as they like, and have no closed form here.
-    if stage not in theory.STAGES or precision not in theory.BYTES_PER_PARAMETER:
+    if stage not in theory.STAGES or precision is None or precision not in theory.BYTES_PER_PARAMETER:
         raise ValueError(
             f"no closed form for stage {stage!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
             "zerolab.compare name what the system holds beyond its form"
         )
-    rows = _state_rows(recording, str(stage), precision, chosen.meta)
+    rows = _state_rows(recording, stage, precision, state, chosen.info.updated)
     return Table(rows, f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
 
 
-def _state_rows(recording: "Recording", stage: str, precision: str, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    world_size, state = recording.world_size, meta["state"]
+def _state_rows(
+    recording: "Recording",
+    stage: str,
+    precision: str,
+    state: State,
+    updated: dict[str, list[int]],
+) -> list[dict[str, Any]]:
+    world_size = recording.world_size
     flats: list[Any] = [
         # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
         SimpleNamespace(
@@ -94,16 +88,7 @@ def _state_rows(recording: "Recording", stage: str, precision: str, meta: Mappin
         for u in recording.units
     ]
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
-    offload, updated = bool(recording.meta.get("offload")), meta.get("updated")
-    terms = theory.terms(
-        # From a file anything may come.
-        stage,
-        flats,
-        world_size,
-        precision,
-        offload=offload,
-        updated=updated if isinstance(updated, dict) else {},
-    )
+    terms = theory.terms(stage, flats, world_size, precision, offload=recording.info.offload, updated=updated)
     words = SHARE if precision == "fp32" else SHARE_BF16
     rows: list[dict[str, Any]] = []
     for category, nbytes in formula.items():

@@ -8,46 +8,79 @@ in the order of `categories`, and then by name what only some events have. `at` 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from zerolab import files
-from zerolab.recording import checks
-from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Event, RankRecording, Source, SourceLine, UnitInfo
+from zerolab.recording.events import (
+    CATEGORIES,
+    Event,
+    Kind,
+    Phase,
+    RankInfo,
+    RankRecording,
+    RunInfo,
+    Source,
+    SourceLine,
+    UnitInfo,
+)
 
 FORMAT = "zerolab-recording"
 # Goes up when an old reader would misread a new file; what it may ignore does not need it.
 VERSION = 1
 
-
-def _kind(hint: Any) -> type:
-    """The type that a field has in JSON: of what may be None the other one, a list for a tuple, text for a word."""
-    if NoneType in get_args(hint):
-        (hint,) = (one for one in get_args(hint) if one is not NoneType)
-    found: type = {tuple: list, Literal: str}.get(get_origin(hint), hint)
-    return found
+Fits = Callable[[Any], bool]
+AnyInfo = TypeVar("AnyInfo", bound=RunInfo)
 
 
-def _kinds(schema: type) -> dict[str, type]:
-    """The types of a schema's fields in JSON, by name."""
-    return {name: _kind(hint) for name, hint in get_type_hints(schema).items()}
+def _fits(hint: Any) -> Fits:
+    """Whether a value of a file is how JSON writes a field of this type: a list for a tuple, null for None."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return lambda value: value in parts
+    if origin in (Union, UnionType):
+        choices = [_fits(part) for part in parts]
+        return lambda value: any(fits(value) for fits in choices)
+    if origin is Annotated:  # a dictionary and its keys, all of which sums and tables rely on
+        of_dictionary, keys = _fits(parts[0]), set(parts[1])
+        return lambda value: of_dictionary(value) and value.keys() == keys
+    if origin is not None:
+        return _fits_container(origin, parts)
+    # By `type`, for in Python true is the number 1, and a step called true is a damaged file.
+    return lambda value: hint is Any or type(value) is hint or (hint is float and type(value) is int)
 
 
+def _fits_container(kind: Any, parts: tuple[Any, ...]) -> Fits:
+    of_parts = [_fits(part) for part in parts if part is not ...]
+    if kind is dict:  # whose keys are text, as in all JSON
+        return lambda value: isinstance(value, dict) and all(map(of_parts[1], value.values()))
+    if kind is list or parts[-1] is ...:
+        return lambda value: isinstance(value, list) and all(map(of_parts[0], value))
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(of_parts)
+        and all(fits(part) for fits, part in zip(of_parts, value, strict=True))
+    )
+
+
+_FITS: dict[type, dict[str, Fits]] = {
+    schema: {name: _fits(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
+    for schema in (Event, UnitInfo, RunInfo, RankInfo)
+}
+_fits_row = _fits(tuple[int, int, int, Phase, Kind, str, list[int], dict[str, Any]])
 # Most events have two or three of these: left out where they say nothing, a file is far shorter.
 _DEFAULTS = {field.name: field.default for field in fields(Event) if field.default is not MISSING}
 del _DEFAULTS["source"]  # which is written as `at`
-_OPTIONAL = {name: kind for name, kind in _kinds(Event).items() if name in _DEFAULTS}
-_OF_A_UNIT = _kinds(UnitInfo)
 
 
 class Contents(NamedTuple):
     """What a file holds."""
 
     world_size: int
-    meta: dict[str, object]
+    info: RunInfo
     units: tuple[UnitInfo, ...]
     sources: dict[str, Source]
     ranks: list[RankRecording]
@@ -126,7 +159,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield "{"
     for key, value in {"format": FORMAT, "version": VERSION, "world_size": contents.world_size}.items():
         yield f'"{key}": {_dump(value)},'
-    yield f'"meta": {_dump(contents.meta)},'
+    yield f'"meta": {_dump(_said(contents.info))},'
     yield f'"categories": {_dump(CATEGORIES)},'
     # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
     yield from _listed('"units": [', (_dump(asdict(unit)) for unit in contents.units), "],")
@@ -134,7 +167,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield from _listed('"sources": {', (f"{_dump(key)}: {_dump(value)}" for key, value in sources), "},")
     yield '"ranks": ['
     for place, rank in enumerate(contents.ranks):
-        head = {"rank": rank.rank, "complete": rank.complete, "meta": rank.meta}
+        head = {"rank": rank.rank, "complete": rank.complete, "meta": _said(rank.info)}
         yield _dump(head)[:-1] + ',"events": ['
         yield from _listed("", (_dump(_row(event)) for event in rank.events), "]}")
         if place < len(contents.ranks) - 1:
@@ -158,8 +191,14 @@ def _listed(opening: str, items: Iterator[str], closing: str) -> Iterator[str]:
     yield closing
 
 
+def _said(info: RunInfo) -> dict[str, object]:
+    """What is not as it would be if nothing were said."""
+    silent, values = type(info)(), ((field.name, getattr(info, field.name)) for field in fields(info))
+    return {name: value for name, value in values if value != getattr(silent, name)}
+
+
 def _row(event: Event) -> list[object]:
-    said = {name: getattr(event, name) for name in _OPTIONAL}
+    said = {name: getattr(event, name) for name in _DEFAULTS}
     more: dict[str, object] = {name: value for name, value in said.items() if value != _DEFAULTS[name]}
     if event.source is not None:
         more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
@@ -188,7 +227,7 @@ def _document(document: Any) -> Contents:
     # Ranks may be missing, they died; but none may be there twice or be none of this world.
     if not ranks or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < world_size:
         raise _Malformed(f"it has ranks {numbers} of a world of {world_size}; record it again")
-    return Contents(world_size, _meta(document), units, sources, ranks)
+    return Contents(world_size, _info(document, RunInfo), units, sources, ranks)
 
 
 def _refuse_halves(document: object) -> None:
@@ -200,11 +239,23 @@ def _refuse_halves(document: object) -> None:
         raise _Malformed(f"it has {half!r}, half of a character; record it again, or fetch the file again") from None
 
 
-def _meta(holder: Any) -> dict[str, object]:
-    meta: dict[str, object] = _get(holder, "meta", dict)
-    if (key := checks.wrong_key(meta)) is not None:
-        raise _Malformed(f"{key!r} of a 'meta' is {_short(meta[key])}; record it again, or fetch the file again")
-    return meta
+def _info(holder: Any, schema: type[AnyInfo]) -> AnyInfo:
+    given = _get(holder, "meta", dict)
+    return schema(**_checked(schema, {key: value for key, value in given.items() if value is not None}, "a 'meta'"))
+
+
+def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a schema that are given. What this version does not know it leaves aside: a later one may add."""
+    known = {name: value for name, value in given.items() if name in _FITS[schema]}
+    for name, value in known.items():
+        if not _FITS[schema][name](value):
+            raise _Malformed(f"{name!r} of {where} is {_short(value)}; record it again, or fetch the file again")
+    return known
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as the tuples that events and units have."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _get(holder: Any, key: str, kind: type | tuple[type, ...]) -> Any:
@@ -227,11 +278,9 @@ def _short(value: object) -> str:
 
 
 def _unit(value: Any) -> UnitInfo:
-    read = {key: _get(value, key, kind) for key, kind in _OF_A_UNIT.items()}
-    parameters = tuple(read["parameters"])
-    if not all(isinstance(name, str) for name in parameters):
-        raise _Malformed(f"'parameters' of a unit are {_short(parameters)}, not names; record it again")
-    return UnitInfo(**read | {"parameters": parameters})
+    given = value if isinstance(value, dict) else {}
+    known = _checked(UnitInfo, {name: given.get(name) for name in _FITS[UnitInfo]}, "a unit")
+    return UnitInfo(**{name: _frozen(one) for name, one in known.items()})
 
 
 def _source(value: Any) -> Source:
@@ -243,45 +292,22 @@ def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[
     rows = _get(value, "events", list)
     # A row does not say its number: it is its place, so that it cannot be wrong.
     events = tuple(_event(row, rank, seq, sources) for seq, row in enumerate(rows))
-    return RankRecording(rank, world_size, events, sources, units, _meta(value), _get(value, "complete", bool))
+    return RankRecording(
+        rank, world_size, events, sources, units, _info(value, RankInfo), _get(value, "complete", bool)
+    )
 
 
 def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
     where = f"event {seq} of rank {rank}"
-    if not isinstance(row, list) or len(row) != 8 or not all(type(value) is int for value in row[:3]):
+    # Pictures look words up and draw bars as long as durations: what is refused here need not be feared there.
+    if not _fits_row(row) or row[1] < 0 or len(row[6]) not in (0, len(CATEGORIES)):
         raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
     start, duration, step, phase, kind, op, live, more = row
-    words_fit = phase in PHASES and kind in KINDS and isinstance(op, str) and isinstance(more, dict)
-    # Pictures look words up and draw bars as long as durations: what is refused here need not be feared there.
-    if not words_fit or not _are_numbers(live, (0, len(CATEGORIES))) or duration < 0:
-        raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
-    # What this version does not know it leaves aside: a later one may add to an event.
-    said = {key: _get(more, key, _OPTIONAL[key]) for key in more if key in _OPTIONAL}
-    if (category := said.get("category")) is not None and category not in CATEGORIES:
-        raise _Malformed(f"{where} has the category {category!r}, not one of {', '.join(CATEGORIES)}; record it again")
-    if "group" in said:
-        if not _are_numbers(said["group"]):
-            raise _Malformed(f"{where} has the group {_short(said['group'])}, not a list of ranks; record it again")
-        said["group"] = tuple(said["group"])
-    if "spans" in said:
-        said["spans"] = _spans(said["spans"], where)
+    said = _checked(Event, {name: value for name, value in more.items() if name in _DEFAULTS}, where)
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
     bytes_by_category = dict(zip(CATEGORIES, live, strict=True)) if live else {}
-    return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **said)
-
-
-def _are_numbers(value: object, lengths: tuple[int, ...] | None = None) -> bool:
-    """Whether this is a list of whole numbers, and of one of these lengths."""
-    if not isinstance(value, list) or (lengths is not None and len(value) not in lengths):
-        return False
-    return all(type(number) is int for number in value)
-
-
-def _spans(value: list[Any], where: str) -> tuple[tuple[int, int], ...]:
-    for span in value:
-        if not _are_numbers(span, (2,)):
-            raise _Malformed(f"{where} has the span {_short(span)}, not [start, stop]; record it again")
-    return tuple((start, stop) for start, stop in value)
+    frozen = {name: _frozen(value) for name, value in said.items()}
+    return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **frozen)
 
 
 def _line(text: str, sources: dict[str, Source], where: str) -> SourceLine:

@@ -6,7 +6,7 @@ nearer one is shown. What differs then stands in its row: a copy too many, or pa
 
 from typing import TYPE_CHECKING, Any
 
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import RankRecording, State
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -18,12 +18,13 @@ MOMENTS = {"Adam": (2,), "AdamW": (2,)}
 ANY_MOMENTS = (0, 1, 2)  # how many numbers a parameter other optimizers keep, depending on their options
 
 
-def beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | None) -> Table:
+def beside_nearest(recording: "Recording", chosen: RankRecording, state: State, stage: str | None) -> Table:
     """One row a category: formula, bytes, measured, difference; the optimizer's step counters have one of their own.
 
     Args:
         recording: of a loop without an engine.
         chosen: the rank whose state is set beside the formula.
+        state: its bytes, by category.
         stage: one of `theory.STAGES`; None takes of each category the nearer form.
 
     Raises:
@@ -33,8 +34,7 @@ def beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | N
 
     if stage is not None and stage not in theory.STAGES:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(theory.STAGES)}")
-    state: Any = chosen.meta["state"]
-    counters: Any = chosen.meta.get("step_counters") or 0
+    counters = chosen.info.step_counters
     measured = {**state, "optimizer_state": state["optimizer_state"] - counters}
     rows, divided = [], set()
     for category, forms in _forms(recording).items():
@@ -63,7 +63,7 @@ def _forms(recording: "Recording") -> dict[str, list[tuple[str, int]]]:
     sizes = {dtype(unit.dtype).itemsize for unit in recording.units}
     width = f"{sizes.pop()} Ψ" if len(sizes) == 1 else "Ψ, each in its dtype"
     what = " of what is trained" if trained < every else ""
-    moments = MOMENTS.get(str(recording.meta.get("optimizer")), ANY_MOMENTS)
+    moments = MOMENTS.get(str(recording.info.optimizer), ANY_MOMENTS)
     return {
         "parameters": [(width, every)],
         "gradients": [(width + what, trained)],

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from zerolab.recording.dispatch import Watch
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import RankInfo, RankRecording
 from zerolab.recording.exchanges import Exchanges
+from zerolab.recording.info import describe
 from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
-from zerolab.recording.meta import describe
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
@@ -62,7 +62,7 @@ class Recorder:
         self._started = 0
         # Taken on leaving: by the time of `finish` the process group may be gone.
         self._complete, self._place = False, (0, 1)
-        self._meta: dict[str, object] = {}
+        self._info: RankInfo | None = None  # written on leaving
 
     def __enter__(self) -> Self:
         if self._started:
@@ -90,37 +90,37 @@ class Recorder:
         self._log.forget_doubtful()
         self._log.end_step()
         self._place = _place()
-        self._meta = self._describe(self._place[1])
+        self._info = self._describe(self._place[1])
         # Last: describing the run still asks for figures.
         self._ledger.close()
 
     def finish(self) -> RankRecording:
         """What was recorded, as plain values that can be pickled and written as JSON."""
-        if not self._meta:  # it is written on leaving
+        if self._info is None:
             raise RuntimeError("the recording is still going on: call finish() after the with block has ended")
-        return self._so_far(*self._place, self._meta, [])
+        return self._so_far(*self._place, self._info, [])
 
     def so_far(self) -> RankRecording:
         """The same at any moment and from any thread: what waits for ever cannot leave. Cut off where it stands."""
-        if self._meta:
+        if self._info is not None:
             return self.finish()
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
         place = _place()
         return self._so_far(*place, self._describe(place[1]), under_way)
 
-    def _so_far(self, rank: int, world_size: int, meta: dict[str, object], under_way: list[Draft]) -> RankRecording:
+    def _so_far(self, rank: int, world_size: int, info: RankInfo, under_way: list[Draft]) -> RankRecording:
         return RankRecording(
             rank=rank,
             world_size=world_size,
             events=tuple(self._log.events(rank, under_way)),
             sources=self._sources.texts.copy(),
             units=tuple(self._ownership.units.copy().values()),
-            meta=meta,
-            complete=self._complete and bool(self._meta),
+            info=info,
+            complete=self._complete and self._info is not None,
         )
 
-    def _describe(self, world_size: int) -> dict[str, object]:
-        return describe(self._log, self._ownership, world_size) | {"started_ns": self._started}
+    def _describe(self, world_size: int) -> RankInfo:
+        return describe(self._log, self._ownership, world_size, self._started)
 
     def _count_what_exists(self) -> None:
         """Shows the ledger every tensor and engine that there is: memory from before the recording."""

@@ -2,30 +2,29 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from zerolab import files
 from zerolab.recording import jsonfile
-from zerolab.recording.events import CATEGORIES, Event, RankRecording, Source, UnitInfo
+from zerolab.recording.events import (
+    CATEGORIES,
+    STATE,
+    ByCategory,
+    Event,
+    RankRecording,
+    RunInfo,
+    Source,
+    State,
+    UnitInfo,
+    as_meta,
+)
 from zerolab.recording.explain import explain, why_empty
 from zerolab.tables import Table
 
-# Anything else in `meta` is one rank's own, such as its peak or its wire bytes, and stays with it.
-_SHARED_META = (  # what is the same on every rank, or measured on the first
-    "stage",
-    "num_params",
-    "optimizer",
-    "precision",
-    "offload",
-    "backend",
-    "device",
-    "simulated",
-    "formula",
-    "torch",
-)
+Figures = TypeVar("Figures", bound=Collection[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,11 @@ class Recording:
     """What all ranks of one run did, as data.
 
     `ranks` holds one RankRecording each, in order of rank (a rank that died may be missing), `events` all of their
-    events by start, `sources` and `units` what these refer to, `meta` what holds for the whole run (stage, num_params,
-    optimizer, precision, backend, device, simulated, formula, steps) and `results` what the ranks returned, if it was
-    recorded just now. Times are nanoseconds since the first rank began to record.
+    events by start, `sources` and `units` what these refer to, `info` what holds for the whole run (stage, optimizer,
+    precision, formula, steps and more; each rank's `info` has its figures as well) and `results` what the ranks
+    returned, if it was recorded just now. Times are nanoseconds since the first rank began to record.
+
+    `num_params`, `state`, `peak` and `sent` are what one asks for most.
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class Recording:
         ranks: Iterable[RankRecording],
         *,
         world_size: int,
-        meta: Mapping[str, object],
+        info: RunInfo,
         units: Iterable[UnitInfo] = (),
         sources: Mapping[str, Source] | None = None,
         results: list[Any] | None = None,
     ) -> None:
         # A list, not a map: with a dead rank the place in it is not the number, so `rank()` looks.
         self.ranks = list(ranks)
-        self.world_size, self.meta, self.results = world_size, dict(meta), results
+        self.world_size, self.info, self.results = world_size, info, results
         self.units, self.sources = tuple(units), dict(sources or {})
 
     @classmethod
@@ -87,22 +88,22 @@ class Recording:
         # Before its first event a rank is there already: its start counts, or a late first event would hide a wait.
         zero = min(_start(recording) for recording in ranks)
         sources = {key: source for recording in ranks for key, source in recording.sources.items()}
-        # Reversed, so that where ranks differ the lowest has the last word, as in `meta`.
+        # Reversed, so that where ranks differ the lowest has the last word, as in `info`.
         units = {unit.name: unit for recording in reversed(ranks) for unit in recording.units}
-        meta = {key: ranks[0].meta.get(key) for key in _SHARED_META}
+        shared = {field.name: getattr(ranks[0].info, field.name) for field in fields(RunInfo)}
         # A step is done when all ranks have done it; one that was cut off has fewer.
-        meta["steps"] = min(_steps(recording) for recording in ranks)
+        info = RunInfo(**shared | {"steps": min(recording.info.steps for recording in ranks)})
         # All ranks point into the same tables: a file holds them once.
         named = tuple(units.values())
         merged = [_shifted(recording, zero, sources, named) for recording in ranks]
-        return cls(merged, world_size=sizes.pop(), meta=meta, units=named, sources=sources, results=results)
+        return cls(merged, world_size=sizes.pop(), info=info, units=named, sources=sources, results=results)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the recording as JSON, whole or not at all; `results` are not in it.
 
         Raises ValueError if `path` is a folder, or in a folder that does not exist.
         """
-        contents = jsonfile.Contents(self.world_size, self.meta, self.units, self.sources, self.ranks)
+        contents = jsonfile.Contents(self.world_size, self.info, self.units, self.sources, self.ranks)
         jsonfile.write(path, contents)
 
     @classmethod
@@ -111,9 +112,37 @@ class Recording:
 
         Raises ValueError for a folder and for an empty, malformed or newer file; FileNotFoundError for none.
         """
-        contents = jsonfile.read(path)
-        world_size, meta, units, sources, ranks = contents
-        return cls(ranks, world_size=world_size, meta=meta, units=units, sources=sources)
+        return cls(**jsonfile.read(path)._asdict())
+
+    @property
+    def num_params(self) -> int:
+        """Ψ, the number of parameters. Raises ValueError if no model was seen."""
+        if self.info.num_params is None:
+            raise ValueError("this recording has no model in it: record a loop that calls one, or makes an engine")
+        return self.info.num_params
+
+    @property
+    def state(self) -> State:
+        """Bytes of model state by category on the first rank, at the last update; `rank(2).state` has another's.
+
+        Raises ValueError before the second step, in which the state is complete.
+        """
+        return self.ranks[0].state
+
+    @property
+    def peak(self) -> ByCategory:
+        """Bytes by category at the highest moment of the first rank's last step. Raises ValueError without a step."""
+        return _of_steps(self.ranks[0].info.peak)
+
+    @property
+    def sent(self) -> int:
+        """Logical bytes that the first rank has to send in the last step. Raises ValueError without a step."""
+        return _of_steps(self.ranks[0].info.logical_bytes)[-1]
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """`info` as the first edition had it."""
+        return as_meta(self.info)
 
     # A picture asks often, a recording never changes.
     @cached_property
@@ -162,28 +191,27 @@ class Recording:
         """
         # Not always rank 0: it may be the one that died.
         recording = self.ranks[0] if rank is None else self.rank(rank)
-        chosen = _steps(recording) if step is None else step
+        chosen = recording.info.steps if step is None else step
         # The steps before the last allocate what stays, so the last is what a step is like.
         found = [event.live[category] for event in recording.events if event.step == chosen and category in event.live]
         if not found:
             raise ValueError(
                 f"no live bytes of {category!r} in step {chosen!r}: choose one of {', '.join(CATEGORIES)}, "
-                f"and a step from 1 to {_steps(recording)}"
+                f"and a step from 1 to {recording.info.steps}"
             )
         return max(found)
 
     def table(self) -> Table:
         """One row a rank: bytes of state at the update, by formula, at the peak, and sent in the last step."""
-        formula = self.meta.get("formula")
         rows = []
         for recording in self.ranks:
-            state = recording.meta.get("state") or {}
+            info = recording.info
             row: dict[str, Any] = {"rank": recording.rank}
-            row |= {category: state.get(category) for category in CATEGORIES[:3]} if isinstance(state, dict) else {}
-            row["state"] = sum(state.values()) if isinstance(state, dict) and state else None
-            row["formula"] = sum(formula.values()) if isinstance(formula, dict) else None
-            row["peak"] = recording.meta.get("peak_total")
-            row["logical bytes"] = _last(recording.meta.get("logical_bytes"))
+            row |= info.state if info.state is not None else dict.fromkeys(STATE)
+            row["state"] = sum(info.state.values()) if info.state else None
+            row["formula"] = sum(self.info.formula.values()) if self.info.formula else None
+            row["peak"] = info.peak_total
+            row["logical bytes"] = info.logical_bytes[-1] if info.logical_bytes else None
             rows.append(row)
         title = f"{self._title()}: bytes a rank, at the update and at the peak of the last step"
         return Table(rows, title + why_empty(self, self.ranks[0]))
@@ -194,17 +222,16 @@ class Recording:
         Raises ValueError if the rank is not in the recording.
         """
         recording = self.ranks[0] if rank is None else self.rank(rank)
-        columns = {
-            "state": recording.meta.get("state"),
-            "formula": self.meta.get("formula"),
-            "peak": recording.meta.get("peak"),
+        columns: dict[str, dict[str, int]] = {
+            "state": recording.info.state or {},
+            "formula": self.info.formula or {},
+            "peak": recording.info.peak or {},
         }
-        known = {name: values if isinstance(values, dict) else {} for name, values in columns.items()}
         rows: list[dict[str, Any]] = [
-            {"category": category, **{name: values.get(category) for name, values in known.items()}}
+            {"category": category, **{name: values.get(category) for name, values in columns.items()}}
             for category in CATEGORIES
         ]
-        total = {name: sum(values.values()) if values else None for name, values in known.items()}
+        total = {name: sum(values.values()) if values else None for name, values in columns.items()}
         title = f"{self._title()}: bytes of rank {recording.rank}"
         return Table([*rows, {"category": "total", **total}], title + why_empty(self, recording))
 
@@ -219,7 +246,7 @@ class Recording:
         the machine and is not in this table: see `wire_bytes`.
         """
         recording = self.ranks[0] if rank is None else self.rank(rank)
-        last = _steps(recording)
+        last = recording.info.steps
         chosen = last if step is None else step
         if not 0 <= chosen <= last:
             raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
@@ -262,7 +289,7 @@ class Recording:
 
     def wire_bytes(self) -> dict[int, list[int | None]]:
         """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
-        return {recording.rank: _list(recording.meta.get("wire_bytes")) for recording in self.ranks}
+        return {recording.rank: recording.info.wire_bytes for recording in self.ranks}
 
     def play(self, other: "Recording | None" = None) -> Any:
         """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`.
@@ -280,31 +307,29 @@ class Recording:
         files.write_text(path, page(self, other))
 
     def _title(self) -> str:
-        return f"{self.meta.get('stage') or 'a loop of your own'} on {_count(self.world_size, 'rank')}"
+        return f"{self.info.stage or 'a loop of your own'} on {_count(self.world_size, 'rank')}"
 
     def __repr__(self) -> str:
         # No address and no time in it: a notebook's stored output is compared with the next run's.
         missing = self.world_size - len(self.ranks)
-        parts = [_count(_number(self.meta.get("steps")), "step"), self.counted]
+        parts = [_count(self.info.steps, "step"), self.counted]
         parts += [f"{_count(missing, 'rank')} missing"] if missing else []
         parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
 
 
+def _of_steps(figures: Figures | None) -> Figures:
+    """What was measured of steps. Raises ValueError if there were none."""
+    if not figures:
+        raise ValueError("no training step has ended in this recording: record one or more, each with an update")
+    return figures
+
+
 def _start(recording: RankRecording) -> int:
-    started = recording.meta.get("started_ns")
-    if isinstance(started, int):
-        return started
+    if recording.info.started_ns is not None:
+        return recording.info.started_ns
     # A recording that somebody put together need not say when it began.
     return min((event.t_start for event in recording.events), default=0)
-
-
-def _steps(recording: RankRecording) -> int:
-    return _number(recording.meta.get("steps"))
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _count(number: int, thing: str) -> str:
@@ -316,14 +341,5 @@ def _shifted(
 ) -> RankRecording:
     """The same recording with its times counted from `zero`, and with what all ranks share."""
     events = tuple(replace(event, t_start=event.t_start - zero, t_end=event.t_end - zero) for event in recording.events)
-    meta = {**recording.meta, "started_ns": _start(recording) - zero}
-    return replace(recording, events=events, sources=sources, units=units, meta=meta)
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _last(value: object) -> Any:
-    values = _list(value)
-    return values[-1] if values else None
+    info = replace(recording.info, started_ns=_start(recording) - zero)
+    return replace(recording, events=events, sources=sources, units=units, info=info)

@@ -209,7 +209,7 @@ def _run(
         executed = recorder.finish()  # within the world, which knows the rank and N
     costs = {"assumptions": hardware.describe(), "seconds": clock.computed - begun}
     costs |= {"exposed_communication_seconds": clock.waited - waited, **asdict(meter.work)}
-    return _merge(replace(executed, meta={**executed.meta, "device": hardware.gpu.name}), costs), layouts
+    return _merge(replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs), layouts
 
 
 def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
@@ -217,8 +217,8 @@ def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
     one = Recording.merge([executed])  # derived ranks share its clock, so that merging one is enough
     (rank0,) = one.ranks
     ranks = [derive(rank0, rank) for rank in range(min(one.world_size, SHOWN_RANKS))]
-    meta = {**one.meta, "costs": costs}
-    return Recording(ranks, world_size=one.world_size, meta=meta, units=one.units, sources=one.sources)
+    info = replace(one.info, costs=costs)
+    return Recording(ranks, world_size=one.world_size, info=info, units=one.units, sources=one.sources)
 
 
 def derive(executed: RankRecording, rank: int) -> RankRecording:
@@ -231,7 +231,7 @@ def derive(executed: RankRecording, rank: int) -> RankRecording:
     first = events[0] if events else None
     if first is not None:
         events = (replace(first, text=text if first.text is None else f"{first.text}; {text}"), *events[1:])
-    return replace(executed, rank=rank, events=events, meta={**executed.meta, "derived": True})
+    return replace(executed, rank=rank, events=events, info=replace(executed.info, derived=True))
 
 
 _NAMES = [field.name for field in fields(Event)]
@@ -252,13 +252,12 @@ def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
 
 def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dict[str, Any]:
     """One stage's row, as `compare` has it."""
-    meta: dict[str, Any] = recording.ranks[0].meta
-    costs: Any = recording.meta["costs"]
-    stage, world_size = str(recording.meta["stage"]), recording.world_size
+    costs: Any = recording.info.costs
+    stage, world_size = str(recording.info.stage), recording.world_size
     num_params = sum(layout.numel for layout in layouts)
-    terms = theory.terms(stage, layouts, world_size, precision, updated=meta.get("updated", {}))
+    terms = theory.terms(stage, layouts, world_size, precision, updated=recording.ranks[0].info.updated)
     # Shards are padded to the same length, so every rank holds and sends the same number of bytes.
-    shared = {"state": meta["state"], "peak": meta["peak"], "terms": terms}
+    shared = {"state": recording.state, "peak": recording.peak, "terms": terms}
     return {
         "stage": stage,
         "world_size": world_size,
@@ -268,7 +267,7 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dic
         **shared,
         "formula": theory.state_bytes(stage, num_params, world_size, precision),
         "traffic": {
-            "logical_bytes": meta["logical_bytes"][-1],
+            "logical_bytes": recording.sent,
             "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
             "wire_bytes": None,
         },

@@ -101,7 +101,7 @@ def terms(
       parameter of it got no gradient, each of its parameters.
     * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in bf16 no
       fp32 copy of a gradient where that is a whole flat. `updated` has the elements of each tensor that was updated,
-      by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `meta`).
+      by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `info`).
     * `fp32_gradient_shard`: in bf16 the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the

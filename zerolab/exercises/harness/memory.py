@@ -87,8 +87,8 @@ def judge_state(rank: RankRecording, budget: Budget) -> str:
 
     Gradients may be larger by what may lie beside them, and whole parameters by a copy of what the rank owns.
     """
-    state = rank.meta.get("state")
-    if not isinstance(state, dict):
+    state = rank.info.state
+    if state is None:
         return f"rank {rank.rank}: the recording shows no update by an optimizer."
     free = {"parameters": budget.own, "optimizer_state": COUNTERS, "gradients": budget.beside("gradients")}
     if "parameters" in budget.shards:

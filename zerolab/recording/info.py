@@ -1,0 +1,78 @@
+"""What a rank's recording says about the run as a whole: figures of its steps, and what was trained on what."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State
+from zerolab.recording.log import Log, StepFigures
+from zerolab.recording.ownership import Ownership
+
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+
+
+def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -> RankInfo:
+    """All of it so far."""
+    units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
+    # Two words where a model mixes them: no closed form speaks of that, and `_formula` sees that it is none.
+    dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
+    precision = ownership.precision if ownership.precision == "bf16" else dtypes
+    num_params = sum(unit.numel for unit in units)
+    trained = sum(unit.numel for unit in units if not unit.frozen)
+    backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    return RankInfo(
+        stage=ownership.stage,
+        num_params=num_params or None,
+        optimizer=ownership.optimizer,
+        precision=precision,
+        offload=ownership.offload,
+        backend=backend,
+        device=ownership.device,
+        simulated=backend == "fake",
+        formula=_formula(ownership.stage, num_params, trained, world_size, precision),
+        torch=torch.__version__,
+        steps=len(log.steps),
+        started_ns=started_ns,
+        logical_bytes=[_logical_bytes(log, step.number) for step in log.steps],
+        wire_bytes=[step.wire_bytes for step in log.steps],
+        operations=[step.operations for step in log.steps],
+        losses=list(log.losses),
+        updated={name: list(sizes) for name, sizes in ownership.updated.items()},
+        **(_figures(log.steps[-1]) if log.steps else {}),
+    )
+
+
+def _figures(last: StepFigures) -> dict[str, Any]:
+    figures: dict[str, Any] = {
+        "peak": _by_category(last.peak),
+        "peak_total": sum(last.peak),
+        "peaks": {phase: _by_category(live) for phase, live in last.peaks.items()},
+    }
+    # In step 1 Adam has no moments yet, so what is held at its update is not yet the state.
+    if last.state and last.number > 1:
+        state = _by_category(last.state)
+        figures |= {"state": {category: state[category] for category in STATE}, "step_counters": last.step_counters}
+    return figures
+
+
+def _by_category(live: list[int]) -> dict[str, int]:
+    return dict(zip(CATEGORIES, live, strict=True))
+
+
+def _logical_bytes(log: Log, step: int) -> int:
+    return sum(draft.get("logical_bytes", 0) for draft in log.drafts if draft["step"] == step)
+
+
+def _formula(stage: str | None, num_params: int, trained: int, world_size: int, precision: str | None) -> State | None:
+    """The closed form for this run, if it is one of the stages and precisions that have one.
+
+    What is frozen has neither gradient nor optimizer state; `explain` has that as a term, because Ψ counts it.
+    """
+    from zerolab import theory
+    from zerolab.theory import systems
+
+    # A loop of one's own has no stage, and a formula beside it would be a guess.
+    if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
+        return None
+    return systems.needed_bytes(stage, num_params, trained, world_size, precision)
