@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.two_tensor import TwoTensor
 
 from zerolab import models
 
@@ -106,6 +107,22 @@ def test_the_peak_of_a_loop_without_engine_or_ranks_is_the_allocators_too(record
     peak = allocator_peak(plain_loop)
     recording = record(plain_loop)
     assert recording.info.peak_total == peak
+
+
+def test_a_tensor_that_wraps_others_is_not_counted_beside_them(record):
+    class Pair(TwoTensor):
+        """Somebody's own."""
+
+    def train(wrap):
+        model = torch.nn.Linear(64, 64, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        halves = torch.ones(2, 64), torch.ones(2, 64)
+        kept = wrap(*halves) * 3 if wrap else [half * 3 for half in halves]
+        model(halves[0]).sum().backward()
+        optimizer.step()
+        return kept
+
+    assert record(train, Pair).info.peak_total == record(train, None).info.peak_total
 
 
 class TwiceGarbage:

@@ -234,3 +234,19 @@ def test_a_dropped_buffer_is_free_though_gloos_thread_still_has_it(cluster, op):
     recording = cluster.record(dropped_buffers, op)
     for rank in recording.ranks:
         assert {sum(event.live.values()) for event in rank.events if event.kind == "collective"} == {16_000}
+
+
+def send_a_copy(name):
+    """A step of a module whose class has this name, its gradient averaged in a copy."""
+    model = type(name, (torch.nn.Linear,), {})(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.zeros(2, 64)).sum().backward()
+    copy = model.weight.grad.clone()
+    dist.all_reduce(copy)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["FSDPModule", "DistributedDataParallel"])
+def test_a_class_of_ones_own_is_not_taken_for_torchs_of_the_same_name(cluster, name):
+    mine, plain = cluster.record(send_a_copy, name), cluster.record(send_a_copy, "Plain")
+    assert mine.peak == plain.peak

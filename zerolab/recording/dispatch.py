@@ -5,7 +5,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
 
 from zerolab.recording.c10d import communicates
 from zerolab.recording.log import Log
@@ -58,7 +62,7 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
-        if types and any(_wraps_others(kind) for kind in types):
+        if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
         # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
         # than in a loop of its own: most operations (views, writes in place) leave again as soon as possible.
@@ -96,7 +100,9 @@ class Watch(TorchDispatchMode):
                 self._see_all(tensor)
             # A tensor that wraps others has no memory of its own.
             elif (
-                isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not _wraps_others(type(tensor))
+                isinstance(tensor, torch.Tensor)
+                and tensor.layout is torch.strided
+                and not is_traceable_wrapper_subclass(tensor)
             ):
                 self._ledger.see(tensor)
 
@@ -126,12 +132,3 @@ def _bytes_of_number(number: object, other: object) -> int:
     dtype = other.dtype if isinstance(other, torch.Tensor) else None
     kind = type(number)
     return _NUMBER_BYTES[kind] + (dtype.itemsize if dtype is not None and dtype != _NUMBER_DTYPES[kind] else 0)
-
-
-def _has_memory(value: object) -> bool:
-    """Whether it is a tensor with a storage; one that wraps others has none of its own."""
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not _wraps_others(type(value))
-
-
-def _wraps_others(kind: type) -> bool:
-    return kind.__name__ in ("DTensor", "AsyncCollectiveTensor", "TwoTensor")

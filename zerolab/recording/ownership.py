@@ -1,5 +1,6 @@
 """Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
 
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -7,6 +8,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from zerolab.engines.flat import Flat
@@ -67,10 +69,8 @@ class Ownership:
         """Notes a model that no engine trains; its units are those that an engine would make."""
         layouts = partition(module, 1)
         self._learn_units(layouts)
-        # By name: whoever has not imported them has no such module, and importing them takes a second.
-        kinds = {kind.__name__ for part in module.modules() for kind in type(part).__mro__}
-        self.follows_others |= not kinds.isdisjoint(("FullyShardedDataParallel", "FSDPModule"))
-        self._lends |= self.follows_others or "DistributedDataParallel" in kinds
+        self.follows_others |= _has(module, _fsdp_classes())
+        self._lends |= self.follows_others or _has(module, (DistributedDataParallel,))
         self.device = next(module.parameters()).device.type
         places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
         known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
@@ -231,6 +231,16 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
         else:
             merged.append((start, stop))
     return tuple(merged)
+
+
+def _fsdp_classes() -> tuple[type, ...]:
+    """FSDP's classes. Importing them takes a second, and whoever has not done it has no such module."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    return (fsdp.FullyShardedDataParallel, fsdp.FSDPModule) if fsdp is not None else ()
+
+
+def _has(module: nn.Module, kinds: tuple[type, ...]) -> bool:
+    return any(isinstance(part, kinds) for part in module.modules())
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor | None:
