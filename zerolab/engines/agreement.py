@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 from zerolab.engines.partition import FlatLayout
-from zerolab.runtime.observers import Observer, within
+from zerolab.runtime.observers import within
 
 
-@within(Observer.comparing)
+@within(lambda observer: observer.comparing())
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
     if dist.get_backend() == "fake":  # a simulated rank: the others are derived from it
@@ -38,7 +38,7 @@ def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
     check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
 
 
-@within(Observer.comparing)
+@within(lambda observer: observer.comparing())
 def gather_texts(mine: str) -> list[str]:
     """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
     text = mine.encode()

@@ -31,7 +31,7 @@ from zerolab.engines.partition import ParamGroups, partition
 from zerolab.engines.precision import Formats, compute_dtype
 from zerolab.engines.reduction import Reduction
 from zerolab.engines.taken import OwnUpdate
-from zerolab.runtime.observers import Observer, tell, tell_made, tell_updated, then
+from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 
@@ -138,7 +138,7 @@ class Engine(Explained, Loop):
         loss = loss_fn(outputs, targets)
         self.backward(loss)
         self.step()
-        tell(Observer.trained, loss)
+        tell(lambda observer: observer.trained(loss))
         return loss.detach()
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -179,7 +179,7 @@ class Engine(Explained, Loop):
             return
         if self._next is not Next.STEP:
             raise RuntimeError("step() without gradients: call backward() first, and the last one outside accumulate()")
-        tell(Observer.updating)
+        tell(lambda observer: observer.updating())
         for flat in self.trainable:
             flat.begin_update(self.optimizer)
         with self._own_update:

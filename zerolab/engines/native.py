@@ -25,7 +25,7 @@ from zerolab.engines.flat import Holding
 from zerolab.engines.native_state import Owned, Piece
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
-from zerolab.runtime.observers import Observer, tell, tell_made, tell_updated, then
+from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
 # Refused and not ignored: a comparison with an option that did nothing would compare something else.
 OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")
@@ -156,7 +156,7 @@ class Native(Explained, Checkpoints):
         loss = loss_fn(outputs, targets)
         self.backward(loss)
         self.step()
-        tell(Observer.trained, loss)
+        tell(lambda observer: observer.trained(loss))
         return loss.detach()
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -167,7 +167,7 @@ class Native(Explained, Checkpoints):
     def step(self) -> None:
         """Updates what this rank owns, and clears the gradients; does neither within `accumulate`."""
         if not self._accumulating:
-            tell(Observer.updating)
+            tell(lambda observer: observer.updating())
         self._update()
 
     def _update(self) -> None:

@@ -24,7 +24,7 @@ from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
-from zerolab.runtime.observers import Observer, holders, within
+from zerolab.runtime.observers import holders, within
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def evaluation() -> Iterator[None]:
     only looked at. Call it between an update and the next forward: a step that has made no update yet goes on in it.
     Does nothing where nothing is recorded.
     """
-    with within(Observer.evaluating):
+    with within(lambda observer: observer.evaluating()):
         yield
 
 

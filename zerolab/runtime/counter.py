@@ -89,7 +89,7 @@ class _Counter(Observer):
         with self._inside(position):
             result = function(*args, **kwargs)
         if not numbered:
-            tell(Observer.messaged, (args, kwargs, result))
+            tell(lambda observer: observer.messaged((args, kwargs, result)))
         return self._remember(result, position)
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:

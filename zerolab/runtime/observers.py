@@ -132,21 +132,21 @@ def watching(observer: Observer) -> Iterator[None]:
         _observers.remove(observer)
 
 
-def tell(moment: Callable[..., None], *about: Any) -> None:
-    """Tells everybody of a moment, such as `Observer.updating`."""
+def tell(moment: Callable[[Observer], None]) -> None:
+    """Tells everybody of a moment, such as `lambda observer: observer.updating()`."""
     for observer in _observers.copy():
-        getattr(observer, moment.__name__)(*about)
+        moment(observer)
 
 
 def tell_made(holder: Holder) -> None:
     """Tells everybody of an engine, and those who begin to watch while it lives."""
     holders.add(holder)
-    tell(Observer.made, holder)
+    tell(lambda observer: observer.made(holder))
 
 
 def tell_updated(engine: Holder) -> None:
     """Tells everybody that an engine's step is over."""
-    tell(Observer.updated, engine)
+    tell(lambda observer: observer.updated(engine))
 
 
 def then(tells: Callable[[Any], None]) -> Callable[[Function], Function]:
@@ -165,11 +165,11 @@ def then(tells: Callable[[Any], None]) -> Callable[[Function], Function]:
 
 
 @contextmanager
-def within(moment: Callable[..., Within], *about: Any) -> Iterator[None]:
-    """Puts around what everybody has for a moment, such as `Observer.comparing`; a decorator, too."""
+def within(moment: Callable[[Observer], Within]) -> Iterator[None]:
+    """Puts around what everybody has for a moment (`lambda observer: observer.comparing()`); also a decorator."""
     with ExitStack() as stack:
         for observer in reversed(_observers):
-            stack.enter_context(getattr(observer, moment.__name__)(*about))
+            stack.enter_context(moment(observer))
         yield
 
 
@@ -182,9 +182,9 @@ def told(op: str) -> "Callable[[Collective], Collective]":
             if not _observers or _here.inside:
                 return collective(flat, group, name)
             call = Call(op, flat, group, name)
-            exchange: Exchange = _surrounded(Observer.starting, call, collective, flat, group, name)
+            exchange: Exchange = _surrounded(lambda observer: observer.starting(call), collective, flat, group, name)
             exchange.call = call
-            tell(Observer.started, call, exchange)
+            tell(lambda observer: observer.started(call, exchange))
             return exchange
 
         return start
@@ -201,14 +201,14 @@ def told_of_wait(wait: "Callable[[Exchange], None]") -> "Callable[[Exchange], No
         if call is None or _here.inside:
             wait(exchange)
             return
-        _surrounded(Observer.waiting, call, wait, exchange)
+        _surrounded(lambda observer: observer.waiting(call), wait, exchange)
 
     return wait_for
 
 
-def _surrounded(moment: Callable[..., Within], call: Call, function: Callable[..., Any], *args: Any) -> Any:
+def _surrounded(moment: Callable[[Observer], Within], function: Callable[..., Any], *args: Any) -> Any:
     """Calls a function within what everybody has for this moment; of collectives that it uses nobody is told."""
-    contexts = [getattr(observer, moment.__name__)(call) for observer in _observers]
+    contexts = [moment(observer) for observer in _observers]
     _here.inside = True
     try:
         return _call_within(contexts, function, *args)

@@ -17,7 +17,7 @@ from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.plain import describe, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.recording.events import RankRecording
-from zerolab.runtime.observers import Observer, tell
+from zerolab.runtime.observers import tell
 
 if TYPE_CHECKING:
     from zerolab.exercises.harness.exercise import Exercise
@@ -141,7 +141,8 @@ def trial(
     """
     mine = [torch.tensor(item) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]]
     dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
-    tell(Observer.beginning)  # within a step the recording tells the highest moment, whether or not there is an event
+    # Within a step the recording tells the highest moment, whether or not there is an event.
+    tell(lambda observer: observer.beginning())
     guarded = finished_answers_out_of_reach(answer, forbids)
     with guarded, nothing_lost(), at_most(seconds), memory_outside_of_torch(answer) as outside:
         returned = answer(*mine)

@@ -15,7 +15,7 @@ from zerolab.exercises.harness.limit import at_most, nothing_lost
 from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
-from zerolab.runtime.observers import Observer, tell
+from zerolab.runtime.observers import tell
 
 # Of an engine's methods: what each returns, and an attribute that nothing else has.
 RETURNS = {
@@ -180,7 +180,7 @@ def compute_gradient(bed: TestBed, unit: Unit, buffer: torch.Tensor, step: int) 
 def _steps(bed: TestBed) -> Iterator[int]:
     for step in range(STEPS):
         bed.noted.steps += 1
-        tell(Observer.beginning)  # what an answer gathers before its first forward is of this step
+        tell(lambda observer: observer.beginning())  # what an answer gathers before its first forward is of this step
         yield step
         bed.note_weights()
 
