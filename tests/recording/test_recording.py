@@ -232,7 +232,7 @@ BROKEN = {
     "names": (("units", 0, "parameters"), [5], r"'parameters' of a unit is \[5\]"),
     "categories": (("categories",), ["parameters"], "other categories"),
     "units": (("units", 0, "padded"), None, "'padded' of a unit is None"),
-    "source": (("sources", "abc"), "text", "'label' is None"),
+    "source": (("sources", "abc"), "text", "'label' of a source is None"),
     "ranks": (("ranks",), {}, "'ranks' is {}"),
     "no ranks": (("ranks",), [], r"ranks \[\]"),
     "rank": (("ranks", 0, "rank"), 1, r"ranks \[1, 1\]"),

@@ -1,14 +1,19 @@
-"""Measured bytes beside what theory says, term by term; what is left in the last column is a bug in one of the two."""
+"""Measured bytes beside what theory says, term by term; what is left in the last column is a bug in one of the two.
+
+Nobody says what a loop of one's own is, so each category is set beside both of its forms, whole and divided by N, and
+the nearer one is shown. What differs then stands in its row: a copy too many, or parameters that N does not divide.
+"""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from zerolab import theory
-from zerolab.recording.events import RankRecording, State
-from zerolab.recording.nearest import beside_nearest, dtype
+from zerolab.recording.events import RankRecording, UnitInfo
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
+    import torch
+
     from zerolab.recording.recording import Recording
 
 # Ψ is the number of parameters; what is sharded gets its "/ N" below, from the same table as the formula.
@@ -23,6 +28,8 @@ TERMS = {
     "other_dtypes": "parameters that are not fp32",
     "unused": "no optimizer state: never a gradient",
 }
+MOMENTS = {"Adam": (2,), "AdamW": (2,)}
+ANY_MOMENTS = (0, 1, 2)  # how many numbers a parameter other optimizers keep, depending on their options
 
 
 def why_empty(recording: "Recording", chosen: RankRecording) -> str:
@@ -36,11 +43,7 @@ def why_empty(recording: "Recording", chosen: RankRecording) -> str:
     return ""
 
 
-def explain(
-    recording: "Recording",
-    rank: int | None = None,
-    beside: str | None = None,
-) -> Table:
+def explain(recording: "Recording", rank: int | None = None, beside: str | None = None) -> Table:
     """One row a term: its formula, its bytes, what was measured, and the difference, which is to be 0.
 
     Args:
@@ -49,12 +52,12 @@ def explain(
         beside: the stage that a loop of one's own is meant to be; None takes the one that it comes nearest to.
 
     Raises:
-        ValueError: the recording has no such rank, or no state that a closed form speaks of.
+        ValueError: the recording has no such rank, or no state that a closed form speaks of, or there is no such stage.
     """
-    chosen = recording.ranks[0] if rank is None else recording.rank(rank)
+    chosen = recording.rank(rank)
     stage, precision, state = recording.info.stage, recording.info.precision, chosen.state
     if stage is None:
-        return beside_nearest(recording, chosen, state, beside)
+        return _beside_nearest(recording, chosen, beside)
     if beside not in (None, stage):
         raise ValueError(f"this run is {stage}, not {beside!r}: leave out stage=, which is for a loop of your own")
     # A wrong row is worse than none: other systems shard as they like, and have no closed form here.
@@ -63,17 +66,27 @@ def explain(
             f"no closed form for stage {stage!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
             "zerolab.compare name what the system holds beyond its form"
         )
-    rows = _state_rows(recording, stage, precision, state, chosen.info.updated)
-    return Table(rows, f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
+    formula, terms = _closed_form(recording, chosen, stage, precision)
+    words, sharded = SHARE if precision == "fp32" else SHARE_BF16, theory.SHARDED[stage]
+    # The terms belong to no category, so what was measured stands with the formula and with the sum.
+    rows: list[dict[str, Any]] = [
+        {
+            "term": category,
+            "formula": words[category] + " / N" * (category in sharded),
+            "bytes": nbytes,
+            "measured": state[category],
+        }
+        for category, nbytes in formula.items()
+    ]
+    rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
+    total = _row("state", "sum", sum(formula.values()) + sum(terms.values()), sum(state.values()))
+    return Table([*rows, total], f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
 
 
-def _state_rows(
-    recording: "Recording",
-    stage: str,
-    precision: str,
-    state: State,
-    updated: dict[str, list[int]],
-) -> list[dict[str, Any]]:
+def _closed_form(
+    recording: "Recording", chosen: RankRecording, stage: str, precision: str
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes by category, and what a rank holds beyond that, by name."""
     world_size = recording.world_size
     flats: list[Any] = [
         # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
@@ -83,27 +96,63 @@ def _state_rows(
             padded=u.padded,
             shard_numel=u.padded // world_size,
             frozen=u.frozen,
-            dtype=dtype(u.dtype),
+            dtype=_dtype(u),
         )
         for u in recording.units
     ]
+    info = chosen.info
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
-    terms = theory.terms(stage, flats, world_size, precision, offload=recording.info.offload, updated=updated)
-    words = SHARE if precision == "fp32" else SHARE_BF16
-    rows: list[dict[str, Any]] = []
-    for category, nbytes in formula.items():
-        share = words[category] + (" / N" if category in theory.SHARDED[stage] else "")
-        # The terms that follow belong to no category, so what was measured stands with the formula and with the sum.
-        rows.append({"term": category, "formula": share, "bytes": nbytes, "measured": state[category]})
-    rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
-    return [*rows, _total("state", sum(formula.values()) + sum(terms.values()), sum(state.values()))]
+    return formula, theory.terms(stage, flats, world_size, precision, offload=info.offload, updated=info.updated)
 
 
-def _total(name: str, predicted: int, measured: int) -> dict[str, Any]:
+def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | None) -> Table:
+    """The table of a loop of one's own; the optimizer's step counters have a row of their own."""
+    if stage is not None and stage not in theory.STAGES:
+        raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(theory.STAGES)}")
+    state, counters = chosen.state, chosen.info.step_counters
+    measured = {**state, "optimizer_state": state["optimizer_state"] - counters}
+    rows, divided = [], set()
+    for category, forms in _forms(recording).items():
+        # Whole first: with one rank, or where nothing is held, both are as near.
+        shares = [category in theory.SHARDED[stage]] if stage else [False, True]
+        divisors = [recording.world_size if share else 1 for share in shares]
+        candidates = [(size // divisor, text, divisor) for divisor in divisors for text, size in forms]
+        nbytes, text, divisor = min(candidates, key=lambda form: abs(form[0] - measured[category]))
+        rows.append(_row(category, text + " / N" * (divisor > 1), nbytes, measured[category]))
+        divided |= {category} if divisor > 1 else set()
+    if counters:
+        rows.append(_row("step_counters", "as the optimizer keeps them", counters, counters))
+    total = _row("state", "sum", sum(row["bytes"] for row in rows), sum(state.values()))
+    alike = next(
+        (f"nearest to {name}" for name in theory.STAGES if set(theory.SHARDED[name]) == divided), "like no stage"
+    )
+    beside = f"beside {stage}" if stage else alike
+    title = f"a loop of your own on {recording.world_size} ranks, {beside}: bytes of rank {chosen.rank}"
+    return Table([*rows, total], title)
+
+
+def _forms(recording: "Recording") -> dict[str, list[tuple[str, int]]]:
+    """The whole bytes of each category, in words and numbers; several where an optimizer's options decide."""
+    sizes = [(unit.numel * _dtype(unit).itemsize, unit.frozen) for unit in recording.units]
+    every, trained = sum(size for size, _ in sizes), sum(size for size, frozen in sizes if not frozen)
+    widths = {_dtype(unit).itemsize for unit in recording.units}
+    width = f"{widths.pop()} Ψ" if len(widths) == 1 else "Ψ, each in its dtype"
+    what = " of what is trained" if trained < every else ""
+    moments = MOMENTS.get(str(recording.info.optimizer), ANY_MOMENTS)
     return {
-        "term": name,
-        "formula": "sum",
-        "bytes": predicted,
-        "measured": measured,
-        "difference": measured - predicted,
+        "parameters": [(width, every)],
+        "gradients": [(width + what, trained)],
+        "optimizer_state": [(f"{count} x {width}{what}" if count else "none", count * trained) for count in moments],
     }
+
+
+def _dtype(unit: UnitInfo) -> "torch.dtype":
+    import torch
+
+    # From a file anything may come: a name that torch lacks counts as fp32, as the formula does.
+    found = getattr(torch, unit.dtype, None)
+    return found if isinstance(found, torch.dtype) else torch.float32
+
+
+def _row(term: str, formula: str, nbytes: int, measured: int) -> dict[str, Any]:
+    return {"term": term, "formula": formula, "bytes": nbytes, "measured": measured, "difference": measured - nbytes}

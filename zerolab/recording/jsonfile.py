@@ -8,32 +8,26 @@ in the order of `categories`, and then by name what only some events have. `at` 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import get_type_hints as hints
 
-from zerolab import files
-from zerolab.recording.events import (
-    CATEGORIES,
-    Event,
-    Kind,
-    Phase,
-    RankInfo,
-    RankRecording,
-    RunInfo,
-    Source,
-    SourceLine,
-    UnitInfo,
-)
+from zerolab.recording import events
+from zerolab.recording.events import CATEGORIES, Event, RankInfo, RankRecording, RunInfo, Source, SourceLine, UnitInfo
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
 
 FORMAT = "zerolab-recording"
 # Goes up when an old reader would misread a new file; what it may ignore does not need it.
 VERSION = 1
 
+AGAIN = "record it again, or fetch the file again"
 Fits = Callable[[Any], bool]
-AnyInfo = TypeVar("AnyInfo", bound=RunInfo)
+Schema = TypeVar("Schema")
 
 
 def _fits(hint: Any) -> Fits:
@@ -67,10 +61,10 @@ def _fits_container(kind: Any, parts: tuple[Any, ...]) -> Fits:
 
 
 _FITS: dict[type, dict[str, Fits]] = {
-    schema: {name: _fits(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
-    for schema in (Event, UnitInfo, RunInfo, RankInfo)
+    schema: {name: _fits(hint) for name, hint in hints(schema, include_extras=True).items()}
+    for schema in (Event, UnitInfo, Source, RunInfo, RankInfo)
 }
-_fits_row = _fits(tuple[int, int, int, Phase, Kind, str, list[int], dict[str, Any]])
+_fits_row = _fits(tuple[int, int, int, events.Phase, events.Kind, str, list[int], dict[str, Any]])
 # Most events have two or three of these: left out where they say nothing, a file is far shorter.
 _DEFAULTS = {field.name: field.default for field in fields(Event) if field.default is not MISSING}
 del _DEFAULTS["source"]  # which is written as `at`
@@ -86,18 +80,27 @@ class Contents(NamedTuple):
     ranks: list[RankRecording]
 
 
-def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Writes the file whole or not at all.
+def text(recording: "Recording | Contents") -> str:
+    """The file of a recording. Over a network it travels in the same form: whoever receives it checks it as a file."""
+    head = {"format": FORMAT, "version": VERSION, "world_size": recording.world_size, "meta": _said(recording.info)}
+    sources = (f"{_dump(key)}: {_dump(asdict(source))}" for key, source in recording.sources.items())
+    # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
+    lists = (
+        _listed('"units": [', map(_dump, map(asdict, recording.units)), "]"),
+        _listed('"sources": {', sources, "}"),
+        _listed('"ranks": [', map(_text_of_rank, recording.ranks), "]"),
+    )
+    return ",\n".join([_dump(head | {"categories": CATEGORIES})[:-1], *lists]) + "\n}\n"
 
-    Raises ValueError if the folder does not exist.
-    """
-    files.write_text(path, text(contents))
+
+def _text_of_rank(rank: RankRecording) -> str:
+    head = _dump({"rank": rank.rank, "complete": rank.complete, "meta": _said(rank.info)})
+    return _listed(head[:-1] + ',"events": [', (_dump(_row(event)) for event in rank.events), "]}")
 
 
-# Over a network JSON travels as well: whoever receives it checks it as it would a file.
-def text(contents: Contents) -> str:
-    """What `write` writes, as text, for a recording that travels."""
-    return "".join(f"{line}\n" for line in _lines(contents))
+def _listed(opening: str, items: Iterable[str], closing: str) -> str:
+    """The items one a line."""
+    return "\n".join([opening, ",\n".join(items), closing])
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
@@ -154,47 +157,11 @@ def _finite(value: object) -> object:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _lines(contents: Contents) -> Iterator[str]:
-    """The file's text, one event a line."""
-    yield "{"
-    for key, value in {"format": FORMAT, "version": VERSION, "world_size": contents.world_size}.items():
-        yield f'"{key}": {_dump(value)},'
-    yield f'"meta": {_dump(_said(contents.info))},'
-    yield f'"categories": {_dump(CATEGORIES)},'
-    # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
-    yield from _listed('"units": [', (_dump(asdict(unit)) for unit in contents.units), "],")
-    sources = ((key, {"label": source.label, "text": source.text}) for key, source in contents.sources.items())
-    yield from _listed('"sources": {', (f"{_dump(key)}: {_dump(value)}" for key, value in sources), "},")
-    yield '"ranks": ['
-    for place, rank in enumerate(contents.ranks):
-        head = {"rank": rank.rank, "complete": rank.complete, "meta": _said(rank.info)}
-        yield _dump(head)[:-1] + ',"events": ['
-        yield from _listed("", (_dump(_row(event)) for event in rank.events), "]}")
-        if place < len(contents.ranks) - 1:
-            yield ","
-    yield "]"
-    yield "}"
-
-
-def _listed(opening: str, items: Iterator[str], closing: str) -> Iterator[str]:
-    """The items one a line, with commas between them."""
-    if opening:
-        yield opening
-    # JSON allows no comma behind the last item, and an iterator does not say which one that is.
-    before = None
-    for item in items:
-        if before is not None:
-            yield before + ","
-        before = item
-    if before is not None:
-        yield before
-    yield closing
-
-
 def _said(info: RunInfo) -> dict[str, object]:
     """What is not as it would be if nothing were said."""
-    silent, values = type(info)(), ((field.name, getattr(info, field.name)) for field in fields(info))
-    return {name: value for name, value in values if value != getattr(silent, name)}
+    silent = type(info)()
+    names = [field.name for field in fields(info) if getattr(info, field.name) != getattr(silent, field.name)]
+    return {name: getattr(info, name) for name in names}
 
 
 def _row(event: Event) -> list[object]:
@@ -220,14 +187,14 @@ def _document(document: Any) -> Contents:
     if version < 1 or _get(document, "categories", list) != list(CATEGORIES):
         raise _Malformed(f"it says version {version} with other categories than that has; record it again")
     world_size = _get(document, "world_size", int)
-    units = tuple(_each(document, "units", _unit))
-    sources = {key: _source(value) for key, value in _get(document, "sources", dict).items()}
-    ranks = _each(document, "ranks", lambda value: _rank(value, world_size, sources, units))
+    units = tuple(_complete(UnitInfo, value, "a unit") for value in _get(document, "units", list))
+    sources = {key: _complete(Source, value, "a source") for key, value in _get(document, "sources", dict).items()}
+    ranks = [_rank(value, world_size, sources, units) for value in _get(document, "ranks", list)]
     numbers = [rank.rank for rank in ranks]
     # Ranks may be missing, they died; but none may be there twice or be none of this world.
     if not ranks or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < world_size:
         raise _Malformed(f"it has ranks {numbers} of a world of {world_size}; record it again")
-    return Contents(world_size, _info(document, RunInfo), units, sources, ranks)
+    return Contents(world_size, _info(RunInfo, document), units, sources, ranks)
 
 
 def _refuse_halves(document: object) -> None:
@@ -236,12 +203,18 @@ def _refuse_halves(document: object) -> None:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise _Malformed(f"it has {half!r}, half of a character; record it again, or fetch the file again") from None
+        raise _Malformed(f"it has {half!r}, half of a character; {AGAIN}") from None
 
 
-def _info(holder: Any, schema: type[AnyInfo]) -> AnyInfo:
+def _info(schema: type[Schema], holder: Any) -> Schema:
     given = _get(holder, "meta", dict)
     return schema(**_checked(schema, {key: value for key, value in given.items() if value is not None}, "a 'meta'"))
+
+
+def _complete(schema: type[Schema], holder: Any, where: str) -> Schema:
+    """A unit or a source, of which a file has every field."""
+    given = holder if isinstance(holder, dict) else {}
+    return schema(**_frozen(_checked(schema, {name: given.get(name) for name in _FITS[schema]}, where)))
 
 
 def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -249,42 +222,30 @@ def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, An
     known = {name: value for name, value in given.items() if name in _FITS[schema]}
     for name, value in known.items():
         if not _FITS[schema][name](value):
-            raise _Malformed(f"{name!r} of {where} is {_short(value)}; record it again, or fetch the file again")
+            raise _Malformed(f"{name!r} of {where} is {_short(value)}; {AGAIN}")
     return known
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(fields: dict[str, Any]) -> dict[str, Any]:
     """Lists as the tuples that events and units have."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return {name: frozen(value) for name, value in fields.items()}
 
 
-def _get(holder: Any, key: str, kind: type | tuple[type, ...]) -> Any:
-    """`holder[key]`, which must be of this kind."""
+def _get(holder: Any, key: str, kind: type) -> Any:
+    """`holder[key]`, which must be of this type."""
     value = holder.get(key) if isinstance(holder, dict) else None
-    # In Python true is the number 1, and a step called true is a damaged file.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-        wanted = getattr(kind, "__name__", kind)
-        raise _Malformed(f"{key!r} is {_short(value)}, not of type {wanted}; record it again, or fetch the file again")
+    if type(value) is not kind:
+        raise _Malformed(f"{key!r} is {_short(value)}, not of type {kind.__name__}; {AGAIN}")
     return value
-
-
-def _each(holder: Any, key: str, read_one: Callable[[Any], Any]) -> list[Any]:
-    return [read_one(value) for value in _get(holder, key, list)]
 
 
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _unit(value: Any) -> UnitInfo:
-    given = value if isinstance(value, dict) else {}
-    known = _checked(UnitInfo, {name: given.get(name) for name in _FITS[UnitInfo]}, "a unit")
-    return UnitInfo(**{name: _frozen(one) for name, one in known.items()})
-
-
-def _source(value: Any) -> Source:
-    return Source(_get(value, "label", str), _get(value, "text", str))
 
 
 def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]) -> RankRecording:
@@ -293,7 +254,7 @@ def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[
     # A row does not say its number: it is its place, so that it cannot be wrong.
     events = tuple(_event(row, rank, seq, sources) for seq, row in enumerate(rows))
     return RankRecording(
-        rank, world_size, events, sources, units, _info(value, RankInfo), _get(value, "complete", bool)
+        rank, world_size, events, sources, units, _info(RankInfo, value), _get(value, "complete", bool)
     )
 
 
@@ -301,13 +262,12 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
     where = f"event {seq} of rank {rank}"
     # Pictures look words up and draw bars as long as durations: what is refused here need not be feared there.
     if not _fits_row(row) or row[1] < 0 or len(row[6]) not in (0, len(CATEGORIES)):
-        raise _Malformed(f"{where} is {_short(row)}; record it again, or fetch the file again")
+        raise _Malformed(f"{where} is {_short(row)}; {AGAIN}")
     start, duration, step, phase, kind, op, live, more = row
     said = _checked(Event, {name: value for name, value in more.items() if name in _DEFAULTS}, where)
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
-    bytes_by_category = dict(zip(CATEGORIES, live, strict=True)) if live else {}
-    frozen = {name: _frozen(value) for name, value in said.items()}
-    return Event(rank, seq, start, start + duration, step, phase, kind, op, live=bytes_by_category, source=at, **frozen)
+    said |= {"live": dict(zip(CATEGORIES, live, strict=True)) if live else {}, "source": at}
+    return Event(rank, seq, start, start + duration, step, phase, kind, op, **_frozen(said))
 
 
 def _line(text: str, sources: dict[str, Source], where: str) -> SourceLine:

@@ -103,8 +103,7 @@ class Recording:
 
         Raises ValueError if `path` is a folder, or in a folder that does not exist.
         """
-        contents = jsonfile.Contents(self.world_size, self.info, self.units, self.sources, self.ranks)
-        jsonfile.write(path, contents)
+        files.write_text(path, jsonfile.text(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -171,10 +170,10 @@ class Recording:
         aside = f" ({inside} in steps)" if 0 < inside < len(self.collectives) else ""
         return _count(len(self.collectives), "collective") + aside
 
-    def rank(self, number: int) -> RankRecording:
-        """One rank's recording. Raises ValueError if it is not there."""
+    def rank(self, number: int | None = None) -> RankRecording:
+        """One rank's recording, the first one's for None. Raises ValueError if it is not there."""
         for recording in self.ranks:
-            if recording.rank == number:
+            if number in (None, recording.rank):
                 return recording
         there = ", ".join(str(recording.rank) for recording in self.ranks)
         raise ValueError(f"rank {number!r} is not in this recording: choose one of {there}")
@@ -189,8 +188,7 @@ class Recording:
 
         Raises ValueError for a category, a rank or a step that is not in the recording.
         """
-        # Not always rank 0: it may be the one that died.
-        recording = self.ranks[0] if rank is None else self.rank(rank)
+        recording = self.rank(rank)
         chosen = recording.info.steps if step is None else step
         # The steps before the last allocate what stays, so the last is what a step is like.
         found = [event.live[category] for event in recording.events if event.step == chosen and category in event.live]
@@ -203,16 +201,12 @@ class Recording:
 
     def table(self) -> Table:
         """One row a rank: bytes of state at the update, by formula, at the peak, and sent in the last step."""
-        rows = []
+        rows: list[dict[str, Any]] = []
         for recording in self.ranks:
             info = recording.info
-            row: dict[str, Any] = {"rank": recording.rank}
-            row |= info.state if info.state is not None else dict.fromkeys(STATE)
-            row["state"] = sum(info.state.values()) if info.state else None
-            row["formula"] = sum(self.info.formula.values()) if self.info.formula else None
-            row["peak"] = info.peak_total
-            row["logical bytes"] = info.logical_bytes[-1] if info.logical_bytes else None
-            rows.append(row)
+            row: dict[str, Any] = {"rank": recording.rank, **(info.state or dict.fromkeys(STATE))}
+            row |= {"state": _total(info.state), "formula": _total(self.info.formula), "peak": info.peak_total}
+            rows.append(row | {"logical bytes": info.logical_bytes[-1] if info.logical_bytes else None})
         title = f"{self._title()}: bytes a rank, at the update and at the peak of the last step"
         return Table(rows, title + why_empty(self, self.ranks[0]))
 
@@ -221,19 +215,14 @@ class Recording:
 
         Raises ValueError if the rank is not in the recording.
         """
-        recording = self.ranks[0] if rank is None else self.rank(rank)
-        columns: dict[str, dict[str, int]] = {
-            "state": recording.info.state or {},
-            "formula": self.info.formula or {},
-            "peak": recording.info.peak or {},
-        }
+        recording = self.rank(rank)
+        columns = {"state": recording.info.state, "formula": self.info.formula, "peak": recording.info.peak}
         rows: list[dict[str, Any]] = [
-            {"category": category, **{name: values.get(category) for name, values in columns.items()}}
+            {"category": category} | {name: (values or {}).get(category) for name, values in columns.items()}
             for category in CATEGORIES
         ]
-        total = {name: sum(values.values()) if values else None for name, values in columns.items()}
-        title = f"{self._title()}: bytes of rank {recording.rank}"
-        return Table([*rows, {"category": "total", **total}], title + why_empty(self, recording))
+        rows.append({"category": "total"} | {name: _total(values) for name, values in columns.items()})
+        return Table(rows, f"{self._title()}: bytes of rank {recording.rank}{why_empty(self, recording)}")
 
     def traffic(self, step: int | None = None, rank: int | None = None) -> Table:
         """One row a kind of collective: how often in one step, over how many elements, and what a rank must send.
@@ -245,7 +234,7 @@ class Recording:
         Raises ValueError for a step or a rank that is not in the recording. What really left the sockets depends on
         the machine and is not in this table: see `wire_bytes`.
         """
-        recording = self.ranks[0] if rank is None else self.rank(rank)
+        recording = self.rank(rank)
         last = recording.info.steps
         chosen = last if step is None else step
         if not 0 <= chosen <= last:
@@ -258,22 +247,16 @@ class Recording:
             if event.kind == "collective" and event.parent is None and event.step == chosen:
                 # Only a send or a receive has no number, and it has two ends.
                 ranks = 2 if event.number is None else len(event.group or ()) or partners[event.number]
-                row = rows.setdefault(
-                    event.op, {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
-                )
+                empty = {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
+                row = rows.setdefault(event.op, empty)
                 row["count"] += 1
                 row["elements"] += event.numel
                 row["logical bytes"] += event.logical_bytes
         total = {key: sum(row[key] for row in rows.values()) for key in ("count", "elements", "logical bytes")}
-        return Table(
-            [*rows.values(), {"op": "total", **total}], f"{self._title()}: step {chosen} of rank {recording.rank}"
-        )
+        title = f"{self._title()}: step {chosen} of rank {recording.rank}"
+        return Table([*rows.values(), {"op": "total", **total}], title)
 
-    def explain(
-        self,
-        rank: int | None = None,
-        stage: str | None = None,
-    ) -> Table:
+    def explain(self, rank: int | None = None, stage: str | None = None) -> Table:
         """One row a term of the closed form: formula, bytes, measured, difference.
 
         A loop of one's own is set beside `stage`, or beside what it comes nearest to (None).
@@ -316,6 +299,10 @@ class Recording:
         parts += [f"{_count(missing, 'rank')} missing"] if missing else []
         parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
+
+
+def _total(by_category: dict[str, int] | None) -> int | None:
+    return sum(by_category.values()) if by_category else None
 
 
 def _of_steps(figures: Figures | None) -> Figures:
