@@ -23,6 +23,7 @@ from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import unknown
+from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 from zerolab.tables import Table
@@ -58,7 +59,7 @@ class Comparison:
         """
         row = self.rows[0]
         title = (
-            f"{row['num_params']:,} parameters on {_count(row['world_size'], 'rank')}, {row['precision']}: bytes a rank"
+            f"{row['num_params']:,} parameters on {count(row['world_size'], 'rank')}, {row['precision']}: bytes a rank"
         )
         if times and self.seconds:
             steps = len(next(iter(self.seconds.values())))
@@ -300,10 +301,6 @@ def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_s
             for rank, its in zip(ranks, terms, strict=True)
         ],
     }
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _range(seconds: list[float] | None) -> dict[str, float]:

@@ -140,5 +140,5 @@ def copies(recording: Recording, category: str) -> float:
     for event in recording.events:
         if event.op == "hold" and event.category == category and event.step:
             # An event of ownership says all that the rank holds of the unit from then on, so the last one counts.
-            held[event.rank, event.unit] = sum(stop - start for start, stop in event.spans or ())
+            held[event.rank, event.unit] = event.held
     return round(sum(held.values()) / recording.num_params, 3)

@@ -74,11 +74,6 @@ def script() -> str:
 
 
 @cache
-def style() -> str:
-    """All of the player's CSS, every rule below the class `zl-player` or a class that begins with `zl-`."""
-    return "\n".join((_FOLDER / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
-
-
-def page_style() -> str:
-    """The rules that only the standalone page needs."""
-    return (_FOLDER / "page.css").read_text(encoding="utf-8")
+def style(*more: str) -> str:
+    """The player's CSS, every rule below the class `zl-player` or a class that begins with `zl-`, and `more` files."""
+    return "\n".join((_FOLDER / f"{name}.css").read_text(encoding="utf-8") for name in (*STYLES, *more))

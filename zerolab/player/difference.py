@@ -35,7 +35,7 @@ def _holds(rank: RankRecording) -> list[Event]:
             continue
         before = kept[-1] if kept else None
         same = before is not None and (before.unit, before.category) == (event.unit, event.category)
-        if before is not None and same and len(kept) > 1 and _amount(event) < _amount(before) and _shrinks(kept):
+        if before is not None and same and len(kept) > 1 and event.held < before.held and _shrinks(kept):
             kept[-1] = event
         else:
             kept.append(event)
@@ -47,12 +47,7 @@ def _shrinks(kept: list[Event]) -> bool:
     # The first release counts by itself, or a release after a gather would be taken for one that goes on.
     last = kept[-1]
     earlier = [e for e in kept[-3:-1] if (e.unit, e.category) == (last.unit, last.category)]
-    return bool(earlier) and _amount(last) < _amount(earlier[-1])
-
-
-def _amount(event: Event) -> int:
-    """How many elements are held."""
-    return sum(stop - start for start, stop in event.spans or ())
+    return bool(earlier) and last.held < earlier[-1].held
 
 
 def _same(one: Event | None, other: Event | None, *, exactly: bool) -> bool:
@@ -63,7 +58,7 @@ def _same(one: Event | None, other: Event | None, *, exactly: bool) -> bool:
     if one is None or other is None:
         return one is other
     units_agree = one.unit == other.unit or (one.kind == "collective" and None in {one.unit, other.unit})
-    held = one.spans == other.spans if exactly else _amount(one) == _amount(other)
+    held = one.spans == other.spans if exactly else one.held == other.held
     return units_agree and held and all(getattr(one, name) == getattr(other, name) for name in COMPARED)
 
 

@@ -6,7 +6,7 @@ import html
 import json
 from typing import TYPE_CHECKING
 
-from zerolab.player.bundle import page_style, script, style
+from zerolab.player.bundle import script, style
 from zerolab.player.payload import describe, pair_payload, payload
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def page(recording: "Recording", other: "Recording | None" = None) -> str:
     light unless told otherwise).
     """
     code = script() + "\nstartPage();\n"
-    css = style() + page_style()
+    css = style("page")
     # "<" could end the element that the payload stands in; as an escape it is the same string to JSON.
     # One page for both cases: the script tells them apart by what the payload holds.
     content = payload(recording) if other is None else pair_payload(recording, other)

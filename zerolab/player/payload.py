@@ -10,10 +10,23 @@ import base64
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from zerolab.player.difference import first_difference
-from zerolab.recording.events import CATEGORIES, KINDS, PHASES, Category, Event, Kind, Phase, Source, Spans, UnitInfo
+from zerolab.recording.events import (
+    CATEGORIES,
+    KINDS,
+    PHASES,
+    Category,
+    Event,
+    Kind,
+    Phase,
+    Source,
+    Spans,
+    UnitInfo,
+    count,
+)
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -23,25 +36,15 @@ VERSION = 1
 SHARDED_STAGES = ("zero1", "zero2", "zero3")
 
 T = TypeVar("T", bound=Hashable)
-Held = dict[tuple[str, str], dict[int, Spans]]
+Held = dict[tuple[str, str], dict[int, Event]]
 
 
-class Table(Generic[T]):
-    """Values that events point into, each stored once; `index` gives a value's place, counted from 1."""
-
-    def __init__(self) -> None:
-        self.values: list[T] = []
-        self._places: dict[T, int] = {}
+class Table(dict[T, int]):
+    """Values that events point into, each stored once with its place, counted from 1."""
 
     def index(self, value: T | None) -> int:
         """The place of `value`, which is appended if it is new; 0 for None."""
-        if value is None:
-            return 0
-        # A dictionary beside the list: each of 20,000 events asks for half a dozen places.
-        if value not in self._places:
-            self.values.append(value)
-            self._places[value] = len(self.values)
-        return self._places[value]
+        return 0 if value is None else self.setdefault(value, len(self) + 1)
 
 
 def zigzag(value: int) -> int:
@@ -175,16 +178,12 @@ def _columns(events: list[Event], tables: _Tables) -> dict[str, object]:
 
 def _held(events: Iterable[Event]) -> Held:
     """For every unit and category the smallest part that each rank was ever recorded to hold."""
-
-    def size(spans: Spans) -> int:
-        return sum(stop - start for start, stop in spans)
-
     held: Held = {}
     for event in events:
         if event.op == "hold" and event.unit and event.category and event.spans:
             of_ranks = held.setdefault((event.unit, event.category), {})
             # What is gathered comes and goes; the smallest that a rank ever had is what it never lets go of.
-            of_ranks[event.rank] = min(of_ranks.get(event.rank, event.spans), event.spans, key=size)
+            of_ranks[event.rank] = min(of_ranks.get(event.rank, event), event, key=attrgetter("held"))
     return held
 
 
@@ -197,7 +196,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     # Optimizer state first: it is never gathered, so what a rank holds of it is what it owns.
     for category in ("optimizer_state", "parameters", "gradients"):
         of_ranks = held.get((unit.name, category), {})
-        parts = sorted([start, stop, rank] for rank, spans in of_ranks.items() for start, stop in spans)
+        parts = sorted([start, stop, rank] for rank, event in of_ranks.items() for start, stop in event.spans or ())
         # Where parts overlap, several ranks kept the same elements, and nobody is their owner.
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
@@ -212,30 +211,19 @@ def _units(recording: "Recording", tables: _Tables, held: Held) -> list[dict[str
     """The units in the order of the model; a unit that only events name is listed without a size."""
     known = {unit.name: unit for unit in recording.units}
     out: list[dict[str, object]] = []
-    for name in tables.units.values:
+    for name in tables.units:
         unit = known.get(name, UnitInfo(name, 0, 0, "", ()))
-        out.append(
-            {
-                "name": name,
-                "numel": unit.numel,
-                "padded": unit.padded,
-                "dtype": unit.dtype,
-                "parameters": len(unit.parameters),
-                "frozen": unit.frozen,
-                "owners": owners(recording, unit, held) if unit.padded else None,
-            }
-        )
+        found = owners(recording, unit, held) if unit.padded else None
+        out.append(asdict(unit) | {"parameters": len(unit.parameters), "owners": found})
     return out
 
 
 def describe(recording: "Recording") -> str:
     """The recording in one sentence that is the same on every machine: it names no times and counts no waits."""
     steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
-    stage = recording.info.stage or "a loop of your own"
-    ranks = "1 rank" if recording.world_size == 1 else f"{recording.world_size} ranks"
-    text = f"{stage} on {ranks}, {'simulated' if recording.info.simulated else 'recorded'}: "
-    text += f"{steps} training step{'' if steps == 1 else 's'}, "
-    return text + f"{recording.counted}, {len(recording.units)} units"
+    where = f"{recording.info.stage or 'a loop of your own'} on {count(recording.world_size, 'rank')}"
+    how = "simulated" if recording.info.simulated else "recorded"
+    return f"{where}, {how}: {count(steps, 'training step')}, {recording.counted}, {len(recording.units)} units"
 
 
 def payload(recording: "Recording") -> dict[str, object]:
@@ -247,7 +235,7 @@ def payload(recording: "Recording") -> dict[str, object]:
     columns = _columns(events, tables)
     # A recording made elsewhere may lack the text of a source; its events still name the line.
     missing = Source("source not recorded", "")
-    texts = [recording.sources.get(key, missing) for key in tables.sources.values]
+    texts = [recording.sources.get(key, missing) for key in tables.sources]
     return {
         "format": "zerolab-player",
         "version": VERSION,
@@ -258,12 +246,12 @@ def payload(recording: "Recording") -> dict[str, object]:
         "phases": PHASES,
         "kinds": KINDS,
         "categories": CATEGORIES,
-        "words": tables.words.values,
-        "groups": tables.groups.values,
+        "words": list(tables.words),
+        "groups": list(tables.groups),
         # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
-        "spans": [[edge for span in spans for edge in span] for spans in tables.spans.values],
+        "spans": [[edge for span in spans for edge in span] for spans in tables.spans],
         "units": _units(recording, tables, _held(events)),
-        "sources": [{"label": source.label, "text": source.text} for source in texts],
+        "sources": [asdict(source) for source in texts],
         "count": len(events),
         "columns": columns,
     }

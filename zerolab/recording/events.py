@@ -79,6 +79,11 @@ class Event:
     spans: Spans | None = None
     text: str | None = None  # a note in words
 
+    @property
+    def held(self) -> int:
+        """How many elements are in its spans."""
+        return sum(stop - start for start, stop in self.spans or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -144,6 +149,11 @@ class RankInfo(RunInfo):
     derived: bool = False  # it did not run: a simulation derived it from rank 0
 
 
+def count(number: int, thing: str) -> str:
+    """For example `1 rank` or `4 ranks`."""
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
 def as_meta(info: RunInfo) -> dict[str, Any]:
     """What `meta` was in the first edition, with a line on where it is now; goes with the next one."""
     warn('meta["..."] is the attribute info now, and goes with the next edition', FutureWarning, stacklevel=3)
@@ -166,9 +176,8 @@ class RankRecording:
     def state(self) -> State:
         """Bytes of model state at the last update. Raises ValueError before the second step, which completes it."""
         if self.info.state is None:
-            steps = self.info.steps
             raise ValueError(
-                f"no state after {steps} step{'s' * (steps != 1)}: "
+                f"no state after {count(self.info.steps, 'step')}: "
                 "Adam makes its moments in the first, so record two or more"
             )
         return self.info.state

@@ -20,6 +20,7 @@ from zerolab.recording.events import (
     State,
     UnitInfo,
     as_meta,
+    count,
 )
 from zerolab.recording.explain import explain, why_empty
 from zerolab.tables import Table
@@ -168,7 +169,7 @@ class Recording:
         inside = sum(collective.step > 0 for collective in self.collectives)
         # What compares the ranks, or sends them the first parameters, comes before the steps and has numbers as well.
         aside = f" ({inside} in steps)" if 0 < inside < len(self.collectives) else ""
-        return _count(len(self.collectives), "collective") + aside
+        return count(len(self.collectives), "collective") + aside
 
     def rank(self, number: int | None = None) -> RankRecording:
         """One rank's recording, the first one's for None. Raises ValueError if it is not there."""
@@ -290,13 +291,13 @@ class Recording:
         files.write_text(path, page(self, other))
 
     def _title(self) -> str:
-        return f"{self.info.stage or 'a loop of your own'} on {_count(self.world_size, 'rank')}"
+        return f"{self.info.stage or 'a loop of your own'} on {count(self.world_size, 'rank')}"
 
     def __repr__(self) -> str:
         # No address and no time in it: a notebook's stored output is compared with the next run's.
         missing = self.world_size - len(self.ranks)
-        parts = [_count(self.info.steps, "step"), self.counted]
-        parts += [f"{_count(missing, 'rank')} missing"] if missing else []
+        parts = [count(self.info.steps, "step"), self.counted]
+        parts += [f"{count(missing, 'rank')} missing"] if missing else []
         parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
 
@@ -317,10 +318,6 @@ def _start(recording: RankRecording) -> int:
         return recording.info.started_ns
     # A recording that somebody put together need not say when it began.
     return min((event.t_start for event in recording.events), default=0)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _shifted(
