@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.recording import c10d
+from zerolab.recording.aliases import Alias, with_aliases
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
-from zerolab.recording.lent import Lent, lend
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import replace
@@ -45,7 +45,7 @@ class Exchanges(Observer):
         self._log, self._ownership = log, ownership
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
         self._comparing = 0  # what is sent within comparisons of the ranks, which may lie in one another, is of no step
-        self._works: WeakKeyDictionary[Any, tuple[Draft, list[Lent]]] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[Any, tuple[Draft, list[Alias]]] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
@@ -139,7 +139,7 @@ class Exchanges(Observer):
 
     def communicate(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Logs and executes an operation that communicates."""
-        lent: list[Lent] = []
+        aliases: list[Alias] = []
         given = args
         message = _MESSAGES.get(id(func)) if self._inside is not None else None
         if message is not None:
@@ -155,14 +155,14 @@ class Exchanges(Observer):
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.set_apart(tensor)
             if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
-                given = lend(args, lent)
+                given = with_aliases(args, aliases)
         result = func._op(*given, **keywords)
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if isinstance(handle, torch.ScriptObject):
             self._newest = dist.Work.unbox(handle)
-            self._works[self._newest] = draft, lent
+            self._works[self._newest] = draft, aliases
         if self._inside is None:
-            self._ownership.lend(args)
+            self._ownership.communicated(args)
             self._log.end(draft)
         return result
 
@@ -177,7 +177,7 @@ class Exchanges(Observer):
             ledger.see(tensor)
             # By storage, as torch itself finds what `wait_tensor` is to wait for: tensors change on their way.
             self._arriving[tensor.untyped_storage()] = drafts[min(position, len(drafts) - 1)]
-        self._ownership.lend(args)
+        self._ownership.communicated(args)
         for draft in drafts:
             self._log.end(draft)
         return result
@@ -193,7 +193,7 @@ class Exchanges(Observer):
             return func(tensor)
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
-        draft, lent = self._works.pop(work, (None, []))
+        draft, aliases = self._works.pop(work, (None, []))
         self._newest = None
         if draft is None:
             return original(work, *args, **keywords)
@@ -203,7 +203,7 @@ class Exchanges(Observer):
             return result
         with self._awaiting(self._log_wait(draft), draft):
             result = original(work, *args, **keywords)
-        self._log.ledger.leaving.add(work, lent)
+        self._log.ledger.releases.add(work, aliases)
         return result
 
     # The events.

@@ -13,8 +13,8 @@ from time import monotonic_ns
 
 import torch
 
+from zerolab.recording.aliases import Releases
 from zerolab.recording.events import CATEGORIES
-from zerolab.recording.lent import Leaving
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
 # As an index it is the last place of a list: code that forgets to ask for it would change `other`.
@@ -63,7 +63,7 @@ class Ledger:
         # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
         self.freed: deque[Entry] = deque()
         self._on_free = self.freed.append
-        self.leaving = Leaving()
+        self.releases = Releases()
         self._entries: dict[int, Entry] = {}
         # A clock of its own: two storages may come within one tick of the system's.
         self.births = 0
@@ -170,7 +170,7 @@ class Ledger:
                     moment.live[category] += entry.nbytes
             entry.category = category
 
-    def lend(self, tensor: torch.Tensor) -> None:
+    def travels(self, tensor: torch.Tensor) -> None:
         """Says that a tensor is being sent or received: communication, unless it is known to be model state."""
         entry = self._known(tensor.untyped_storage())
         # A flat that is gathered in place stays a parameter while it travels.
@@ -193,8 +193,8 @@ class Ledger:
         Only where it matters: at an event, where there may be a new peak, and where an address lives again. A thousand
         operations a step drop something, and adding up in batches is cheaper.
         """
-        if self.leaving.works:
-            self.leaving.wait()
+        if self.releases.pending:
+            self.releases.wait()
         while self.freed:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage

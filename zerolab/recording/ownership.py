@@ -51,7 +51,7 @@ class Ownership:
         self.updated: dict[str, list[int]] = {}
         self.device = "cpu"
         self.follows_others = False  # something gathers and reduces in code of another system
-        self._lends = False  # that, or torch's DDP, which only reduces: parameters stay where they are
+        self._sees_buffers = False  # that, or torch's DDP, which only reduces: parameters stay where they are
 
     def add_engine(self, engine: Holder) -> None:
         """From now on `engine.holdings()` says what is held."""
@@ -59,7 +59,7 @@ class Ownership:
         self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
         self.device = next(engine.model.parameters()).device.type
         self.follows_others |= isinstance(engine, Native)
-        self._lends |= self.follows_others
+        self._sees_buffers |= self.follows_others
         # It was a plain model until somebody made an engine of it, and would be counted twice.
         self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
@@ -70,7 +70,7 @@ class Ownership:
         layouts = partition(module, 1)
         self._learn_units(layouts)
         self.follows_others |= _has(module, _fsdp_classes())
-        self._lends |= self.follows_others or _has(module, (DistributedDataParallel,))
+        self._sees_buffers |= self.follows_others or _has(module, (DistributedDataParallel,))
         self.device = next(module.parameters()).device.type
         places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
         known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
@@ -114,14 +114,14 @@ class Ownership:
         values = (value for state in states for value in state.values() if isinstance(value, torch.Tensor))
         return sum(mine.nbytes for value in values if value.dim() == 0 and (mine := _local(value)) is not None)
 
-    def lend(self, arguments: Any) -> None:
+    def communicated(self, arguments: Any) -> None:
         """Notes what another system sends or receives: at no other moment can its buffers be told from the rest."""
-        if self._lends:
+        if self._sees_buffers:
             if self.follows_others:
                 self.sync()
             for tensor in tree_leaves(arguments):
                 if isinstance(tensor, torch.Tensor):
-                    self._log.ledger.lend(tensor)
+                    self._log.ledger.travels(tensor)
 
     def is_known(self, module: nn.Module) -> bool:
         """Whether an engine trains this module, or it was noted before."""

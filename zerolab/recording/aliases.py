@@ -1,8 +1,8 @@
 """When a collective lets go of its tensors: gloo's threads do so some time after the wait for it has returned.
 
 How long after is up to the scheduler and Python's lock. A buffer that the rank has dropped would therefore be alive or
-not at the next event, and even at the peak, as chance has it. Whoever adds up the live bytes waits until gloo's thread
-is done with it: it has nothing else left to do.
+not at the next event, and even at the peak, by chance. So a collective gets aliases in the place of its tensors, and
+whoever adds up the live bytes waits until gloo's thread has dropped them: it has nothing else left to do.
 """
 
 import weakref
@@ -15,8 +15,8 @@ import torch
 LONGEST = 1.0  # seconds; whoever still has the tensors then is no thread of gloo's, but keeps them
 
 
-class Lent(weakref.ref[torch.Tensor]):
-    """An alias of a tensor that a collective got in its place: nobody else has it, so it goes when the collective does.
+class Alias(weakref.ref[torch.Tensor]):
+    """A tensor that a collective got in the place of another: nobody else has it, so it goes when the collective does.
 
     `gone` gets the reference then. Its `put` is called as it is, in C: with a line of Python in between, the thread
     could lose Python's lock when the alias has gone and its storage has not.
@@ -24,39 +24,39 @@ class Lent(weakref.ref[torch.Tensor]):
 
     __slots__ = ("gone",)
 
-    gone: "SimpleQueue[Lent]"
+    gone: "SimpleQueue[Alias]"
 
 
-class Leaving:
+class Releases:
     """The collectives that were waited for, and whose tensors may still be held by a thread that is done with them."""
 
     def __init__(self) -> None:
-        self.works: list[tuple[weakref.ref[Any], list[Lent]]] = []
+        self.pending: list[tuple[weakref.ref[Any], list[Alias]]] = []
 
-    def add(self, work: Any, lent: list[Lent]) -> None:
+    def add(self, work: Any, aliases: list[Alias]) -> None:
         """Notes that the wait for `work` has returned; as long as somebody has it, its tensors stay."""
-        if lent:
-            self.works.append((weakref.ref(work), lent))
+        if aliases:
+            self.pending.append((weakref.ref(work), aliases))
 
     def wait(self) -> None:
         """Waits until what nobody but gloo has is free."""
-        for place, (work, lent) in reversed(list(enumerate(self.works))):
+        for place, (work, aliases) in reversed(list(enumerate(self.pending))):
             if work() is None:
-                del self.works[place]
-                for one in lent:
+                del self.pending[place]
+                for alias in aliases:
                     with suppress(Empty):
-                        one.gone.get(timeout=LONGEST)
+                        alias.gone.get(timeout=LONGEST)
 
 
-def lend(arguments: Any, lent: list[Lent]) -> Any:
-    """The arguments of a collective with an alias in the place of each tensor in main memory, which `lent` gets."""
+def with_aliases(arguments: Any, aliases: list[Alias]) -> Any:
+    """The arguments of a collective with an alias for each tensor in main memory; they are appended to `aliases`."""
     if isinstance(arguments, (tuple, list)):
-        return type(arguments)(lend(one, lent) for one in arguments)
+        return type(arguments)(with_aliases(one, aliases) for one in arguments)
     if type(arguments) is not torch.Tensor or arguments.device.type != "cpu" or arguments.layout is not torch.strided:
         return arguments
     alias = arguments.detach()
-    gone: SimpleQueue[Lent] = SimpleQueue()
-    reference = Lent(alias, gone.put)
+    gone: SimpleQueue[Alias] = SimpleQueue()
+    reference = Alias(alias, gone.put)
     reference.gone = gone
-    lent.append(reference)
+    aliases.append(reference)
     return alias
