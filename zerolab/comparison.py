@@ -153,7 +153,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in systems.FORMS))
             # Without the first step, which makes Adam's state and warms caches; the slowest rank's, for which all wait.
             seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
-            rows.append(_row(recordings[stage], layouts, precision, median(seconds[stage])))
+            rows.append(row_of(recordings[stage], layouts, precision, median(seconds[stage])))
     return Comparison(rows, recordings, seconds=seconds)
 
 
@@ -265,7 +265,7 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
     return partition(models.module_of(model), world_size, **cut), models.feed(model, batches, world_size, steps)
 
 
-def _row(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
+def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
     """One stage's row; what its keys mean stands with `Comparison`."""
     ranks = recording.ranks
     stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []

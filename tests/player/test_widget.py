@@ -7,7 +7,6 @@ import pytest
 from showing import changed
 
 from zerolab.player import Player
-from zerolab.player.widget import WIDGET_VIEW
 
 
 def test_the_text_is_the_same_every_time(recording):
@@ -19,7 +18,7 @@ def test_the_text_is_the_same_every_time(recording):
 
 def test_a_cell_gets_the_widget_and_the_text(recording):
     data, _ = recording.play()._repr_mimebundle_()
-    assert set(data) == {WIDGET_VIEW, "text/plain"}
+    assert set(data) == {"application/vnd.jupyter.widget-view+json", "text/plain"}
     assert data["text/plain"].startswith("player: zero3 on 4 ranks")
 
 

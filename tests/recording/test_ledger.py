@@ -88,6 +88,6 @@ def test_the_peak_is_not_changed_by_what_came_after_it(ledger):
 def test_bytes_that_only_pass_count_at_the_peak_and_nowhere_else(ledger):
     tensor = torch.zeros(10)
     ledger.see(tensor)
-    ledger.touch("aten.div.Tensor", 12)
+    ledger.count_temporary("aten.div.Tensor", 12)
     assert ledger.peak_total == 52
     assert live(ledger) == 40

@@ -113,14 +113,18 @@ class _Series:
         ledger, gradient = self.ledger, parameter.grad
         if gradient is None:
             return
-        nbytes, born = gradient.numel() * gradient.element_size(), ledger.born(gradient)
+        nbytes, entry = gradient.numel() * gradient.element_size(), ledger._known(gradient.untyped_storage())
+        born = entry.since if entry is not None else 0
         # In the engine it lies in the flat, so here it must not be counted as an activation.
         ledger.assign(gradient, GRADIENTS, None)
         of_it = ledger.peak[GRADIENTS]
         highest, birth = ledger.peak_total - of_it, ledger.peak_birth
         parameter.grad = gradient = None
         # What autograd holds until the hooks are done is the engine's gradient itself, and must not count twice.
-        lingers = ledger.set_category_apart(GRADIENTS)
+        ledger.settle()
+        lingers = ledger.live[GRADIENTS]
+        for other in [entry for entry in ledger._entries.values() if entry.category == GRADIENTS]:
+            ledger._exclude(other)
         for draft in self.drafts:
             draft.contained(born, nbytes)
         marked = Mark("grad", name, highest, ledger.total, of_it, nbytes=nbytes, lingers=lingers)

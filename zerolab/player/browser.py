@@ -72,7 +72,7 @@ def chromium(path: StrPath | None = None) -> "Iterator[Browser]":
         raise RuntimeError("No Chromium was found: install it, or set ZEROLAB_CHROMIUM to one.")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(found), args=list(FLAGS))
-        # Closed even if the caller failed: a browser that is left over holds its memory until somebody finds it.
+        # Closed even if the caller failed: a browser left over keeps its memory.
         try:
             yield browser
         finally:

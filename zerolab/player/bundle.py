@@ -51,7 +51,7 @@ _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 # The default export stays, for it is what anywidget asks the module for.
 _EXPORT = re.compile(r"^export (?!default )", re.MULTILINE)
-# Comments that have lines of their own: they are for whoever opens the files, and a fifth of what a page would carry.
+# Comments on lines of their own: they are for readers of the files, and would be a fifth of a page.
 _COMMENT = re.compile(r"^ *(?:/\*\*(?:[^*]|\*(?!/))*\*/|//.*)\n", re.MULTILINE)
 
 

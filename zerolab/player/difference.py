@@ -19,9 +19,9 @@ def _collectives(rank: RankRecording) -> list[Event]:
     """A rank's collectives by their number, without what they consist of, and without checks outside of the steps."""
     # Sends and receives are left out: how a system takes a collective apart is its own business.
     found = [event for event in rank.events if event.kind == "collective" and event.parent is None]
-    told = [event for event in found if event.step or event.unit]
+    compared = [event for event in found if event.step or event.unit]
     # By number, not by time: two collectives under way at once may end in either order, on each run another.
-    return sorted(told, key=lambda event: (event.number is None, event.number or 0, event.seq))
+    return sorted(compared, key=lambda event: (event.number is None, event.number or 0, event.seq))
 
 
 def _holds(rank: RankRecording) -> list[Event]:
@@ -44,7 +44,7 @@ def _holds(rank: RankRecording) -> list[Event]:
 
 def _shrinks(kept: list[Event]) -> bool:
     """Whether the last change of ownership already made its unit smaller than the change before it of that unit."""
-    # The first release counts by itself, or a release after a gather would be taken for one that goes on.
+    # The first release counts by itself, or a release after a gather would be taken for the same release continued.
     last = kept[-1]
     earlier = [e for e in kept[-3:-1] if (e.unit, e.category) == (last.unit, last.category)]
     return bool(earlier) and last.held < earlier[-1].held

@@ -63,10 +63,10 @@ def page(recording: "Recording", other: "Recording | None" = None) -> str:
     return _PAGE.format(policy=policy(code, css), title=title, style=css, payload=data, script=code)
 
 
-def frame(recording: "Recording", other: "Recording | None" = None, height: int = FRAME_HEIGHT) -> str:
+def frame(recording: "Recording", other: "Recording | None" = None) -> str:
     """The page inside an iframe, for exported notebooks and sites: nothing to fetch, loaded when scrolled to."""
     inner = html.escape(page(recording, other), quote=True)
     title = html.escape(describe(recording), quote=True)
     # allow-scripts without allow-same-origin: the frame can draw, and can reach nothing of the page around it.
-    look = f"width:100%;height:{height}px;border:0"
+    look = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
     return f'<iframe title="{title}" sandbox="allow-scripts" loading="lazy" style="{look}" srcdoc="{inner}"></iframe>'

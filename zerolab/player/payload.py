@@ -150,7 +150,7 @@ def _fields(tables: _Tables) -> dict[str, Callable[[Event], int]]:
 
 
 def _live(events: list[Event]) -> dict[str, list[int]]:
-    """The live bytes per category after each event; an event that says nothing repeats its rank's last word."""
+    """The live bytes per category after each event; an event without any repeats its rank's last ones."""
     # Repeating instead of leaving out costs nothing: as differences, repetitions are runs of zeros.
     out: dict[str, list[int]] = {category: [] for category in CATEGORIES}
     last: dict[int, dict[str, int]] = {}
@@ -197,7 +197,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     for category in ("optimizer_state", "parameters", "gradients"):
         of_ranks = held.get((unit.name, category), {})
         parts = sorted([start, stop, rank] for rank, event in of_ranks.items() for start, stop in event.spans or ())
-        # Where parts overlap, several ranks kept the same elements, and nobody is their owner.
+        # Where parts overlap, several ranks kept the same elements, and none owns them.
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
             return parts

@@ -45,8 +45,6 @@ def still(
     path: str | os.PathLike[str],
     event: int | None = None,
     *,
-    theme: str = "light",
-    text: bool = True,
     small: bool = False,
     chromium: str | None = None,
 ) -> Path:
@@ -56,7 +54,7 @@ def still(
     Raises ImportError without playwright or Pillow and RuntimeError without a Chromium; `chromium` is the path of one.
     """
     shown = moment(recording) if event is None else event
-    options = f"#still&theme={theme}&event={shown + 1}{'' if text else '&text=off'}"
+    options = f"#still&event={shown + 1}"
     with tempfile.TemporaryDirectory() as folder, browser(chromium) as started:
         file = Path(folder, "player.html")
         file.write_text(page(recording), encoding="utf-8")

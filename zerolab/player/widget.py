@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 SAID = [field.name for field in fields(Event) if field.name not in ("seq", "source")]
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
@@ -51,13 +50,13 @@ class Player(anywidget.AnyWidget):
     _state = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recording: "Recording", other: "Recording | None" = None, event: int = -1) -> None:
-        # Kept for `events` and for the frame, which may be wanted long after the widget was made.
+        # Kept for `events` and for the frame, which may be asked for later.
         self._recording, self._other = recording, other
         # Sent once; from there on only numbers of events cross between kernel and browser.
         content = payload(recording) if other is None else pair_payload(recording, other)
         self._title = str(content["title"])
         super().__init__(payload=content, event=event)
-        # Once by hand: an `event` given at the start changes nothing, so nobody would be told of it.
+        # Once by hand: an `event` given at the start is no change, so `observe` is not called for it.
         self._follow()
         self.observe(self._follow, "event")
 
@@ -77,7 +76,7 @@ class Player(anywidget.AnyWidget):
         return [_plain(self._recording, index, event) for index, event in enumerate(ordered)]
 
     def state(self) -> dict[str, Any]:
-        """What the panes showed last, as the browser told it; empty before a browser has drawn the player."""
+        """What the panes showed last, as the browser reported it; empty before a browser has drawn the player."""
         return dict(self._state)
 
     def goto(self, event: int) -> None:

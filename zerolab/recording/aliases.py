@@ -2,7 +2,7 @@
 
 How long after is up to the scheduler and Python's lock. A buffer that the rank has dropped would therefore be alive or
 not at the next event, and even at the peak, by chance. So a collective gets aliases in the place of its tensors, and
-whoever adds up the live bytes waits until gloo's thread has dropped them: it has nothing else left to do.
+the ledger waits until gloo's thread has dropped them before it adds up the live bytes.
 """
 
 import weakref
@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-LONGEST = 1.0  # seconds; whoever still has the tensors then is no thread of gloo's, but keeps them
+LONGEST = 1.0  # seconds; what is still alive then is kept by something other than gloo's thread
 
 
 class Alias(weakref.ref[torch.Tensor]):
-    """A tensor that a collective got in the place of another: nobody else has it, so it goes when the collective does.
+    """A tensor that only a collective refers to, so it is freed when the collective lets go of it.
 
     `gone` gets the reference then. Its `put` is called as it is, in C: with a line of Python in between, the thread
     could lose Python's lock when the alias has gone and its storage has not.
@@ -28,18 +28,18 @@ class Alias(weakref.ref[torch.Tensor]):
 
 
 class Releases:
-    """The collectives that were waited for, and whose tensors may still be held by a thread that is done with them."""
+    """The collectives that have been waited for, and whose tensors gloo's thread may not have dropped yet."""
 
     def __init__(self) -> None:
         self.pending: list[tuple[weakref.ref[Any], list[Alias]]] = []
 
     def add(self, work: Any, aliases: list[Alias]) -> None:
-        """Notes that the wait for `work` has returned; as long as somebody has it, its tensors stay."""
+        """Notes that the wait for `work` has returned; its tensors stay as long as `work` is referred to."""
         if aliases:
             self.pending.append((weakref.ref(work), aliases))
 
     def wait(self) -> None:
-        """Waits until what nobody but gloo has is free."""
+        """Waits until everything is free that only gloo still refers to."""
         for place, (work, aliases) in reversed(list(enumerate(self.pending))):
             if work() is None:
                 del self.pending[place]

@@ -75,7 +75,7 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
         return None
     op, ranks = operation(name), dist.get_process_group_ranks(dist.ProcessGroup.unbox(handles[0]))
     counted = tensors_in(args[1 if op in _GATHERS else 0])
-    # A rank holds one share of what is gathered or scattered; an event tells the whole buffer.
+    # A rank holds one share of what is gathered or scattered; an event has the size of the whole buffer.
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
     numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
     nbytes = numel * counted[0].element_size() if counted else 0

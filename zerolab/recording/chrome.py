@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 COMPUTE, WAITING, COMMUNICATION = 0, 1, 2  # streams; more collectives at once take the numbers after the last
-RANKS = 10_000  # more than there are in any recording: the number of a thread tells its stream and its rank
+RANKS = 10_000  # more than there are in any recording: a thread's number encodes its stream and its rank
 
 
 def trace(recording: "Recording") -> dict[str, Any]:
@@ -55,12 +55,12 @@ def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:
 
 
 def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:
-    """The live bytes as counters, in order of time: an event tells them at its end, and so after those within it."""
-    told = [(event.t_start if event.op == "peak" else event.t_end, event.live) for event in rank.events if event.live]
-    for time, live in sorted(told, key=lambda moment: moment[0]):
+    """The live bytes as counters, in order of time: an event has those of its end, after the events within it."""
+    known = [(event.t_start if event.op == "peak" else event.t_end, event.live) for event in rank.events if event.live]
+    for time, live in sorted(known, key=lambda moment: moment[0]):
         shared = {**_place(rank.rank, COMPUTE), "ph": "C", "ts": time / 1000}
         yield {**shared, "name": "memory", "args": dict(live)}
-        # Chrome stacks the categories, Perfetto draws each alone: only there must their sum be told.
+        # Chrome stacks the categories, Perfetto draws each alone and needs their sum.
         yield {**shared, "name": "live", "args": {"bytes": sum(live.values())}}
 
 

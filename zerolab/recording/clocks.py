@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from zerolab.recording.events import RankRecording
 
-# So many that some of them are interrupted by nobody: only the fastest counts.
+# Enough that some are not interrupted: only the fastest counts.
 ROUNDS = 64
 MILLION = 1e6
 
@@ -28,19 +28,18 @@ class Reading(NamedTuple):
     uncertainty: int  # the offset is right to within this
 
 
-def read(clock: Callable[[], int] = monotonic_ns, rounds: int = ROUNDS) -> list[Reading]:
+def read(clock: Callable[[], int] = monotonic_ns) -> list[Reading]:
     """Compares every rank's clock with rank 0's; one reading per rank on rank 0, nothing elsewhere. Collective.
 
     Args:
         clock: this rank's clock, in nanoseconds; the one that recordings are stamped with.
-        rounds: ping-pongs with each rank.
     """
     if dist.get_rank() != 0:
-        _answer(clock, rounds)
+        _answer(clock)
         return []
     # Rank 0 is the clock, and exactly right by definition.
     here = Reading(clock(), 0, 0)
-    return [here, *(_ask(rank, clock, rounds) for rank in range(1, dist.get_world_size()))]
+    return [here, *(_ask(rank, clock) for rank in range(1, dist.get_world_size()))]
 
 
 def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecording:
@@ -69,11 +68,11 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
     return replace(recording, events=events, info=replace(recording.info, started_ns=moved(started), clock=clock))
 
 
-def _ask(rank: int, clock: Callable[[], int], rounds: int) -> Reading:
+def _ask(rank: int, clock: Callable[[], int]) -> Reading:
     """Rank 0's side of the ping-pong: the reading of the fastest round."""
     answer = torch.zeros(1, dtype=torch.int64)
     readings = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         before = clock()
         dist.send(answer, rank)
         dist.recv(answer, rank)
@@ -83,9 +82,9 @@ def _ask(rank: int, clock: Callable[[], int], rounds: int) -> Reading:
     return min(readings, key=lambda reading: reading.uncertainty)
 
 
-def _answer(clock: Callable[[], int], rounds: int) -> None:
-    """The other side: the time, as soon as somebody asks."""
+def _answer(clock: Callable[[], int]) -> None:
+    """The other ranks' side: answers each question with the time."""
     question = torch.zeros(1, dtype=torch.int64)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         dist.recv(question, 0)
         dist.send(torch.tensor([clock()]), 0)

@@ -85,7 +85,7 @@ class Watch(TorchDispatchMode):
             else:
                 self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_BYTES:
-            self._ledger.touch(func, _bytes_of_number(args[1], args[0]))
+            self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
     def _learn(self, func: Any) -> Kind:

@@ -112,7 +112,7 @@ class RunInfo:
     All of it goes into pages that are passed on, so nothing that identifies a machine or a person belongs here.
     """
 
-    stage: str | None = None  # None for a loop of one's own, as wherever nobody knows
+    stage: str | None = None  # None for a loop of one's own
     num_params: int | None = None
     optimizer: str | None = None  # its class
     precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
@@ -120,7 +120,7 @@ class RunInfo:
     backend: str | None = None
     device: str | None = None
     simulated: bool = False
-    formula: State | None = None  # on one rank, where a closed form speaks of the run
+    formula: State | None = None  # on one rank; None if no closed form covers the run
     torch: str | None = None  # its version
     steps: int = 0  # those that all ranks have finished
     first_step: int | None = None  # of a run that was started again: the number of the first step that is recorded
@@ -155,7 +155,7 @@ def count(number: int, thing: str) -> str:
 
 
 def as_meta(info: RunInfo) -> dict[str, Any]:
-    """What `meta` was in the first edition, with a line on where it is now; goes with the next one."""
+    """What `meta` was in the first edition, with a warning that names `info`; removed in the next edition."""
     warn('meta["..."] is the attribute info now, and goes with the next edition', FutureWarning, stacklevel=3)
     return {field.name: getattr(info, field.name) for field in fields(info)}
 

@@ -1,4 +1,4 @@
-"""What the ranks send each other: one event for each collective, and one for each time that somebody waits for it.
+"""What the ranks send each other: one event for each collective, and one for each wait.
 
 Two layers are watched. Everything that torch.distributed does, whoever asks for it (the learner, C++ DDP, FSDP or
 DTensor), passes through the dispatcher, as an operation of `c10d` or as a functional collective, whose own `c10d`
@@ -122,7 +122,7 @@ class Exchanges(Observer):
 
     @contextmanager
     def _awaiting(self, *drafts: Draft) -> Iterator[None]:
-        """The events last as long as this does, even if the wait is in vain."""
+        """The events last as long as this does, even if the wait raises."""
         self._awaited += drafts
         try:
             yield
@@ -153,7 +153,7 @@ class Exchanges(Observer):
             draft = self._log_request(request)
             if self._comparing:
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
-                    self._log.ledger.set_apart(tensor)
+                    self._log.ledger.exclude(tensor)
             if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
                 given = with_aliases(args, aliases)
         result = func._op(*given, **keywords)
@@ -244,7 +244,7 @@ class Exchanges(Observer):
             dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,
             numel=numel,
             logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
-            number=log.next_number() if numbered else None,
+            number=next(log.numbers) if numbered else None,
         )
         if self._comparing:
             draft |= {"step": 0, "phase": "setup"}

@@ -1,7 +1,7 @@
 """Measured bytes beside what theory says, term by term; what is left in the last column is a bug in one of the two.
 
-Nobody says what a loop of one's own is, so each category is set beside both of its forms, whole and divided by N, and
-the nearer one is shown. What differs then stands in its row: a copy too many, or parameters that N does not divide.
+A loop of one's own names no stage, so each category is compared with both of its forms, whole and divided by N, and the
+nearer one is shown. Its row then has the difference: a copy too many, or parameters that N does not divide.
 """
 
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def explain(recording: "Recording", rank: int | None = None, beside: str | None 
         beside: the stage that a loop of one's own is meant to be; None takes the one that it comes nearest to.
 
     Raises:
-        ValueError: the recording has no such rank, or no state that a closed form speaks of, or there is no such stage.
+        ValueError: the recording has no such rank, or no state, no closed form, or there is no such stage.
     """
     chosen = recording.rank(rank)
     stage, precision, state = recording.info.stage, recording.info.precision, chosen.state

@@ -81,7 +81,7 @@ class Contents(NamedTuple):
 
 
 def text(recording: "Recording | Contents") -> str:
-    """The file of a recording. Over a network it travels in the same form: whoever receives it checks it as a file."""
+    """The file of a recording, which is also the form in which it travels over a network and is checked on arrival."""
     head = {"format": FORMAT, "version": VERSION, "world_size": recording.world_size, "meta": _said(recording.info)}
     sources = (f"{_dump(key)}: {_dump(asdict(source))}" for key, source in recording.sources.items())
     # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
@@ -138,7 +138,7 @@ def parse(data: bytes, name: str) -> Contents:
         raise ValueError(f"{name!r} is no recording that can be read: {error}") from None
 
 
-# Raised deep in the document, where nobody knows the file; `parse` adds the name.
+# Raised deep in the document, where the file's name is not known; `parse` adds it.
 class _Malformed(Exception):
     """What is wrong with a file, and what to do, without its name."""
 

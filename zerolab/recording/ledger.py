@@ -1,9 +1,9 @@
 """Every live storage of one rank, by category, to the byte.
 
 Tensors share storages, and it is storages that take memory; so the ledger counts those. A storage enters with the
-first tensor that shows it, and leaves when torch drops it: a weak reference to the storage fires then, whoever dropped
-it. What a storage is *for* is often known only later (a temporary of backward becomes a gradient), therefore `assign`
-also corrects the peak if the storage was already alive at that moment.
+first tensor that shows it, and leaves when torch drops it: a weak reference to the storage fires then, in any thread.
+What a storage is *for* is often known only later (a temporary of backward becomes a gradient), therefore `assign` also
+corrects the peak if the storage was already alive at that moment.
 """
 
 import weakref
@@ -18,13 +18,13 @@ from zerolab.recording.events import CATEGORIES
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
 # As an index it is the last place of a list: code that forgets to ask for it would change `other`.
-APART = -1
+EXCLUDED = -1
 
 
 class Entry(weakref.ref[torch.UntypedStorage]):
     """A live storage: its bytes, its category, the flat that it belongs to, and when it came.
 
-    The category APART counts nowhere: older than the recorder and nobody's model state, or part of a check.
+    The category EXCLUDED counts nowhere: older than the recorder and no model state, or part of a check.
     """
 
     # A reference that carries what is known of its storage: one object for each, and no second table by name.
@@ -58,7 +58,7 @@ class Ledger:
         self.live = [0] * len(CATEGORIES)
         self.total = 0
         self.category = OTHER
-        # Kept as it is and made words of only when a peak is told: `str` of an operation takes microseconds.
+        # Formatted only when a peak is logged: `str` of an operation takes microseconds.
         self.operation: object = None
         # torch frees in any thread (gloo's among them). Appending is atomic; only the recorder's own thread adds up.
         self.freed: deque[Entry] = deque()
@@ -90,7 +90,7 @@ class Ledger:
         if self._known(storage) is None and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
 
-    def existed(self, tensor: torch.Tensor) -> int:
+    def note_existing(self, tensor: torch.Tensor) -> int:
         """Notes a storage from before the recording, and returns its bytes; 0 if it was noted already.
 
         What earlier runs left behind is no part of this one. It counts from the moment when it is assigned to a flat.
@@ -101,25 +101,15 @@ class Ledger:
         if self._known(storage) is not None or not nbytes:
             return 0
         entry = Entry(storage, self._on_free)
-        entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, APART, None, nbytes, 0
+        entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, EXCLUDED, None, nbytes, 0
         self._entries[entry.key] = entry
         return nbytes
 
-    def set_apart(self, tensor: torch.Tensor) -> None:
+    def exclude(self, tensor: torch.Tensor) -> None:
         """From now on the storage of `tensor` counts nowhere."""
         entry = self._known(tensor.untyped_storage())
         if entry is not None:
-            self._set_apart(entry)
-
-    def set_category_apart(self, category: int) -> int:
-        """From now on what is live of a category counts nowhere; returns its bytes."""
-        self.settle()
-        nbytes = self.live[category]
-        # A walk over all storages, and most checks leave nothing.
-        for entry in self._entries.values() if nbytes else ():
-            if entry.category == category:
-                self._set_apart(entry)
-        return nbytes
+            self._exclude(entry)
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
@@ -127,17 +117,17 @@ class Ledger:
         if entry is None:
             if nbytes:
                 self._enter(storage, nbytes, self.category, None)
-        elif entry.category == APART:
+        elif entry.category == EXCLUDED:
             entry.nbytes = nbytes
         elif entry.nbytes != nbytes:
             self.live[entry.category] -= entry.nbytes
             self.total -= entry.nbytes
-            # No operation of torch's dispatcher, so nobody else says who it was.
+            # No operation of torch's dispatcher, so it is named here.
             self.operation = "resize_"
             self._grow(entry, nbytes)
         return entry.unit if entry is not None else None
 
-    def touch(self, operation: object, nbytes: int) -> None:
+    def count_temporary(self, operation: object, nbytes: int) -> None:
         """Counts bytes that an operation needed only while it ran, on top of everything else; they are `other`."""
         # Nothing enters: it comes and goes within the operation, so only a peak can notice it.
         if self.total + nbytes > self._here.total:
@@ -158,7 +148,7 @@ class Ledger:
             return
         # A gradient hook knows the category and not the flat; what a flat has said before stays true.
         entry.unit = unit or entry.unit
-        if entry.category == APART:
+        if entry.category == EXCLUDED:
             entry.category = category
             self._grow(entry, entry.nbytes)
         elif entry.category != category:
@@ -182,11 +172,6 @@ class Ledger:
         entry = self._known(tensor.untyped_storage())
         return entry.unit if entry is not None else None
 
-    def born(self, tensor: torch.Tensor) -> int:
-        """Which one it was of all storages that came (or grew), as `births` counts them; 0 if it was never seen."""
-        entry = self._known(tensor.untyped_storage())
-        return entry.since if entry is not None else 0
-
     def settle(self) -> None:
         """Takes out the storages that were dropped since the last call.
 
@@ -199,7 +184,7 @@ class Ledger:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
                 del self._entries[entry.key]
-                if entry.category != APART:
+                if entry.category != EXCLUDED:
                     self.live[entry.category] -= entry.nbytes
                     self.total -= entry.nbytes
 
@@ -215,11 +200,11 @@ class Ledger:
             return None
         return entry
 
-    def _set_apart(self, entry: Entry) -> None:
-        if entry.category != APART:
+    def _exclude(self, entry: Entry) -> None:
+        if entry.category != EXCLUDED:
             self.live[entry.category] -= entry.nbytes
             self.total -= entry.nbytes
-            entry.category = APART
+            entry.category = EXCLUDED
 
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
         entry = Entry(storage, self._on_free)

@@ -1,5 +1,6 @@
 """The log of one rank: events as they happen, and the training step in which they do."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic_ns
@@ -27,7 +28,7 @@ class StepFigures:
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
-    doubtful: bool = False  # begun by a model in evaluation mode: without a backward it was none
+    tentative: bool = False  # begun by a model in evaluation mode: without a backward it was none
 
 
 class Log:
@@ -42,9 +43,9 @@ class Log:
         self.in_backward = False
         self.operations = 0
         self.losses: list[float] = []
-        # Counted apart from events: ranks log different events, and the same collectives.
-        self._numbers = 0
-        self._peak_told = ledger.peak
+        # Of collectives, apart from events: ranks log different events, and the same collectives.
+        self.numbers = itertools.count()
+        self._logged_peak = ledger.peak
 
     @property
     def step(self) -> int:
@@ -54,11 +55,11 @@ class Log:
     def add(self, kind: str, op: str, **fields: Any) -> Draft:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
         # Before the event, which came later than the peak did.
-        self.tell_peak()
+        self.log_peak()
         now = self.clock()
         draft: Draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase}
         draft |= fields
-        # Walking up the frames is nearly half of what an event costs; whoever knows that there is no line says None.
+        # Walking up the frames is nearly half of what an event costs; callers that know there is no line pass None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
@@ -67,27 +68,22 @@ class Log:
 
     def end(self, draft: Draft) -> None:
         """The event has ended now."""
-        self.tell_peak()
+        self.log_peak()
         draft["t_end"] = self.clock()
         draft["live"] = self.ledger.live.copy()
 
-    def next_number(self) -> int:
-        """The number of the next collective."""
-        self._numbers += 1
-        return self._numbers - 1
-
-    def tell_peak(self) -> None:
+    def log_peak(self) -> None:
         """Logs the step's highest moment so far, if there was a new one since the last event."""
         self.ledger.settle()
         peak = self.ledger.peak
-        if peak is self._peak_told:
+        if peak is self._logged_peak:
             return
-        self._peak_told = peak
-        # While memory only grows the next event tells the same bytes itself.
+        self._logged_peak = peak
+        # While memory only grows the next event has the same bytes.
         if self.current is not None and self.ledger.peak_total > self.ledger.total:
             time, text = self.ledger.peak_time, f"in {self.ledger.peak_operation}"
             draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step, "text": text}
-            # The very list that `assign` corrects: the event tells the same as the step's figures.
+            # The same list that `assign` corrects, so that the event agrees with the step's figures.
             draft |= {"phase": self.phase, "source": None, "live": peak, "seq": len(self.drafts)}
             self.drafts.append(draft)
 
@@ -99,11 +95,11 @@ class Log:
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
         self.ledger.settle()
         self.ledger.start_peak()
-        self._peak_told = self.ledger.peak
+        self._logged_peak = self.ledger.peak
 
-    def forget_doubtful(self) -> None:
-        """What seemed to be a step has had no backward, and there will be none: its events belong to no step."""
-        if self.current is not None and self.current.doubtful:
+    def drop_tentative_step(self) -> None:
+        """Takes back a step that turns out to have no backward: its events belong to no step."""
+        if self.current is not None and self.current.tentative:
             for draft in reversed(self.drafts):
                 # Checks within it are of no step anyway; where another step stands it has not begun yet.
                 if draft["step"] not in (0, self.current.number):
@@ -112,7 +108,7 @@ class Log:
             self.current = None
 
     def end_step(self) -> None:
-        """The step's communication is over. Without an update so far it goes on: gradients are being accumulated."""
+        """Ends the step, unless it has made no update so far: then gradients are being accumulated."""
         current = self.current
         # An update is what makes a step: several backwards before it are micro-batches.
         if current is None or current.state is None:
@@ -142,11 +138,11 @@ class Log:
 
     def enter_backward(self) -> None:
         """Autograd has begun to work."""
-        # Autograd does not say when it begins: the first operation or hook within it does, and the rest ask in vain.
+        # Autograd has no hook for its beginning: the first operation or hook within it calls this, and later ones too.
         if not self.in_backward:
             self.in_backward = True
             if self.current is not None:
-                self.current.doubtful = False
+                self.current.tentative = False
             self.compute("backward")
 
     def events(self, rank: int, under_way: Iterable[Draft] = ()) -> list[Event]:

@@ -40,7 +40,7 @@ class Ownership:
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below as one says them
-        self._told: dict[tuple[int, str], Spans] = {}
+        self._logged: dict[tuple[int, str], Spans] = {}
         self._later: set[str] = set()
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
@@ -60,7 +60,7 @@ class Ownership:
         self.device = next(engine.model.parameters()).device.type
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
-        # It was a plain model until somebody made an engine of it, and would be counted twice.
+        # It was a plain model until an engine was made of it, and would be counted twice.
         self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
@@ -115,7 +115,7 @@ class Ownership:
         return sum(mine.nbytes for value in values if value.dim() == 0 and (mine := _local(value)) is not None)
 
     def communicated(self, arguments: Any) -> None:
-        """Notes what another system sends or receives: at no other moment can its buffers be told from the rest."""
+        """Notes what another system sends or receives: only now can its buffers be distinguished from other tensors."""
         if self._sees_buffers:
             if self.follows_others:
                 self.sync()
@@ -145,7 +145,7 @@ class Ownership:
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
         self._later.clear()
-        # Assigned first and told after: an event's live bytes must already be in the right category.
+        # Assigned first and logged after: an event's live bytes must already be in the right category.
         now: dict[tuple[int, str], Spans] = {}
         for category, unit, span, tensor in self._held() if names is None else self._held_in(names):
             assign(tensor, category, unit)
@@ -158,11 +158,11 @@ class Ownership:
         for key, spans in now.items():
             if self._seen.get(key, ()) != spans:
                 self._seen[key] = spans
-                self._tell(key, merge_spans(spans))
+                self._log_hold(key, merge_spans(spans))
 
-    def _tell(self, key: tuple[int, str], spans: Spans) -> None:
-        if self._told.get(key, ()) != spans:
-            self._told[key] = spans
+    def _log_hold(self, key: tuple[int, str], spans: Spans) -> None:
+        if self._logged.get(key, ()) != spans:
+            self._logged[key] = spans
             self._log.add("memory", "hold", unit=key[1], category=CATEGORIES[key[0]], spans=spans)
 
     def _living(self) -> list[Holder]:
@@ -234,7 +234,7 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def _fsdp_classes() -> tuple[type, ...]:
-    """FSDP's classes. Importing them takes a second, and whoever has not done it has no such module."""
+    """FSDP's classes; none if nobody has imported them, which takes a second: then there is no such module."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     return (fsdp.FullyShardedDataParallel, fsdp.FSDPModule) if fsdp is not None else ()
 

@@ -29,9 +29,9 @@ class Passes(Observer):
         # By identity: modules compare equal as their class likes, and hashing runs the learner's code.
         self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._running: list[tuple[nn.Module, Draft]] = []
-        self._backward: list[Draft] = []  # the root's, and above it the unit's whose turn it is
+        self._backward: list[Draft] = []  # the root's, and on top of it that of the current unit
         self._updating: list[tuple[Any, Draft]] = []
-        self._evaluations = 0  # marked ones that are under way, within one another
+        self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are seen
 
@@ -47,39 +47,29 @@ class Passes(Observer):
         ):
             stack.callback(handle.remove)
 
-    def know(self, model: nn.Module, units: list[str]) -> None:
-        """Gives the modules of `model` whose passes are logged their names."""
-        for name in units:
-            module = model.get_submodule(name)
-            self._names[id(module)] = (weakref.ref(module), name)
-        self._names[id(model)] = (weakref.ref(model), ROOT)
-
     def made(self, engine: Holder) -> None:
         """Takes in an engine, whose flats say which modules of its model are units."""
-        self._know_engine(engine)
+        module = engine.module if isinstance(engine, Native) else engine.model  # which may be a wrapper around it
+        units = {flat.layout.unit for flat in engine.flats} - {ROOT}
+        self._learn_names({unit: module.get_submodule(unit) for unit in units} | {ROOT: engine.model})
         self.watch_gradients(engine.model)
         self._ownership.add_engine(engine)
 
-    def _know_engine(self, engine: Holder) -> None:
-        units = dict.fromkeys(flat.layout.unit for flat in engine.flats)
-        module = engine.module if isinstance(engine, Native) else engine.model  # which may be a wrapper around it
-        self.know(module, [unit for unit in units if unit != ROOT])
-        if module is not engine.model:
-            del self._names[id(module)]
-            self._names[id(engine.model)] = (weakref.ref(engine.model), ROOT)
+    def _learn_names(self, modules: dict[str, nn.Module]) -> None:
+        """Notes the modules whose passes are logged, by name."""
+        self._names |= {id(module): (weakref.ref(module), name) for name, module in modules.items()}
 
     def watch_gradients(self, model: nn.Module) -> None:
         """Has each parameter's gradient counted as one as soon as it exists, before anybody else can move it."""
         for parameter in model.parameters():
-            if self._stack is not None and parameter.requires_grad and parameter.is_leaf:
-                if parameter in self._watched:
-                    continue
-                self._watched[parameter] = True
-                handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
-                hooks: Any = parameter._post_accumulate_grad_hooks
-                for other in [key for key in hooks if key != handle.id]:  # an engine's own move the gradient
-                    hooks[other] = hooks.pop(other)
-                self._stack.callback(handle.remove)
+            if self._stack is None or parameter in self._watched or not (parameter.requires_grad and parameter.is_leaf):
+                continue
+            self._watched[parameter] = True
+            handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            hooks: Any = parameter._post_accumulate_grad_hooks
+            for other in [key for key in hooks if key != handle.id]:  # an engine's own move the gradient
+                hooks[other] = hooks.pop(other)
+            self._stack.callback(handle.remove)
 
     def under_way(self) -> list[Draft]:
         """The passes and updates that have begun and not ended."""
@@ -112,7 +102,7 @@ class Passes(Observer):
     def _learn(self, module: nn.Module) -> None:
         if not self._ownership.is_known(module):
             self._ownership.add_model(module)
-        self.know(module, find_units(module))
+        self._learn_names({unit: module.get_submodule(unit) for unit in find_units(module)} | {ROOT: module})
 
     def beginning(self) -> None:
         """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
@@ -145,7 +135,7 @@ class Passes(Observer):
     def evaluating(self) -> Iterator[None]:
         """No training: a step that has made its update is over, and the next begins with a forward after it."""
         self._evaluations += 1
-        self._log.forget_doubtful()
+        self._log.drop_tentative_step()
         self._log.end_step()
         try:
             yield
@@ -162,9 +152,9 @@ class Passes(Observer):
             log.end_step()
         else:
             if training:
-                log.forget_doubtful()
+                log.drop_tentative_step()
             if self.begin_step() and log.current is not None:
-                log.current.doubtful = not training
+                log.current.tentative = not training
         self._ownership.sync()
         log.compute("forward")
 

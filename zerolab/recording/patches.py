@@ -1,6 +1,6 @@
-"""Looking over torch's shoulder for a while, and leaving everything as it was.
+"""Wrapping functions of torch or of Python for a while.
 
-The one place where something of somebody else's is replaced. Nothing of ours is: that tells its observers.
+Only other people's code is patched, and only here; our own tells its observers (`zerolab.runtime.observers`).
 """
 
 from collections.abc import Callable, Iterator

@@ -33,7 +33,7 @@ def evaluation() -> Iterator[None]:
 
     Not needed where gradients are off, and for a forward of a model in evaluation mode (`model.eval()`) that no
     backward follows: those are known. Mark what else is no training, such as a forward in training mode whose loss is
-    only looked at. Call it between an update and the next forward: a step that has made no update yet goes on in it.
+    only printed. Call it between an update and the next forward: a step without an update so far continues within it.
     Does nothing where nothing is recorded.
     """
     with within(lambda observer: observer.evaluating()):
@@ -48,11 +48,12 @@ class Recorder:
 
     Args:
         clock: nanoseconds on the clock that the events are to be on.
-        looks_back: whether what exists already is looked for; a simulated rank shares its process with what is not its.
+        includes_existing: whether to look for tensors and engines made before; a simulated rank shares its process with
+            others' tensors.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = monotonic_ns, looks_back: bool = True) -> None:
-        self._clock, self._looks_back = clock, looks_back
+    def __init__(self, *, clock: Callable[[], int] = monotonic_ns, includes_existing: bool = True) -> None:
+        self._clock, self._includes_existing = clock, includes_existing
         self._ledger, self._sources = Ledger(clock), Sources()
         self._log = Log(self._ledger, self._sources, clock)
         self._ownership = Ownership(self._log)
@@ -69,15 +70,15 @@ class Recorder:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
         self._started = self._clock()
         with ExitStack() as stack:  # what was put in place is removed if the rest fails
-            # Before anything is patched, so that looking around is not recorded itself.
-            if self._looks_back:
+            # Before anything is patched, so that the search is not recorded itself.
+            if self._includes_existing:
                 self._count_what_exists()
             self._passes.install(stack)
             if dist.is_available():
                 self._exchanges.install(stack)
             # No operation: the dispatcher never hears of it, and ZeRO-3 frees by it.
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-            # Last: whatever the others do to get in place is not of the run.
+            # Last: what the others do to install themselves is not part of the run.
             stack.enter_context(Watch(self._log, self._exchanges.communicate))
             self._stack = stack.pop_all()
         return self
@@ -87,7 +88,7 @@ class Recorder:
     ) -> None:
         self._stack.close()
         self._complete = kind is None
-        self._log.forget_doubtful()
+        self._log.drop_tentative_step()
         self._log.end_step()
         self._place = _place()
         self._info = self._describe(self._place[1])
@@ -101,7 +102,7 @@ class Recorder:
         return self._so_far(*self._place, self._info, [])
 
     def so_far(self) -> RankRecording:
-        """The same at any moment and from any thread: what waits for ever cannot leave. Cut off where it stands."""
+        """What was recorded so far, from any thread: a rank that hangs never leaves the with block."""
         if self._info is not None:
             return self.finish()
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
@@ -124,9 +125,9 @@ class Recorder:
 
     def _count_what_exists(self) -> None:
         """Shows the ledger every tensor and engine that there is: memory from before the recording."""
-        gc.collect()  # an engine and its hooks refer to each other, so one that nobody uses may still lie about
+        gc.collect()  # an engine and its hooks refer to each other, so an unused one may still be alive
         tensors = [tensor for tensor in _all_of([torch.Tensor, torch.nn.Parameter]) if tensor.layout is torch.strided]
-        nbytes = sum(map(self._ledger.existed, tensors))
+        nbytes = sum(map(self._ledger.note_existing, tensors))
         if nbytes:
             text = f"{nbytes} bytes existed before; what is used of them counts"
             self._log.add("note", "before recording", text=text, source=None)
@@ -138,7 +139,7 @@ class Recorder:
         before = storage.size()
         result = original(storage, size)
         unit = self._ledger.resized(storage)
-        # A release is an event; a storage that grows is told by the gather that fills it.
+        # A release is an event of its own; where a storage grows, the gather that fills it is the event.
         if size == 0 < before:
             self._ownership.sync(unit)
         return result

@@ -89,7 +89,7 @@ class Recording:
         # Before its first event a rank is there already: its start counts, or a late first event would hide a wait.
         zero = min(_start(recording) for recording in ranks)
         sources = {key: source for recording in ranks for key, source in recording.sources.items()}
-        # Reversed, so that where ranks differ the lowest has the last word, as in `info`.
+        # Reversed, so that where ranks differ the lowest one's counts, as in `info`.
         units = {unit.name: unit for recording in reversed(ranks) for unit in recording.units}
         shared = {field.name: getattr(ranks[0].info, field.name) for field in fields(RunInfo)}
         # A step is done when all ranks have done it; one that was cut off has fewer.
@@ -261,7 +261,7 @@ class Recording:
         """One row a term of the closed form: formula, bytes, measured, difference.
 
         A loop of one's own is set beside `stage`, or beside what it comes nearest to (None).
-        Raises ValueError if the rank is not there, or no closed form speaks of the run.
+        Raises ValueError if the rank is not there, or no closed form covers the run.
         """
         return explain(self, rank, stage)
 
@@ -316,7 +316,7 @@ def _of_steps(figures: Figures | None) -> Figures:
 def _start(recording: RankRecording) -> int:
     if recording.info.started_ns is not None:
         return recording.info.started_ns
-    # A recording that somebody put together need not say when it began.
+    # A recording made by hand need not say when it began.
     return min((event.t_start for event in recording.events), default=0)
 
 

@@ -27,7 +27,7 @@ _AUTOGRAD = "from autograd"  # frames above this one were entered by autograd, n
 
 
 def label(filename: str) -> str | None:
-    """What a file is called in a recording, never with an absolute path; None for files that are no one's lesson."""
+    """What a file is called in a recording, never with an absolute path; None for files of no lesson."""
     if filename in LABELS:
         return LABELS[filename]
     if filename.startswith("<"):
@@ -73,10 +73,6 @@ class Sources:
         if in_backward and self._last is not None:
             return SourceLine(self._last.id, self._last.line, from_autograd=True)
         return None
-
-    def label_of(self, line: SourceLine | None) -> str | None:
-        """The label of the file that a line is in."""
-        return self.texts[line.id].label if line is not None else None
 
     def _learn(self, filename: str) -> str | None:
         name = label(filename)

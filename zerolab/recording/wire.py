@@ -38,8 +38,8 @@ def _libc() -> ctypes.CDLL:
 
 def _sent(descriptor: int) -> int | None:
     """One descriptor's bytes: 0 if it is no TCP connection, or closed by now; None if this kernel does not count."""
-    # By libc: a `socket.socket` around somebody else's descriptor would make it non-blocking, where the learner has
-    # called socket.setdefaulttimeout, for everybody who uses it.
+    # By libc: a `socket.socket` around this descriptor would make it non-blocking for its owner, too, where the learner
+    # has called socket.setdefaulttimeout.
     info, size = ctypes.create_string_buffer(_SIZE), ctypes.c_uint32(_SIZE)
     if _libc().getsockopt(descriptor, socket.IPPROTO_TCP, _TCP_INFO, info, ctypes.byref(size)):
         return 0

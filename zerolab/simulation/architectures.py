@@ -113,7 +113,7 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 
 def build(architecture: Architecture) -> nn.Module:
     """The module of a published model, with torch's default weights: its shape is published, its values are not."""
-    # Without `device=` or `dtype=`: where and as what it is built is up to whoever opened a context around it.
+    # Without `device=` or `dtype=`: the caller's context decides where and in which dtype it is built.
     if architecture.kind == "llama":
         return Llama(architecture)
     shape = (architecture.width, architecture.heads, architecture.depth, architecture.context, architecture.vocabulary)

@@ -91,7 +91,7 @@ class Hardware:
 
 
 class Clock:
-    """Two streams of one rank: computation, and communication that runs beside it until somebody waits for it.
+    """Two streams of one rank: computation, and communication that runs beside it until it is waited for.
 
     Collectives of one group run one after the other, in the order in which they were started, as NCCL's do.
     """

@@ -177,7 +177,7 @@ class Group:
             yield Way("NVLSTree Simple", steps, min(inside, outside) * share)
 
     def _is_nccl(self, link: Link) -> bool:
-        """Whether NCCL would carry it: a link of the catalog, and not one that somebody has measured."""
+        """Whether NCCL would carry it: a link of the catalog, not one with measured rates."""
         return link.name in LINK_RATES or link.name.startswith(("infiniband", "ethernet"))
 
     def _is_direct(self) -> bool:

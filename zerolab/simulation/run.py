@@ -8,7 +8,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
-from zerolab.comparison import LEARNING_RATE, Comparison, stage_names
+from zerolab.comparison import LEARNING_RATE, Comparison, row_of, stage_names
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, ModelSource
@@ -32,6 +31,7 @@ from zerolab.simulation.shapes import META
 from zerolab.waiting import waiting
 
 STEPS = 2  # Adam makes its state in the first
+Prepared = tuple[nn.Module, torch.Tensor, torch.Tensor]
 SHOWN_RANKS = 8  # a recording of a thousand equal ranks would show nothing more
 
 
@@ -94,27 +94,28 @@ def simulate(
     """
     chosen = _checked(stages, world_size, precision)
     if hardware is None:
-        hardware = Hardware(catalog.gpu(gpu), _between_nodes(network, bandwidth), gpus_per_node, utilisation)
-    prepare = partial(_prepare, model, batches, rows, length, checkpointing)
+        link = catalog.link(network)
+        link = link if bandwidth is None else replace(link, bytes_per_second=bandwidth)
+        hardware = Hardware(catalog.gpu(gpu), link, gpus_per_node, utilisation)
+
+    def prepare() -> Prepared:
+        built, inputs, targets = _build(model, batches, rows, length)
+        checkpoint_blocks(built, checkpointing)
+        return built, inputs, targets
+
     recordings, found = {}, []
     for number, stage in enumerate(chosen, start=1):
-        told = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
+        text = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
         if progress is not None:
-            progress(told)
-        with waiting(told), _collecting_only_what_is_made():
+            progress(text)
+        with waiting(text), _collecting_new_garbage_only():
             recordings[stage], layouts = _run(stage, world_size, prepare, precision, hardware)
             found.append(_row(recordings[stage], layouts, precision))
     return Simulation(found, recordings, hardware)
 
 
-def _between_nodes(network: str, bandwidth: float | None) -> catalog.Link:
-    """The network's link, at the bandwidth that was asked for."""
-    link = catalog.link(network)
-    return link if bandwidth is None else replace(link, bytes_per_second=bandwidth)
-
-
 @contextmanager
-def _collecting_only_what_is_made() -> Iterator[None]:
+def _collecting_new_garbage_only() -> Iterator[None]:
     """Python's collector passes over what there is already, within this; what is made and left in rings is freed.
 
     Half a million objects of torch, and the events of stages before, would be looked through again at each collection:
@@ -139,21 +140,8 @@ def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> li
     return chosen
 
 
-Prepare = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
-
-
-def _prepare(
-    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, checkpointing: str
-) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None) -> Prepared:
     """The module and one rank's batch, all of them shapes; called where whatever is made has no memory."""
-    built, inputs, targets = _build(model, batches, rows, length)
-    checkpoint_blocks(built, checkpointing)
-    return built, inputs, targets
-
-
-def _build(
-    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None
-) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
             real = models.batches(model, 1, 0, 1)[0]
@@ -191,7 +179,7 @@ def _without_memory(module: nn.Module) -> nn.Module:
 
 
 def _run(
-    stage: str, world_size: int, prepare: Prepare, precision: str, hardware: Hardware
+    stage: str, world_size: int, prepare: Callable[[], Prepared], precision: str, hardware: Hardware
 ) -> tuple[Recording, list[FlatLayout]]:
     """One stage on rank 0: its recording with the ranks derived from it, and the flats."""
     clock = Clock()
@@ -200,10 +188,10 @@ def _run(
         # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
         model, inputs, targets = prepare()
         layouts = partition(model, world_size)
-        with timed(shapes, meter), Recorder(clock=clock.now, looks_back=False) as recorder:
+        with timed(shapes, meter), Recorder(clock=clock.now, includes_existing=False) as recorder:
             engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
             shapes.know(engine)
-            for _ in range(STEPS):  # what is told of is the last
+            for _ in range(STEPS):  # the last one is reported
                 begun, waited, meter.work = clock.computed, clock.waited, Work()
                 engine.training_step(inputs, targets, models.loss)
         executed = recorder.finish()  # within the world, which knows the rank and N
@@ -245,7 +233,7 @@ def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
     values[_RANK] = rank
     # Only what is exactly rank 0's shard moves; whole units and activations are alike everywhere.
     shard = shards.get(event.unit or "")
-    if shard and event.spans == ((0, shard),):  # with one rank there is nobody to derive
+    if shard and event.spans == ((0, shard),):  # with one rank there is none to derive
         values[_SPANS] = ((rank * shard, (rank + 1) * shard),)
     return Event(*values)
 
@@ -253,24 +241,8 @@ def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
 def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dict[str, Any]:
     """One stage's row, as `compare` has it."""
     costs: Any = recording.info.costs
-    stage, world_size = str(recording.info.stage), recording.world_size
-    num_params = sum(layout.numel for layout in layouts)
-    terms = theory.terms(stage, layouts, world_size, precision, updated=recording.ranks[0].info.updated)
+    row = row_of(recording, layouts, precision, costs["seconds"])
+    row["traffic"]["wire_bytes"] = None
     # Shards are padded to the same length, so every rank holds and sends the same number of bytes.
-    shared = {"state": recording.state, "peak": recording.peak, "terms": terms}
-    return {
-        "stage": stage,
-        "world_size": world_size,
-        "num_params": num_params,
-        "precision": precision,
-        "losses": [],
-        **shared,
-        "formula": theory.state_bytes(stage, num_params, world_size, precision),
-        "traffic": {
-            "logical_bytes": recording.sent,
-            "formula_bytes": theory.traffic_bytes(stage, num_params, world_size, precision),
-            "wire_bytes": None,
-        },
-        "step_seconds": costs["seconds"],
-        "ranks": [{"rank": rank, **shared, "derived": rank > 0} for rank in range(world_size)],
-    }
+    ranks = [row["ranks"][0] | {"rank": rank, "derived": rank > 0} for rank in range(recording.world_size)]
+    return row | {"ranks": ranks}

@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     """What is known of an operation; found out once for each."""
 
     effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "computes"
-    places: bool  # it may be told a device
+    places: bool  # it has an argument `device`
     needs_values: bool
     looks_up: bool
     overwrites: bool
@@ -99,7 +99,7 @@ class Shapes(TorchDispatchMode):
         known = self._known.get(key) if key is not None else None
         if known is not None:
             results, flops, nbytes = known
-            self._tell(kind, flops, nbytes)
+            self._count(kind, flops, nbytes)
             return _make(results)
         try:
             result = func(*args, **keywords)
@@ -115,10 +115,10 @@ class Shapes(TorchDispatchMode):
         flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
         if key is not None and _has_no_memory(result):
             self._known[key] = Outcome(_recipe_of(result), flops, read + written)
-        self._tell(kind, flops, read + written)
+        self._count(kind, flops, read + written)
         return result
 
-    def _tell(self, kind: Kind, flops: float, nbytes: int) -> None:
+    def _count(self, kind: Kind, flops: float, nbytes: int) -> None:
         if self.meter is not None:
             self.meter.compute(flops, nbytes, at_once=kind.at_once)
 
