@@ -399,6 +399,24 @@ def test_an_error_carries_as_data_what_its_message_is_written_from(three):
     assert all(line.strip() in str(error) for line in table(error.standings).splitlines())
 
 
+class Complains(torch.nn.Module):
+    def forward(self, inputs):
+        raise ValueError("no batch")
+
+
+def step():
+    raise ValueError("no batch")
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"), [(step, "running"), (lambda: Complains()(1), "forward")], ids=["own step", "a module"]
+)
+def test_a_phase_is_what_torch_does_and_not_what_a_function_of_ones_own_is_called(three, function, phase):
+    with pytest.raises(RankError, match="no batch") as caught:
+        three.run(function)
+    assert caught.value.phase == phase
+
+
 def test_the_table_of_ranks_is_aligned_and_says_what_each_does():
     standings = [
         Standing(0, "running", Position(INSIDE, "all_gather", 17), "forward", "cell [3], line 2: engine.step()"),

@@ -13,7 +13,7 @@ from zerolab.recording import sources
 DEEPEST = 1_000  # frames that are looked at, or shown; looking holds the interpreter lock of the rank
 _RUNTIME = str(Path(__file__).parent) + os.sep
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
-# By names that torch and our engines use; the innermost that is known wins.
+# By names that torch, packages on top of it and our engines use; the innermost that is known wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
 
 
@@ -23,7 +23,7 @@ Line = tuple[str, int, str]
 
 def describe(lines: list[Line]) -> tuple[str, str]:
     """Phase and source line of a stack, for example `("backward", "cell [3], line 5: loss.backward()")`."""
-    phase = next((_PHASES[function] for _, _, function in lines if function in _PHASES), "")
+    phase = next((found for filename, _, function in lines if (found := _phase(filename, function))), "")
     return phase, next((place(filename, line) for filename, line, _ in lines if is_a_lesson(filename)), "")
 
 
@@ -36,9 +36,14 @@ def locate(innermost: FrameType | None) -> tuple[str, str, int]:
             # No line while Python executes what no line asked for, the end of a loop or of a generator.
             filename, line = code.co_filename, innermost.f_lineno or code.co_firstlineno
         if not phase:
-            phase = _PHASES.get(code.co_name, "")
+            phase = _phase(code.co_filename, code.co_name)
         innermost = innermost.f_back
     return phase, filename, line
+
+
+def _phase(filename: str, function: str) -> str:
+    """The phase that a function carries out; a learner's own may have any name, and says nothing."""
+    return "" if function not in _PHASES or sources.is_own(filename) else _PHASES[function]
 
 
 def describe_error(trace: TracebackType | None) -> tuple[str, str]:
