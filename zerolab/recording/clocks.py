@@ -17,7 +17,6 @@ from zerolab.recording.events import RankRecording
 
 # Enough that some are not interrupted: only the fastest counts.
 ROUNDS = 64
-MILLION = 1e6
 
 
 class Reading(NamedTuple):
@@ -59,7 +58,7 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
     events = tuple(replace(event, t_start=moved(event.t_start), t_end=moved(event.t_end)) for event in recording.events)
     clock = {
         "offset_ns": start.offset,
-        "drift_ppm": round(drift * MILLION, 3),
+        "drift_ppm": round(drift * 1e6, 3),
         "uncertainty_ns": max(start.uncertainty, end.uncertainty),
     }
     started = recording.info.started_ns

@@ -4,6 +4,7 @@ A loop of one's own names no stage, so each category is compared with both of it
 nearer one is shown. Its row then has the difference: a copy too many, or parameters that N does not divide.
 """
 
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -90,15 +91,8 @@ def _closed_form(
     world_size = recording.world_size
     flats: list[Any] = [
         # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
-        SimpleNamespace(
-            name=u.name,
-            numel=u.numel,
-            padded=u.padded,
-            shard_numel=u.padded // world_size,
-            frozen=u.frozen,
-            dtype=_dtype(u),
-        )
-        for u in recording.units
+        SimpleNamespace(**asdict(unit) | {"shard_numel": unit.padded // world_size, "dtype": _dtype(unit)})
+        for unit in recording.units
     ]
     info = chosen.info
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)

@@ -34,7 +34,10 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         torch=torch.__version__,
         steps=len(log.steps),
         started_ns=started_ns,
-        logical_bytes=[_logical_bytes(log, step.number) for step in log.steps],
+        logical_bytes=[
+            sum(draft.get("logical_bytes", 0) for draft in log.drafts if draft["step"] == step.number)
+            for step in log.steps
+        ],
         wire_bytes=[step.wire_bytes for step in log.steps],
         operations=[step.operations for step in log.steps],
         losses=list(log.losses),
@@ -58,10 +61,6 @@ def _figures(last: StepFigures) -> dict[str, Any]:
 
 def _by_category(live: list[int]) -> dict[str, int]:
     return dict(zip(CATEGORIES, live, strict=True))
-
-
-def _logical_bytes(log: Log, step: int) -> int:
-    return sum(draft.get("logical_bytes", 0) for draft in log.drafts if draft["step"] == step)
 
 
 def _formula(stage: str | None, num_params: int, trained: int, world_size: int, precision: str | None) -> State | None:

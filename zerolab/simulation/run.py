@@ -190,7 +190,7 @@ def _run(
         layouts = partition(model, world_size)
         with timed(shapes, meter), Recorder(clock=clock.now, includes_existing=False) as recorder:
             engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
-            shapes.know(engine)
+            shapes.engine = engine
             for _ in range(STEPS):  # the last one is reported
                 begun, waited, meter.work = clock.computed, clock.waited, Work()
                 engine.training_step(inputs, targets, models.loss)

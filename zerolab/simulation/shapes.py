@@ -57,7 +57,7 @@ class Shapes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self.meter: Meter | None = None
-        self._engine: Any = None
+        self.engine: Any = None  # whose unit a released storage belongs to, to name it
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
         self._known: dict[Any, Outcome] = {}
         self._nothing = torch.empty(0)  # what the fake group is given to send
@@ -66,10 +66,6 @@ class Shapes(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """False: else torch imports its compiler for the first operation."""
         return False
-
-    def know(self, engine: Any) -> None:
-        """Learns which unit a released storage belongs to, to name it."""
-        self._engine = engine
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -150,7 +146,7 @@ class Shapes(TorchDispatchMode):
 
     def _refuse(self, func: Any, tensor: torch.Tensor) -> None:
         key = tensor.untyped_storage()._cdata  # noqa: SLF001  (storages have no public identity)
-        flats = self._engine.flats if self._engine is not None else []
+        flats = self.engine.flats if self.engine is not None else []
         names = [flat.layout.name for flat in flats if flat.whole.untyped_storage()._cdata == key]  # noqa: SLF001
         of = f" of unit {names[0]!r}" if names else ""
         raise RuntimeError(
