@@ -66,6 +66,15 @@ def test_an_exception_is_told_with_the_learners_own_line():
     assert "pid" not in said
 
 
+def test_a_message_of_two_paragraphs_is_shown_whole_above_the_lines_of_the_answer():
+    def zero1(parameters, gradients, optimizer_cls, rank, world_size):
+        raise ValueError("no gradients\n\nhere: look again")
+
+    said = refused(zero1)
+    assert "raised ValueError: no gradients\n\nhere: look again\n    File" in said
+    assert "harness" not in said
+
+
 def test_a_hang_is_told_within_seconds():
     def zero1(parameters, gradients, optimizer_cls, rank, world_size):
         from zerolab.engines.collectives import all_gather

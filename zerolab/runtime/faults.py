@@ -43,6 +43,7 @@ class RankError(RuntimeError):
         collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
         where: its line, such as `cell [3], line 5: loss.backward()`; empty if nobody knows.
         traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
+        frames: the frames of it that are the learner's, or that their code called.
         native: what native code said as it aborted the rank, such as gloo about sizes that differ; empty otherwise.
         mismatches: what the ranks disagree on, a sentence each; empty if they called the same, or nobody knows.
         what: what happened, the first sentence of the message.
@@ -56,7 +57,7 @@ class RankError(RuntimeError):
     exception: str | None = None
     signal: str | None = None
     exitcode: int | None = None
-    phase = collective = where = traceback = native = what = said = ""
+    phase = collective = where = traceback = frames = native = what = said = ""
     mismatches: Sequence[str] = ()
     standings: "Sequence[Standing]" = ()
     recording: Any = None
@@ -179,6 +180,7 @@ def rank_error(
     if cause.kind == "raised":
         facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
         facts["said"] = message = cause.value["message"]
+        facts["frames"] = cause.value["frames"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
         code, (reason, crash) = cause.value, _own_reason(crash)

@@ -17,7 +17,7 @@ _CHECK = "enforce fail"  # gloo's own checks, of an address or a size: a cause, 
 
 
 def of(error: BaseException, stage: int) -> dict[str, Any]:
-    """What happened, in plain values: `exception`, `message`, `traceback`, `phase`, `stage`, `where`, `peer`, `time`.
+    """What happened, in plain values: `exception`, `message`, `traceback`, `frames`, `phase`, `stage`, `where`, ...
 
     `stage` is what the rank was at. `peer` is True if the error only says that another rank has gone: a consequence,
     not the cause.
@@ -27,6 +27,7 @@ def of(error: BaseException, stage: int) -> dict[str, Any]:
         "exception": name_of(error),
         "message": _cut(text_of(error), LONGEST_MESSAGE),
         "traceback": _cut(_traceback(error), LONGEST_TRACEBACK),
+        "frames": _cut(stack.format_frames(_own(error, "__traceback__")), LONGEST_TRACEBACK),
         "phase": phase,
         "where": where,
     }

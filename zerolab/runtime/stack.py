@@ -1,5 +1,6 @@
 """Where a thread stands, as a learner knows it: the line of the cell or engine, the phase, and tracebacks to match."""
 
+import contextlib
 import functools
 import linecache
 import os
@@ -12,6 +13,11 @@ from zerolab.recording import sources
 
 DEEPEST = 1_000  # frames that are looked at, or shown; looking holds the interpreter lock of the rank
 _RUNTIME = str(Path(__file__).parent) + os.sep
+_MACHINERY = (
+    str(Path(__file__).parent.parent / "recording") + os.sep,
+    str(Path(__file__).parent.parent / "exercises" / "harness") + os.sep,
+    contextlib.__file__,
+)
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
 # By names that torch, packages on top of it and our engines use; the innermost that is known wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
@@ -65,6 +71,15 @@ def format_error(error: BaseException) -> str:
                 frame.filename = label(frame.filename)
             parts += [part.__cause__, part.__context__, *(part.exceptions or ())]
     return "".join(report.format()).rstrip()
+
+
+def format_frames(trace: TracebackType | None) -> str:
+    """The frames that an exception passed through, without those of what calls, records and checks a learner's code."""
+    passed = traceback.StackSummary.extract(traceback.walk_tb(trace))
+    passed[:] = [frame for frame in _readable(passed) if not frame.filename.startswith(_MACHINERY)]
+    for frame in passed:
+        frame.filename = label(frame.filename)
+    return "".join(passed.format()).rstrip()
 
 
 def _readable(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

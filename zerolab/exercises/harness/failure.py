@@ -2,16 +2,13 @@
 
 import re
 from dataclasses import replace
-from itertools import pairwise
+from textwrap import indent
 
 from zerolab.lessons.errors import without_volatile
 from zerolab.runtime.faults import CollectiveHang, RankError, whereabouts
 
-_HARNESS = re.compile(r'File "(?:zerolab/(?:exercises/harness|recording|runtime)|contextlib)')
-
-# Lines of the harness mean nothing to a learner: its barrier is where a rank waits whose answer has returned.
-_AFTER = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: dist\.barrier\(\).*")
-_IN_HARNESS = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: .*")
+# Lines of the harness mean nothing to a learner.
+_IN_HARNESS = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: (.*)")
 
 
 def in_words(error: RankError, name: str) -> str:
@@ -25,10 +22,8 @@ def in_words(error: RankError, name: str) -> str:
         )
     # The other ranks then wait in a collective, but they are not the cause.
     if error.exception == "OutOfTime":
-        what = (
-            f"`{name}` did not finish in {error.said} on rank {error.rank}. Does a loop never end? It was stopped here:"
-        )
-        return "\n".join([what, *(f"    {line}" for line in _own_frames(error.traceback))])
+        what = f"`{name}` did not finish in {error.said} on rank {error.rank}. Does a loop never end?"
+        return f"{what} It was stopped here:\n{indent(error.frames, '  ')}"
     if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
         said = without_volatile(error.said)
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
@@ -45,21 +40,16 @@ def in_words(error: RankError, name: str) -> str:
             "back (used after release). Was a tensor freed or resized before `wait()`? Call `wait()` on every exchange "
             "before its result is used. Or is your part a view of what was released, and not a copy of it?"
         )
-    first, _, _ = without_volatile(error.what).partition("\n\n")
-    found = error.mismatches if error.native else ()
-    return "\n".join([f"`{name}` failed: {first}", *found, *(f"    {line}" for line in _own_frames(error.traceback))])
+    parts = [f"`{name}` failed: {without_volatile(error.what)}"]
+    if error.native:
+        parts += [*error.mismatches, f"  at {_seen_from(name, error.where)}"]
+    return "\n".join([*parts, indent(error.frames, "  ")]).rstrip()
 
 
 def _seen_from(name: str, place: str) -> str:
-    """A place in words, lines of the harness as the answer sees them."""
-    return _IN_HARNESS.sub(f"inside `{name}`", _AFTER.sub(f"`{name}` has returned", place))
+    """A place in words, lines of the harness as the answer sees them: once it has returned there is a barrier."""
 
+    def instead(found: re.Match[str]) -> str:
+        return f"`{name}` has returned" if found[1].startswith("dist.barrier()") else f"inside `{name}`"
 
-def _own_frames(traceback: str) -> list[str]:
-    """The traceback without the frames of the harness; what is left are the learner's lines and what they called."""
-    lines = traceback.splitlines()
-    frames = [index for index, line in enumerate(lines) if line.lstrip().startswith('File "')]
-    if not frames:
-        return []
-    kept = [lines[start:stop] for start, stop in pairwise([*frames, len(lines)]) if not _HARNESS.search(lines[start])]
-    return [line for frame in kept for line in frame][:-1]
+    return _IN_HARNESS.sub(instead, place)
