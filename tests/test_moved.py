@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from importlib import import_module
+from inspect import signature
 
 import pytest
 
 import zerolab
+from zerolab import theory
 from zerolab.moved import MOVED
 
 
@@ -35,3 +37,24 @@ def test_what_was_never_there_is_not_there():
     with pytest.raises(ModuleNotFoundError, match=r"zerolab\.laboratory"):
         import_module("zerolab.laboratory")
     assert not set(MOVED) & set(zerolab.__all__)
+
+
+def test_a_plan_takes_its_keywords_of_the_first_edition_and_says_their_names_of_today():
+    with pytest.warns(FutureWarning) as told:
+        old = theory.plan("llama3-8b", gpus=8, batch=2)
+    assert sorted(str(each.message) for each in told) == [
+        "batch= of plan is rows= now, and goes with the next edition",
+        "gpus= of plan is world_size= now, and goes with the next edition",
+    ]
+    assert {each.filename for each in told} == {__file__}
+    assert old == theory.plan("llama3-8b", world_size=8, rows=2)
+
+
+def test_a_keyword_under_both_of_its_names_is_refused():
+    with pytest.raises(TypeError, match=r"plan\(\) takes rows=, and batch= is its old name: leave batch= out"):
+        theory.plan("7b", 8, rows=1, batch=2)
+
+
+def test_shift_tab_shows_the_keywords_of_today():
+    assert [*signature(theory.plan).parameters][:2] == ["model", "world_size"]
+    assert [*signature(zerolab.what_fits).parameters] == ["model", "world_size", "rows"]

@@ -28,7 +28,7 @@ def test_a_short_list_is_shown_whole_and_a_long_one_only_where_nothing_is_near()
     [
         (lambda: models.build("gpt_tinny"), "gpt-tiny"),
         (lambda: theory.state_bytes("Zero 3", 10, 2), "zero3"),
-        (lambda: theory.plan("llama7b", gpus=8), "llama-7b"),
+        (lambda: theory.plan("llama7b", world_size=8), "llama-7b"),
         (lambda: catalog.gpu("H-100"), "h100"),
         (lambda: exercises.load("ring-all-gatherr"), "ring-all-gather"),
         (lambda: reveal("04-zero-state", 1.0), "04-zero1-state"),

@@ -1,15 +1,18 @@
-"""Modules under their names of the first edition: what people wrote for it goes on, with a line on where they are.
+"""Modules and keywords under their names of the first edition: what was written for it still runs, with a warning.
 
-They go with the next edition. `python -W error::FutureWarning` finds what still needs one.
+They go with the next edition. `python -W error::FutureWarning` finds code that still uses them.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from warnings import warn
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOVED = {
     "activations": "theory.activations",
@@ -62,3 +65,25 @@ class Finder:
 def install() -> None:
     """Makes the old names importable."""
     sys.meta_path.append(Finder())
+
+
+def renamed(**names: str) -> Callable[[Function], Function]:
+    """Decorates a function that still takes keywords by their old names: `renamed(old="new")`.
+
+    Raises TypeError, when it is called, for a keyword that is given under both names.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            for old in names.keys() & keywords.keys():
+                new, name = names[old], function.__name__
+                if new in keywords:
+                    raise TypeError(f"{name}() takes {new}=, and {old}= is its old name: leave {old}= out")
+                warn(f"{old}= of {name} is {new}= now, and goes with the next edition", FutureWarning, stacklevel=2)
+                keywords[new] = keywords.pop(old)
+            return function(*arguments, **keywords)
+
+        return call  # type: ignore[return-value]  # the same signature, which `wraps` keeps
+
+    return decorate

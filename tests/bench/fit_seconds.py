@@ -33,7 +33,7 @@ def series() -> tuple[tuple[int, int], ...]:
     half = fitting_half()
 
     def but_for_gpus(run: PublishedRun) -> tuple[object, ...]:
-        return (run.source, run.model, replace(run.setting, gpus=1), run.stage)
+        return (run.source, run.model, replace(run.setting, world_size=1), run.stage)
 
     return tuple((i, j) for i, j in combinations(range(len(half)), 2) if but_for_gpus(half[i]) == but_for_gpus(half[j]))
 

@@ -47,12 +47,12 @@ def off(predicted: float, published: float) -> float:
 def predicted_bytes(run: PublishedRun) -> float:
     """The most that a GPU holds, by the closed forms, CUDA's own bytes left out."""
     setting = run.setting
-    sharded = min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
+    sharded = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
     job = Job(
         shape=run.model,
-        gpus=sharded,
+        world_size=sharded,
         precision=setting.precision,
-        rows=setting.batch,
+        rows=setting.rows,
         length=run.model.context,
         checkpointing=setting.checkpointing,
         scheme=run.scheme,
@@ -60,7 +60,7 @@ def predicted_bytes(run: PublishedRun) -> float:
     )
     shape = run.model
     keys_and_values = 2 * shape.depth * (shape.kv_heads or shape.heads) * shape.width // shape.heads
-    cached = job.word * keys_and_values * setting.batch * shape.context
+    cached = job.word * keys_and_values * setting.rows * shape.context
     return sum(peak(job, run.stage)[1].values()) + run.caches * cached
 
 
@@ -90,9 +90,8 @@ def _far() -> list[str]:
     found = []
     for run in runs():
         whose, setting = SHORT[run.source], run.setting
-        name = (
-            f"{whose}, {run.model.name} on {setting.gpus} {setting.gpu.name}, {setting.batch} x {run.model.context:,}"
-        )
+        ranks, batch = f"{setting.world_size} {setting.gpu.name}", f"{setting.rows} x {run.model.context:,}"
+        name = f"{whose}, {run.model.name} on {ranks}, {batch}"
         if run.seconds is not None and abs(missed := off(run.predicted_seconds, run.seconds)) > FAR:
             found.append(f"* {name}: {missed:+.0%} of the seconds; {REASONS[whose]}.")
         if run.memory_bytes is not None and abs(missed := off(predicted_bytes(run), run.memory_bytes)) > FAR_IN_BYTES:
@@ -104,7 +103,7 @@ def _far() -> list[str]:
 
 def _cells(run: PublishedRun) -> list[str]:
     setting, micro = run.setting, run.setting.micro_batches
-    rows = f"{setting.batch} x {run.model.context:,}" + (f", {micro} times" if micro > 1 else "")
+    rows = f"{setting.rows} x {run.model.context:,}" + (f", {micro} times" if micro > 1 else "")
     predicted = run.predicted_seconds
     seconds = ("-", f"{predicted:.3g}", "-")
     if run.seconds is not None:
@@ -116,7 +115,7 @@ def _cells(run: PublishedRun) -> list[str]:
     fits = {True: "yes", False: "no"}
     verdict = fits[run.fits] if run.fits == predicted_to_fit(run) else f"{fits[run.fits]}, not predicted"
     kernels = run.setting.kernels + (", hybrid" if setting.hybrid else "")
-    gpus = f"{setting.gpus} {setting.gpu.name}"
+    gpus = f"{setting.world_size} {setting.gpu.name}"
     fitted = "yes" if run.used_for_fitting else ""
     head = [SHORT[run.source], run.model.name, gpus, rows, setting.checkpointing, kernels, fitted]
     return [*head, *seconds, *memory, verdict]

@@ -153,7 +153,7 @@ def test_a_moved_slider_moves_bars_line_answer_and_settings():
     assert panel.found.fitting == []
     assert "No: even zero3 needs" in panel.answer.value
     assert "nothing to set" in panel.deepspeed.value
-    panel.gpus.value = 64
+    panel.world_size.value = 64
     assert panel.found.fitting == ["zero3"]
     assert "reshard_after_forward" in panel.fsdp2.value
     assert sum(trace.y[3] for trace in panel.figure.data[: len(PARTS)]) == pytest.approx(panel.found[3]["needs GB"])

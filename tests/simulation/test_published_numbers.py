@@ -125,10 +125,10 @@ def test_published_steps_of_fsdp_come_out_of_executed_engines_within_a_fifth(mod
     run = next(
         run
         for run in runs()
-        if (run.model.name, run.setting.gpu.name, run.setting.gpus) == (model, gpu, gpus)
+        if (run.model.name, run.setting.gpu.name, run.setting.world_size) == (model, gpu, gpus)
         and run.setting.checkpointing == "none"
     )
-    setting, tokens = run.setting, torch.zeros(run.setting.batch, run.model.context, dtype=torch.int64)
+    setting, tokens = run.setting, torch.zeros(run.setting.rows, run.model.context, dtype=torch.int64)
     hardware = Hardware(setting.gpu, setting.network, setting.gpus_per_node)
     (row,) = simulate(
         run.stage,

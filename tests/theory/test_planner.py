@@ -33,7 +33,7 @@ def test_in_fp32_the_state_is_the_closed_form():
 
 
 def test_what_is_needed_is_the_sum_of_the_parts_at_the_highest_moment():
-    plan = theory.plan("gpt2-xl", 4, batch=2)
+    plan = theory.plan("gpt2-xl", 4, rows=2)
     for row in plan:
         parts = plan.parts[row["stage"]]
         assert row["needs GB"] == pytest.approx(sum(parts.values()) / 1e9)
@@ -60,7 +60,7 @@ def test_it_needs_what_a_simulation_of_the_engines_needs_within_3_percent(model,
     tokens = torch.zeros(batch, shape.context, dtype=torch.int64)
     build = partial(architectures.build, shape)
     simulated = simulate(world_size=gpus, model=build, batches=[(tokens, tokens)], **options).rows
-    for planned, row in zip(theory.plan(shape, gpus, batch=batch, **options), simulated, strict=True):
+    for planned, row in zip(theory.plan(shape, gpus, rows=batch, **options), simulated, strict=True):
         assert planned["stage"] == row["stage"]
         assert planned["needs GB"] * 1e9 == pytest.approx(sum(row["peak"].values()), rel=0.03), row["stage"]
 
@@ -94,7 +94,7 @@ RAN = [
 
 @pytest.mark.parametrize(("model", "gpus", "batch", "checkpointing", "ran"), RAN)
 def test_what_ran_on_a100_fits_and_what_ran_out_of_memory_does_not(model, gpus, batch, checkpointing, ran):
-    plan = theory.plan(model, gpus, gpu="a100", batch=batch, checkpointing=checkpointing, scheme="fsdp2")
+    plan = theory.plan(model, gpus, gpu="a100", rows=batch, checkpointing=checkpointing, scheme="fsdp2")
     assert plan[-1]["fits"] is ran, plan.answer
 
 
@@ -103,7 +103,7 @@ def test_what_ran_on_a100_fits_and_what_ran_out_of_memory_does_not(model, gpus, 
     [(8, 2, 8192, "selective", 82.4), (128, 2, 8192, "selective", 67.0), (8, 1, 32768, "block", 83.9)],
 )
 def test_published_memory_of_llama_3_8b_comes_out_within_a_tenth(gpus, batch, length, checkpointing, gibibytes):
-    options = {"batch": batch, "length": length, "checkpointing": checkpointing, "scheme": "fsdp2", "logits": "fp32"}
+    options = {"rows": batch, "length": length, "checkpointing": checkpointing, "scheme": "fsdp2", "logits": "fp32"}
     row = theory.plan("llama3-8b", gpus, **options)[-1]
     assert row["needs GB"] * 1e9 / 2**30 == pytest.approx(gibibytes, rel=0.1)
 
@@ -119,7 +119,7 @@ def test_an_attention_matrix_and_fp32_logits_take_what_they_take():
     shape = catalog.architecture("gpt2-xl")
     plain, matrix, logits = (
         theory.plan("gpt2-xl", 8, **options)[3]["activations GB"]
-        for options in ({"batch": 4}, {"batch": 4, "attention": "math"}, {"batch": 4, "logits": "fp32"})
+        for options in ({"rows": 4}, {"rows": 4, "attention": "math"}, {"rows": 4, "logits": "fp32"})
     )
     tokens = 4 * 1024
     stored, kept = 2 * shape.heads * 1024 * tokens, 4 * shape.heads * tokens
@@ -188,11 +188,14 @@ def test_a_no_names_the_number_that_is_missing():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"model": "llama3-8b", "gpus": 8, "batch": 4}, "With batch=1 it needs"),
-        ({"model": "llama2-13b", "gpus": 2}, "With gpus=4, checkpointing='block' it needs"),
-        ({"model": "llama3-8b", "gpus": 8, "length": 16384}, "With checkpointing='selective' it needs"),
-        ({"model": "llama3-8b", "gpus": 8, "length": 49152}, "With checkpointing='block' it needs"),
-        ({"model": "1t", "gpus": 8, "gpu": "a100-40gb"}, "More GPUs would not help: with gpus=32768, checkpoint"),
+        ({"model": "llama3-8b", "world_size": 8, "rows": 4}, "With rows=1 it needs"),
+        ({"model": "llama2-13b", "world_size": 2}, "With world_size=4, checkpointing='block' it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "length": 16384}, "With checkpointing='selective' it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "length": 49152}, "With checkpointing='block' it needs"),
+        (
+            {"model": "1t", "world_size": 8, "gpu": "a100-40gb"},
+            "More GPUs would not help: with world_size=32768, checkpoint",
+        ),
     ],
 )
 def test_a_no_says_what_would_help_in_the_order_in_which_it_would_be_tried(arguments, says):
@@ -203,30 +206,39 @@ def test_a_no_says_what_would_help_in_the_order_in_which_it_would_be_tried(argum
 
 def test_what_would_help_helps():
     plan = theory.plan("gpt3-175b", 8)
-    assert "With gpus=64, checkpointing='block' it needs 65.7 GB, and fits." in plan.answer
+    assert "With world_size=64, checkpointing='block' it needs 65.7 GB, and fits." in plan.answer
     assert theory.plan("gpt3-175b", 64, checkpointing="block")[3]["needs GB"] == pytest.approx(65.7, abs=0.05)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"gpus": 0}, "the world size is 0"),
-        ({"gpus": 8, "bandwidth": 0}, "bandwidth is 0"),
-        ({"gpus": 8, "bandwidth": 50}, "bandwidth is 50: it is in bytes a second, at least a million .50 GB/s is 50e9"),
-        ({"gpus": 8, "memory": -1}, "memory is -1"),
-        ({"gpus": 8, "memory": 80}, "memory is 80: it is in bytes, at least a million .80 GB is 80e9, 80 GiB is 80"),
-        ({"gpus": 8, "memory": float("nan")}, "memory is nan"),
-        ({"gpus": 8, "batch": 0}, "batch is 0"),
-        ({"gpus": 8, "batch": 1.5}, "batch is 1.5: it is a whole number of rows"),
-        ({"gpus": 8, "length": 0}, "7b takes 1 row or more of 1 to 2048 tokens"),
-        ({"gpus": 8, "precision": "fp8"}, "fp8"),
-        ({"gpus": 8, "checkpointing": "full"}, "unknown checkpointing 'full': choose one of none, selective, block"),
-        ({"gpus": 8, "scheme": "fsdp"}, "unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"),
-        ({"gpus": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
-        ({"gpus": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
-        ({"gpus": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
-        ({"gpus": 8, "utilisation": 40}, "utilisation is 40: it is a part"),
-        ({"gpus": 8, "gpu": "h10"}, "nearest: h100"),
+        ({"world_size": 0}, "the world size is 0"),
+        ({"world_size": 8, "bandwidth": 0}, "bandwidth is 0"),
+        (
+            {"world_size": 8, "bandwidth": 50},
+            "bandwidth is 50: it is in bytes a second, at least a million .50 GB/s is 50e9",
+        ),
+        ({"world_size": 8, "memory": -1}, "memory is -1"),
+        (
+            {"world_size": 8, "memory": 80},
+            "memory is 80: it is in bytes, at least a million .80 GB is 80e9, 80 GiB is 80",
+        ),
+        ({"world_size": 8, "memory": float("nan")}, "memory is nan"),
+        ({"world_size": 8, "rows": 0}, "number of rows is 0"),
+        ({"world_size": 8, "rows": 1.5}, "number of rows is 1.5: it must be a whole number"),
+        ({"world_size": 8, "length": 0}, "7b takes 1 row or more of 1 to 2048 tokens"),
+        ({"world_size": 8, "precision": "fp8"}, "fp8"),
+        (
+            {"world_size": 8, "checkpointing": "full"},
+            "unknown checkpointing 'full': choose one of none, selective, block",
+        ),
+        ({"world_size": 8, "scheme": "fsdp"}, "unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"),
+        ({"world_size": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
+        ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
+        ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
+        ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it is a part"),
+        ({"world_size": 8, "gpu": "h10"}, "nearest: h100"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments, says):
@@ -237,6 +249,6 @@ def test_bad_input_gets_a_sentence(arguments, says):
 def test_the_plans_settings_are_those_of_the_first_stage_that_fits():
     from zerolab.theory.settings import settings
 
-    plan = theory.plan("7b", 8, 80e9, batch=2, checkpointing="block")
+    plan = theory.plan("7b", 8, 80e9, rows=2, checkpointing="block")
     assert plan.settings() == settings(plan.fitting[0], "bf16", 2, "block")
     assert plan.settings("zero3")["deepspeed"]["train_micro_batch_size_per_gpu"] == 2

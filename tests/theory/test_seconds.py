@@ -18,7 +18,7 @@ def setting(gpus=8, gpu="h100", **more):
 
 def test_attention_counts_as_quoted_utilisations_count_it():
     """torchtitan: Llama 3.1 8B, 16,384 tokens a GPU of H100 in 2.84 s, "33 %": 6 operations a parameter say 2.42 s."""
-    quoted = step(LLAMA3, "zero3", setting(batch=2, utilisation=0.33)).total
+    quoted = step(LLAMA3, "zero3", setting(rows=2, utilisation=0.33)).total
     assert quoted == pytest.approx(16384 / 5762, rel=0.03)
     assert quoted_flops(LLAMA3) / (6 * matrix_params(LLAMA3)) == pytest.approx(1.29, abs=0.01)
     gpt2 = catalog.architecture("gpt2")
@@ -55,7 +55,7 @@ def test_what_is_recomputed_is_forward_once_more():
 
 
 def test_sending_that_fits_beside_computing_costs_its_contention_and_the_ends():
-    large, small = (step(LLAMA3, "zero3", setting(64, batch=rows)) for rows in (4, 1))
+    large, small = (step(LLAMA3, "zero3", setting(64, rows=rows)) for rows in (4, 1))
     assert large.sending == small.sending
     assert large.waiting == pytest.approx(small.waiting)  # all of the blocks' is hidden in both
     assert FITTED.contention * large.sending < large.waiting < 0.5 * large.sending
@@ -72,10 +72,14 @@ def test_a_step_grows_with_the_nodes_as_mosaicml_published_it():
     from zerolab.theory.published_runs import runs
 
     few, many = (
-        next(run for run in runs() if (run.model.name, run.setting.gpu.name, run.setting.gpus) == ("mpt-7b", "h100", n))
+        next(
+            run
+            for run in runs()
+            if (run.model.name, run.setting.gpu.name, run.setting.world_size) == ("mpt-7b", "h100", n)
+        )
         for n in (8, 512)
     )
-    few = next(run for run in runs() if run.model == many.model and run.setting == replace(many.setting, gpus=8))
+    few = next(run for run in runs() if run.model == many.model and run.setting == replace(many.setting, world_size=8))
     published = many.seconds / few.seconds - 1
     assert published == pytest.approx(0.10, abs=0.01)
     assert many.predicted_seconds / few.predicted_seconds - 1 == pytest.approx(published, abs=0.05)

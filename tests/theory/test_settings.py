@@ -23,7 +23,7 @@ def test_a_system_that_lacks_a_stage_has_no_lines_for_it():
     assert settings("zero1")["fsdp2"] is None
     assert settings("zero3")["megatron"] is None
     assert settings("ddp")["megatron"] == "--micro-batch-size 1 --bf16"
-    assert settings("zero1", batch=2, checkpointing="block")["megatron"] == (
+    assert settings("zero1", rows=2, checkpointing="block")["megatron"] == (
         "--micro-batch-size 2 --bf16 --use-distributed-optimizer --recompute-granularity full "
         "--recompute-method uniform --recompute-num-layers 1"
     )

@@ -8,12 +8,13 @@ import plotly.graph_objects as go
 from zerolab import catalog
 from zerolab.catalog import GIB
 from zerolab.figures import chart, plots
+from zerolab.moved import renamed
 from zerolab.runtime import variables
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.planner import Plan, plan
 from zerolab.theory.settings import as_json
 
-GPUS = tuple(2**power for power in range(11))
+WORLD_SIZES = tuple(2**power for power in range(11))
 # GiB as torch reports them, by what the card is sold as: the catalog's GPUs, and smaller ones that people have.
 CARDS = {8: 7.8, 16: 15.7, 24: 23.64, 32: 31.74, 40: 39.39, 48: 47.45, 80: 79.11, 96: 95, 141: 139.8, 180: 178.35}
 MEMORY = {f"{sold} GB card, {gibibytes:g} GiB": gibibytes * GIB for sold, gibibytes in CARDS.items()}
@@ -30,21 +31,21 @@ def labelled(name: str, toggles: Any) -> Any:
 
 
 class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Model, GPUs, memory, bandwidth, precision, batch, kernels and checkpoints by widget; what fits, and settings.
+    """Model, GPUs, memory, bandwidth, precision, rows, kernels and checkpoints by widget; what fits, and settings.
 
     `found` is the `Plan` that is shown.
     """
 
     found: Plan
 
-    def __init__(self, model: str = "7b", gpus: int = 8, batch: int = 1) -> None:
+    def __init__(self, model: str = "7b", world_size: int = 8, rows: int = 1) -> None:
         self.model = widgets.Dropdown(options=tuple(catalog.ARCHITECTURES), value=model, description="model")
-        self.gpus = widgets.SelectionSlider(options=GPUS, value=gpus, description="GPUs")
+        self.world_size = widgets.SelectionSlider(options=WORLD_SIZES, value=world_size, description="GPUs")
         self.memory = widgets.SelectionSlider(options=MEMORY.items(), value=79.11 * GIB, description="memory")
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp32"))
         self.checkpointing = widgets.ToggleButtons(options=CHECKPOINTING)
-        self.batch = widgets.IntSlider(batch, 1, 32, description="rows a GPU")
+        self.rows = widgets.IntSlider(rows, 1, 32, description="rows a rank")
         self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
         self.fsdp2, self.deepspeed, self.lines = (
@@ -54,17 +55,17 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.figure = go.FigureWidget(plots.plan(self.found))
         self.figure.layout.width = chart.PANEL_WIDTH  # its own choice would squeeze two plots into 700 pixels
         self._tell()
-        sliders = (self.model, self.gpus, self.memory, self.bandwidth, self.batch, self.kernels)
+        sliders = (self.model, self.world_size, self.memory, self.bandwidth, self.rows, self.kernels)
         for widget in sliders:
             widget.style.description_width, widget.layout.width = "90px", "420px"
         for widget in (*sliders, self.precision, self.checkpointing):
             widget.observe(self._on_change, "value")
-        rows = [widgets.HBox(sliders[start : start + 2]) for start in range(0, len(sliders), 2)]
-        rows.append(labelled("precision", self.precision))
-        rows.append(labelled("checkpoints", self.checkpointing))
+        controls = [widgets.HBox(sliders[start : start + 2]) for start in range(0, len(sliders), 2)]
+        controls.append(labelled("precision", self.precision))
+        controls.append(labelled("checkpoints", self.checkpointing))
         titles = ("with FSDP2", "with DeepSpeed", "checkpointing, before either")
         settings = widgets.Accordion([self.fsdp2, self.deepspeed, self.lines], titles=titles)
-        super().__init__([*rows, self.answer, self.sensitivity, self.figure, settings])
+        super().__init__([*controls, self.answer, self.sensitivity, self.figure, settings])
 
     def _on_change(self, _: Any) -> None:
         self._find()
@@ -74,11 +75,11 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def _find(self) -> None:
         self.found = plan(
             self.model.value,
-            self.gpus.value,
+            self.world_size.value,
             self.memory.value,
             self.bandwidth.value * 1e9,
             self.precision.value,
-            batch=self.batch.value,
+            rows=self.rows.value,
             checkpointing=self.checkpointing.value,
             kernels=self.kernels.value,
         )
@@ -116,14 +117,15 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         return {**(data or {}), "text/plain": repr(self)}, metadata
 
 
-def what_fits(model: str = "7b", gpus: int = 8, batch: int = 1) -> Planner:
+@renamed(gpus="world_size", batch="rows")
+def what_fits(model: str = "7b", world_size: int = 8, rows: int = 1) -> Planner:
     """Shows a panel with sliders over the planner, which stages fit on which GPUs: for the last line of a cell.
 
     Needs `pip install zerolab[lab]`.
 
     Args:
         model: a name of `catalog.ARCHITECTURES`, to begin with.
-        gpus: how many GPUs, to begin with: a power of two up to 1024.
-        batch: rows a GPU, to begin with.
+        world_size: number of GPUs, to begin with: a power of two up to 1024.
+        rows: sequences a rank, to begin with.
     """
-    return Planner(model, gpus, batch)
+    return Planner(model, world_size, rows)

@@ -31,13 +31,13 @@ FP32_BYTES = 4
 
 @dataclass(frozen=True)
 class Job:
-    """What one rank of `gpus` trains: a shape, its batch, and how; the words are those of `activations`, `schemes`.
+    """What one rank of `world_size` trains, and how; the words are those of `activations` and `schemes`.
 
     Raises ValueError for a word that is none of theirs.
     """
 
     shape: Architecture
-    gpus: int
+    world_size: int
     precision: str
     rows: int
     length: int
@@ -84,7 +84,7 @@ class _Step:
     def __init__(self, job: Job, stage: str) -> None:
         shape, word = job.shape, job.word
         self.job, self.stage, self.depth = job, stage, shape.depth
-        self.state = scheme_bytes(job.scheme, stage, shape.num_params, job.gpus, job.precision)
+        self.state = scheme_bytes(job.scheme, stage, shape.num_params, job.world_size, job.precision)
         # As they are gathered, and as autograd leaves their gradients.
         self.block, self.root, self.whole = (
             word * count for count in (shape.block_params, shape.root_params, shape.num_params)
@@ -153,11 +153,11 @@ class _Step:
         if self.job.scheme == "megatron":
             return 0
         if self.job.scheme == "fsdp2":
-            return FP32_BYTES / self.job.word / self.job.gpus
-        return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.gpus
+            return FP32_BYTES / self.job.word / self.job.world_size
+        return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.world_size
 
     def _update(self) -> dict[str, float]:
-        owned = self.job.shape.num_params / (1 if self.stage == "ddp" else self.job.gpus)
+        owned = self.job.shape.num_params / (1 if self.stage == "ddp" else self.job.world_size)
         # Megatron's and DeepSpeed's own Adam needs none.
         temporaries = 0 if self.job.scheme == "megatron" else FP32_BYTES * owned
         held: dict[str, float] = dict(self.state)

@@ -15,6 +15,7 @@ from typing import Any
 
 from zerolab import catalog
 from zerolab.catalog import Architecture
+from zerolab.moved import renamed
 from zerolab.tables import Table, Value
 from zerolab.theory import schemes, seconds
 from zerolab.theory.activations import CHECKPOINTING
@@ -74,7 +75,7 @@ class Plan(Table):
         again = [replace(self.job, checkpointing=name) for name in CHECKPOINTING[1:] if name != self.job.checkpointing]
         both = [replace(job, rows=1) for job in again] if fewer else []
         least = replace(self.job, rows=1, checkpointing=CHECKPOINTING[-1])
-        more = [replace(least, gpus=self.job.gpus * 2**power) for power in range(1, 13)]
+        more = [replace(least, world_size=self.job.world_size * 2**power) for power in range(1, 13)]
         for job in (*fewer, *again, *both, *more):
             if (need := _total(job, stage)) <= self.usable:
                 return f"With {_difference(self.job, job)} it needs {need / 1e9:.1f} GB, and fits."
@@ -90,7 +91,7 @@ class Plan(Table):
         stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
         step, setting = self.steps[stage], self.setting
         shape = replace(self.job.shape, context=self.job.length)
-        reached = seconds.quoted_flops(shape) * setting.batch * shape.context / step.total / setting.rate
+        reached = seconds.quoted_flops(shape) * setting.rows * shape.context / step.total / setting.rate
         low, high = published_utilisation(setting.gpu)
         fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
         waits = step.waiting + step.straggling
@@ -111,14 +112,15 @@ class Plan(Table):
         return settings(stage or self.fitting[0], self.job.precision, self.job.rows, self.job.checkpointing)
 
 
+@renamed(gpus="world_size", batch="rows")
 def plan(
     model: str | Architecture,
-    gpus: int,
+    world_size: int,
     memory: float | None = None,
     bandwidth: float | None = None,
     precision: str = "bf16",
     *,
-    batch: int = 1,
+    rows: int = 1,
     length: int | None = None,
     checkpointing: str = "none",
     scheme: str = "zerolab",
@@ -134,13 +136,13 @@ def plan(
 
     Args:
         model: a name of the catalog, or a shape of your own.
-        gpus: how many, one rank each.
+        world_size: number of GPUs, one rank each.
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the
             catalog's.
         bandwidth: bytes a second that a ring carries, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32" or "bf16".
-        batch: rows a GPU.
-        length: tokens a row; None takes the model's context.
+        rows: sequences a rank.
+        length: tokens a sequence; None takes the model's context.
         checkpointing: what of a block backward computes again: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18) or "fsdp2"
@@ -159,8 +161,8 @@ def plan(
     """
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
-    _check(memory, bandwidth, batch, utilisation)
-    length = shape.checked_length(batch, length)
+    _check(memory, bandwidth, rows, utilisation)
+    length = shape.checked_length(rows, length)
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
     own: dict[str, Any] = {
         "precision": precision,
@@ -168,8 +170,8 @@ def plan(
         "kernels": kernels,
         "utilisation": utilisation,
     }
-    setting = seconds.Setting(device, gpus, ring or catalog.link(network), gpus_per_node, batch, link=ring, **own)
-    job = Job(shape, gpus, precision, batch, length, checkpointing, scheme, attention, logits)
+    setting = seconds.Setting(device, world_size, ring or catalog.link(network), gpus_per_node, rows, link=ring, **own)
+    job = Job(shape, world_size, precision, rows, length, checkpointing, scheme, attention, logits)
     return _plan(job, setting, memory)
 
 
@@ -188,7 +190,7 @@ def _row(
 ) -> dict[str, Value]:
     moment, parts = highest
     need = sum(parts.values())
-    state = schemes.scheme_bytes(job.scheme, stage, job.shape.num_params, job.gpus, job.precision)
+    state = schemes.scheme_bytes(job.scheme, stage, job.shape.num_params, job.world_size, job.precision)
     return {
         "stage": stage,
         "fits": need <= usable,
@@ -206,24 +208,23 @@ def _row(
 
 def _title(job: Job, gpu: str, memory: float) -> str:
     """What a reader may have changed, so that two plans beside each other can be told apart."""
-    plain = Job(job.shape, job.gpus, job.precision, 1, job.shape.context)
+    plain = Job(job.shape, job.world_size, job.precision, 1, job.shape.context)
     changed = _difference(plain, job)
-    title = f"{job.shape.name} on {job.gpus} {gpu}, {job.precision}, {memory / 1e9:.4g} GB each"
+    title = f"{job.shape.name} on {job.world_size} {gpu}, {job.precision}, {memory / 1e9:.4g} GB each"
     return f"{title}, {changed}" if changed else title
 
 
 def _difference(one: Job, other: Job) -> str:
     """What the other has that this one has not, as one would type it."""
-    names = {"rows": "batch"}
     changed = [name for name in vars(one) if getattr(one, name) != getattr(other, name)]
-    return ", ".join(f"{names.get(name, name)}={getattr(other, name)!r}" for name in changed)
+    return ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
 
 
 def _total(job: Job, stage: str) -> float:
     return sum(peak(job, stage)[1].values())
 
 
-def _check(memory: float, bandwidth: float | None, batch: int, utilisation: float | None) -> None:
+def _check(memory: float, bandwidth: float | None, rows: int, utilisation: float | None) -> None:
     """Refuses what no GPU has; names and counts are refused where they are looked up."""
     sizes = (
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
@@ -233,7 +234,7 @@ def _check(memory: float, bandwidth: float | None, batch: int, utilisation: floa
     for name, value, unit, example in sizes:
         if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")
-    if not batch >= 1 or batch % 1:
-        raise ValueError(f"the batch is {batch!r}: it is a whole number of rows, 1 or more")
+    if not rows >= 1 or rows % 1:
+        raise ValueError(f"the number of rows is {rows!r}: it must be a whole number, 1 or more")
     if utilisation is not None and not 0 < utilisation <= 1:
         raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")

@@ -96,7 +96,7 @@ def published_utilisation(gpu: catalog.Gpu) -> tuple[float, float]:
 
 def tokens(model: Architecture, setting: seconds.Setting) -> int:
     """Tokens that one GPU sees in a step."""
-    return setting.micro_batches * setting.batch * model.context
+    return setting.micro_batches * setting.rows * model.context
 
 
 @cache

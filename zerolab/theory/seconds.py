@@ -89,8 +89,8 @@ class Setting:
     """What a step runs on, and how.
 
     Attributes:
-        gpu: each rank's; `gpus` of them, `gpus_per_node` in each node, nodes joined by `network`.
-        batch: rows a GPU takes at once; `micro_batches` of them make a step.
+        gpu: each rank's; `world_size` of them, `gpus_per_node` in each node, nodes joined by `network`.
+        rows: sequences a rank takes at once, a micro-batch; `micro_batches` of them make a step.
         precision: what it computes in, "bf16" or "fp32".
         checkpointing: "none", "selective" or "block" (every block).
         kernels: "eager", "compiled" or "tuned".
@@ -104,10 +104,10 @@ class Setting:
     """
 
     gpu: Gpu
-    gpus: int
+    world_size: int
     network: Link
     gpus_per_node: int = 8
-    batch: int = 1
+    rows: int = 1
     micro_batches: int = 1
     precision: str = "bf16"
     checkpointing: str = "none"
@@ -122,7 +122,11 @@ class Setting:
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("checkpointing", self.checkpointing, RECOMPUTED)
         _one_of("precision", self.precision, WORD)
-        counts = {"world size": self.gpus, "number of GPUs in a node": self.gpus_per_node, "batch": self.batch}
+        counts = {
+            "world size": self.world_size,
+            "number of GPUs in a node": self.gpus_per_node,
+            "number of rows": self.rows,
+        }
         for name, count in (counts | {"number of micro-batches": self.micro_batches}).items():
             if not count >= 1 or count % 1:
                 raise ValueError(f"the {name} is {count!r}: it must be a whole number, 1 or more")
@@ -155,7 +159,7 @@ def _owners(stage: str, setting: Setting) -> int:
     """Among how many an update is divided."""
     if stage == "ddp":
         return 1
-    return min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
+    return min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
 
 
 def quoted_flops(shape: Architecture) -> float:
@@ -175,7 +179,7 @@ def matrix_params(shape: Architecture) -> int:
 
 
 def _tokens(shape: Architecture, setting: Setting) -> int:
-    return setting.batch * shape.context
+    return setting.rows * shape.context
 
 
 def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
@@ -224,7 +228,7 @@ def _kept(shape: Architecture) -> float:
 
 
 def _nodes(setting: Setting) -> int:
-    return -(-setting.gpus // setting.gpus_per_node)
+    return -(-setting.world_size // setting.gpus_per_node)
 
 
 def _communication(
@@ -266,7 +270,7 @@ def _link(setting: Setting) -> Link:
 
 def _within(setting: Setting) -> Group:
     """The ranks that shard among them."""
-    ranks = min(setting.gpus, setting.gpus_per_node) if setting.hybrid else setting.gpus
+    ranks = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
     return Group(ranks, -(-ranks // setting.gpus_per_node), _link(setting), setting.network)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from zerolab.moved import renamed
 from zerolab.names import unknown
 from zerolab.theory.activations import CHECKPOINTING
 
@@ -51,7 +52,8 @@ _MEGATRON = {
 }
 
 
-def settings(stage: str, precision: str = "bf16", batch: int = 1, checkpointing: str = "none") -> dict[str, Any]:
+@renamed(batch="rows")
+def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: str = "none") -> dict[str, Any]:
     """The same stage in other systems, to paste.
 
     Returns:
@@ -69,14 +71,14 @@ def settings(stage: str, precision: str = "bf16", batch: int = 1, checkpointing:
         raise ValueError(unknown("checkpointing", checkpointing, CHECKPOINTING))
     # DeepSpeed refuses a configuration without a batch size, and takes fp32 for granted only if bf16 is off.
     deepspeed: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": batch,
+        "train_micro_batch_size_per_gpu": rows,
         "zero_optimization": {"stage": DEEPSPEED[stage]},
         "bf16": {"enabled": precision == "bf16"},
     }
     return {
         "fsdp2": _fsdp2(stage, precision) if stage in RESHARD else None,
         "deepspeed": deepspeed,
-        "megatron": _megatron(stage, precision, batch, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None,
+        "megatron": _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None,
         "checkpointing": _CHECKPOINTS[checkpointing],
     }
 
@@ -96,8 +98,8 @@ fully_shard(model, mp_policy=policy)
 """
 
 
-def _megatron(stage: str, precision: str, batch: int, checkpointing: str) -> str:
-    arguments = f"--micro-batch-size {batch}" + (" --bf16" if precision == "bf16" else "")
+def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
+    arguments = f"--micro-batch-size {rows}" + (" --bf16" if precision == "bf16" else "")
     arguments += " --use-distributed-optimizer" if DISTRIBUTED_OPTIMIZER[stage] else ""
     return arguments + _MEGATRON[checkpointing]
 
