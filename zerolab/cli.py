@@ -293,7 +293,8 @@ def _add_progress(commands: Any) -> None:
 
 
 def _progress(arguments: Arguments) -> None:
-    from zerolab.lessons import progress, solved
+    from zerolab.exercises.harness import solved
+    from zerolab.lessons import progress
 
     if arguments.reset:
         _is_now("progress --reset", "reset progress")

@@ -6,7 +6,8 @@ import pytest
 
 from zerolab import cli
 from zerolab.exercises import names
-from zerolab.lessons import progress, solved
+from zerolab.exercises.harness import solved
+from zerolab.lessons import progress
 
 
 @pytest.fixture

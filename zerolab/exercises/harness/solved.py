@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerolab.exercises import names
-from zerolab.exercises.harness.exercise import TAG
+from zerolab.exercises.harness.exercise import TAG, names
 from zerolab.lessons import progress
 from zerolab.lessons.workspace import published
 
