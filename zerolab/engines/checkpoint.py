@@ -5,6 +5,7 @@ safetensors, which load without executing anything; a save that is killed leaves
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from zerolab import files
+from zerolab.engines import optimizer_state
+from zerolab.engines.partition import FlatLayout
 
 FORMAT = "zerolab-checkpoint-1"
 
 
 class Checkpoints:
-    """Saves and loads what an engine's four methods give and take, in one file."""
+    """Saves and loads an engine's model and optimizer; the engine says what its optimizer updates (`owned`)."""
+
+    optimizer: Any
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank, by the module's own keys."""
@@ -29,13 +34,43 @@ class Checkpoints:
         """Takes the whole model."""
         raise NotImplementedError
 
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, whole on every rank, by parameter name."""
+    def owned(self) -> Iterator[optimizer_state.Owned]:
+        """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         raise NotImplementedError
 
-    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over the optimizer's state."""
+    def _trained(self) -> list[FlatLayout]:
+        """The layouts of the parameters that are trained: which there are, and in which group of the optimizer."""
         raise NotImplementedError
+
+    def _state(self) -> Any:
+        """The optimizer's entries by what it updates."""
+        return self.optimizer.state
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it.
+
+        Returns:
+            "state", for each parameter's name its tensors by key, and "param_groups", keywords with the names under
+            "params". A tensor has the parameter's shape, or is a single number such as Adam's step. A parameter
+            without state has no keys.
+        """
+        state = optimizer_state.gather(self.owned(), self._state(), self._trained_shapes())
+        # torch's own optimizer numbers its parameters; ours are known by name, which survives another N.
+        groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
+        return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
+
+    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `optimizer_state_dict` gave, here or in another engine, on any number of ranks.
+
+        Raises:
+            ValueError: it belongs to other parameters, groups or another kind of optimizer.
+        """
+        # All of it is judged before any is taken over: half a load would leave ranks that no error mends.
+        self._check_optimizer_state(state)
+        for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
+            # Keywords such as a schedule's learning rate; the saved names are the parameters', not the flats'.
+            group |= {key: value for key, value in saved.items() if key != "params"}
+        optimizer_state.scatter(self.owned(), self._state(), state["state"])
 
     def save(self, path: str | Path) -> None:
         """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective."""
@@ -55,7 +90,18 @@ class Checkpoints:
 
     def _check_optimizer_state(self, state: dict[str, Any]) -> None:
         """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
-        raise NotImplementedError
+        check_optimizer_state(state, self._trained_shapes(), self._group_names(), self.optimizer)
+
+    def _trained_shapes(self) -> dict[str, torch.Size]:
+        return {slot.name: slot.shape for layout in self._trained() for slot in layout.slots}
+
+    def _group_names(self) -> list[list[str]]:
+        """The names of the parameters in each of the optimizer's groups, of which none is empty."""
+        groups: dict[int | None, list[str]] = {}
+        for layout in self._trained():
+            groups.setdefault(layout.group, []).extend(slot.name for slot in layout.slots)
+        # As the optimizer has them: what no group claims comes last.
+        return [groups[number] for number in sorted(groups, key=lambda number: (number is None, number))]
 
 
 def check_tensors(entries: dict[str, Any]) -> None:
@@ -107,13 +153,6 @@ def check_optimizer_state(
     if missing := sorted(optimizer.defaults.keys() - saved[0].keys()):
         name = type(optimizer).__name__
         raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
-
-
-def load_groups(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Gives the optimizer's groups the keywords of the saved ones, such as a schedule's learning rate."""
-    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        # The names stay the engine's own: the saved ones are the parameters', not the flats'.
-        group |= {key: value for key, value in saved.items() if key != "params"}
 
 
 def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any]) -> None:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
-from zerolab.engines.native_state import Owned, Piece
+from zerolab.engines.norm import norm_over_ranks
+from zerolab.engines.optimizer_state import Owned, Piece
 from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import cast_floating
 
@@ -110,14 +110,6 @@ class DeepSpeed0(Native):
         finally:
             self.model.set_gradient_accumulation_boundary(True)
 
-    def holdings(self) -> Iterator[Holding]:
-        """Parameters and gradients whole, and the optimizer's state."""
-        for name, parameter in self.module.named_parameters():
-            yield self._held("parameters", name, parameter)
-            if parameter.grad is not None:
-                yield self._held("gradients", name, parameter.grad)
-            yield from self._held_state(name, self.optimizer.state.get(parameter, {}), parameter.numel())
-
 
 class _Sharded(DeepSpeed0):
     """What stages 1 to 3 share: an optimizer over fp32 partitions of the flattened parameters."""
@@ -136,9 +128,7 @@ class _Sharded(DeepSpeed0):
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         # Its own clipping is part of its step; ours comes before, as in every engine.
         pieces = [piece for _, gradient, _ in self._flats() for piece in gradient]
-        square = torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float32) ** 2 for piece in pieces]).sum()
-        dist.all_reduce(square)
-        norm = square.sqrt()
+        norm = norm_over_ranks(pieces, is_sharded=True)
         for piece in pieces:
             piece.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
@@ -184,12 +174,6 @@ class _Sharded(DeepSpeed0):
                     counted = value.numel() == master.numel() and value.dim() > 0
                     yield from self._covering("optimizer_state", value, 0, pieces if counted else pieces[:1], counted)
         yield from self._buckets()  # last: a gradient that lies in one is on its way
-
-    def _held_parameters(self) -> Iterator[Holding]:
-        for name, parameter in self.module.named_parameters():
-            yield self._held("parameters", name, parameter)
-            if parameter.grad is not None:
-                yield self._held("gradients", name, parameter.grad)
 
     def _buckets(self) -> Iterator[Holding]:
         """The buffers in which gradients travel; they may stay when they have arrived."""

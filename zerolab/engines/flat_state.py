@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.engines import native_state
-from zerolab.engines.checkpoint import Checkpoints, check_optimizer_state, check_state, check_tensors, load_groups
+from zerolab.engines import optimizer_state
+from zerolab.engines.checkpoint import Checkpoints, check_state, check_tensors
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import ParamGroups
+from zerolab.engines.partition import FlatLayout, ParamGroups
 
 
 class FlatCheckpoints(Checkpoints):
@@ -57,57 +57,32 @@ class FlatCheckpoints(Checkpoints):
                 if id(buffer) in values:
                     buffer.copy_(values[id(buffer)])
 
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it.
-
-        Returns:
-            "state", for each parameter's name its tensors by key, and "param_groups", keywords with the names under
-            "params". A tensor has the parameter's shape, or is a single number such as Adam's step. A parameter
-            without state has no keys.
-        """
-        state = native_state.gather(self._owned(), self.optimizer.state, self._trained_shapes())
-        groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
-        return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
-
     def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `optimizer_state_dict` gave, here or in another engine, on any number of ranks.
 
         Raises:
             ValueError: it belongs to other parameters, groups or another kind of optimizer.
         """
-        # All of it is judged before any is taken over: half a load would leave ranks that no error mends.
         self._check_optimizer_state(state)
-        load_groups(self.optimizer, state)
         for flat in self.trainable:
             # One tensor for all has one count of steps: parameters that were left alone now and then have others.
-            if not native_state.is_one([(state["state"][slot.name], slot.shape) for slot in flat.usage.owned]):
+            if not optimizer_state.is_one([(state["state"][slot.name], slot.shape) for slot in flat.usage.owned]):
                 flat.split(self.optimizer)
-        native_state.scatter(self._owned(), self.optimizer.state, state["state"])
+        super().load_optimizer_state_dict(state)
 
-    def _check_optimizer_state(self, state: dict[str, Any]) -> None:
-        check_optimizer_state(state, self._trained_shapes(), self._group_names(), self.optimizer)
-
-    def _owned(self) -> Iterator[native_state.Owned]:
+    def owned(self) -> Iterator[optimizer_state.Owned]:
         """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         for flat in self.trainable:
             for updated, (first, last) in flat.updated():
                 pieces = [
-                    native_state.Piece(slot.name, max(slot.start, first) - first, max(first - slot.start, 0), numel)
+                    optimizer_state.Piece(slot.name, max(slot.start, first) - first, max(first - slot.start, 0), numel)
                     for slot in flat.layout.slots
                     if (numel := min(slot.stop, last) - max(slot.start, first)) > 0
                 ]
-                yield native_state.Owned(updated, pieces)
+                yield optimizer_state.Owned(updated, pieces)
 
-    def _trained_shapes(self) -> dict[str, torch.Size]:
-        return {slot.name: slot.shape for flat in self.trainable for slot in flat.layout.slots}
-
-    def _group_names(self) -> list[list[str]]:
-        """The names of the parameters in each of the optimizer's groups."""
-        groups: dict[int | None, list[str]] = {}
-        for flat in self.trainable:
-            groups.setdefault(flat.layout.group, []).extend(slot.name for slot in flat.layout.slots)
-        # As the optimizer has them: what no group claims comes last.
-        return [groups[number] for number in sorted(groups, key=lambda number: (number is None, number))]
+    def _trained(self) -> list[FlatLayout]:
+        return [flat.layout for flat in self.trainable]
 
 
 def optimizer_groups(flats: list[Flat], param_groups: ParamGroups) -> list[dict[str, Any]]:
@@ -119,7 +94,7 @@ def optimizer_groups(flats: list[Flat], param_groups: ParamGroups) -> list[dict[
 
 
 def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
-    """What the ranks hold of one thing, such as Adam's first moment, end to end: shape [padded]. Collective."""
+    """The pieces of a flat that the ranks own, end to end: shape [padded]. Collective."""
     if not flat.is_sharded:
         return piece
     # Where the model lies, although an offloaded piece does not: the backend that gathers may read only there.

@@ -18,7 +18,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
-from zerolab.engines.native_state import Owned, Piece
+from zerolab.engines.optimizer_state import Owned, Piece
 from zerolab.engines.partition import ParamGroups
 
 # What every wrapper adds to the names below it; checkpoints must not carry it.
@@ -102,7 +102,7 @@ class FSDP1(Native):
     def _no_sync(self) -> AbstractContextManager[Any]:
         return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
 
-    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def _trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 yield name.replace(_WRAPPER, ""), parameter

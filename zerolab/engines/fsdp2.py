@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
-from zerolab.engines.native_state import Owned, Piece, local
+from zerolab.engines.optimizer_state import Owned, Piece, local
 from zerolab.engines.partition import ParamGroups
 
 
@@ -110,7 +110,7 @@ class FSDP2(Native):
     def owned(self) -> Iterator[Owned]:
         """This rank's rows of each parameter, perhaps none."""
         for name, part in self._parts.items():
-            if name in self._trained_shapes:
+            if part.sharded_param.requires_grad:
                 start, numel = _rows(part)
                 yield Owned(part.sharded_param, [Piece(name, 0, start, numel)])
 

@@ -14,15 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab.engines import native_state
 from zerolab.engines.agreement import check_same_layouts
 from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
-from zerolab.engines.checkpoint import Checkpoints, check_optimizer_state, check_state, load_groups
+from zerolab.engines.checkpoint import Checkpoints, check_state
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
-from zerolab.engines.native_state import Owned, Piece
+from zerolab.engines.optimizer_state import Owned, Piece
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
@@ -105,8 +104,7 @@ class Native(Explained, Checkpoints):
         # The keys of the module as the learner wrote it: wrappers put prefixes before them.
         self._shapes = {key: value.shape for key, value in model.state_dict().items()}
         # Now, while parameters have their own names and shapes: a system may cut them, flatten them, wrap the module.
-        self._trained_shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
-        self._group_of = _claims(model, param_groups)
+        self._layouts = [flat for flat in partition(model, self.world_size, units, param_groups) if not flat.frozen]
         self._accumulating = False
         for parameter in model.parameters():  # not every system does it, and all must start alike to be compared
             dist.broadcast(parameter.detach(), src=0)
@@ -133,8 +131,16 @@ class Native(Explained, Checkpoints):
         raise NotImplementedError
 
     def holdings(self) -> Iterator[Holding]:
-        """What this rank holds of the model's state right now, read from the system's own tensors."""
-        raise NotImplementedError
+        """What this rank holds of the model's state right now; by default whole parameters and gradients."""
+        yield from self._held_parameters()
+        for name, parameter in self.module.named_parameters():
+            yield from self._held_state(name, self._state().get(parameter, {}), parameter.numel())
+
+    def _held_parameters(self) -> Iterator[Holding]:
+        for name, parameter in self.module.named_parameters():
+            yield self._held("parameters", name, parameter)
+            if parameter.grad is not None:
+                yield self._held("gradients", name, parameter.grad)
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         """Within it the system reduces no gradient."""
@@ -142,7 +148,7 @@ class Native(Explained, Checkpoints):
 
     def owned(self) -> Iterator[Owned]:
         """What this rank's optimizer updates; by default whole parameters."""
-        for name, parameter in self._trained():
+        for name, parameter in self._trained_parameters():
             yield Owned(parameter, [Piece(name, 0, 0, parameter.numel())])
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
@@ -218,46 +224,22 @@ class Native(Explained, Checkpoints):
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         self.module.load_state_dict(state)
 
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, whole on every rank, by parameter name, as our own engines give it. Collective."""
-        state = native_state.gather(self.owned(), self._state(), self._trained_shapes)
-        # The system's own optimizer numbers its parameters; ours are known by name, which survives another N.
-        groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
-        return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
-
-    def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `optimizer_state_dict` gave, here or in another engine, on any number of ranks.
-
-        Raises:
-            ValueError: it belongs to other parameters, groups or another kind of optimizer.
-        """
-        self._check_optimizer_state(state)
-        load_groups(self.optimizer, state)
-        native_state.scatter(self.owned(), self._state(), state["state"])
-
     # For the systems' own files.
 
-    def _state(self) -> Any:
-        """The optimizer's entries by what it updates."""
-        return self.optimizer.state
+    def _trained(self) -> list[FlatLayout]:
+        return self._layouts
 
-    def _check_optimizer_state(self, state: dict[str, Any]) -> None:
-        check_optimizer_state(state, self._trained_shapes, self._group_names(), self.optimizer)
-
-    def _group_names(self) -> list[list[str]]:
-        """The names of the parameters in each of the optimizer's groups, of which none is empty."""
-        numbers = sorted(set(self._group_of.values()))
-        return [[name for name, group in self._group_of.items() if group == number] for number in numbers]
-
-    def _trained(self) -> Iterable[tuple[str, nn.Parameter]]:
+    def _trained_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
         """What the optimizer updates, by name."""
         return ((name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad)
 
     def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:
         """The optimizer's groups: the parameters that each claims, and last those that none does."""
         groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
-        for name, parameter in self._trained():
-            groups[self._group_of.get(name, -1)]["params"].append(parameter)
+        claimed = {slot.name: layout.group for layout in self._layouts for slot in layout.slots}
+        for name, parameter in self._trained_parameters():
+            group = claimed.get(name)  # None for what no test claims, and for FSDP1's flat parameters
+            groups[-1 if group is None else group]["params"].append(parameter)
         return [group for group in groups if group["params"]]
 
     def _held(self, category: str, name: str, tensor: torch.Tensor, start: int = 0, numel: int = -1) -> Holding:
@@ -272,13 +254,3 @@ class Native(Explained, Checkpoints):
             if isinstance(value, torch.Tensor):
                 counted = value.dim() > 0 and value.numel() == numel
                 yield self._held("optimizer_state", name, value, start, numel if counted else 0)
-
-
-def _claims(model: nn.Module, param_groups: ParamGroups) -> dict[str, int]:
-    """The number of the group that claims each trained parameter; what no test claims is in the last group."""
-    trained = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
-    last = len(param_groups)
-    return {
-        name: next((group for group, (selects, _) in enumerate(param_groups) if selects(name, parameter)), last)
-        for name, parameter in trained
-    }

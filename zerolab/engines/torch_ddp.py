@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
-from zerolab.engines.native_state import Owned
+from zerolab.engines.optimizer_state import Owned
 from zerolab.engines.partition import ParamGroups
 
 
@@ -60,15 +59,6 @@ class TorchDDP(Native):
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
-
-    def holdings(self) -> Iterator[Holding]:
-        """Parameters and gradients whole, and the state of what this rank updates."""
-        for name, parameter in self.module.named_parameters():
-            # By name and not by bucket: DDP fixes its buckets only after the first backward.
-            yield self._held("parameters", name, parameter)
-            if parameter.grad is not None:
-                yield self._held("gradients", name, parameter.grad)
-            yield from self._held_state(name, self._state().get(parameter, {}), parameter.numel())
 
 
 class TorchZero1(TorchDDP):
