@@ -110,11 +110,11 @@ def test_a_small_llama_of_the_same_code_learns_causally():
 
 
 def test_an_unknown_name_gets_the_nearest_ones():
-    with pytest.raises(ValueError, match=r"no model 'lama_7B'; the nearest: llama-7b"):
+    with pytest.raises(ValueError, match=r"unknown model 'lama_7B': did you mean 'llama-7b'"):
         catalog.architecture("lama_7B")
-    with pytest.raises(ValueError, match="no GPU 'h10'; the nearest: h100"):
+    with pytest.raises(ValueError, match=r"unknown GPU 'h10': .* did you mean 'h100'"):
         catalog.gpu("h10")
-    with pytest.raises(ValueError, match="no link 'nvlink'"):
+    with pytest.raises(ValueError, match="unknown link 'nvlink'"):
         catalog.link("nvlink")
 
 

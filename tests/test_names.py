@@ -37,7 +37,7 @@ def test_a_short_list_is_shown_whole_and_a_long_one_only_where_nothing_is_near()
     ],
 )
 def test_whoever_mistypes_a_name_is_told_the_one_that_was_meant(ask, meant):
-    with pytest.raises((ValueError, AttributeError), match=rf"(did you mean|the nearest:) .*{meant}"):
+    with pytest.raises((ValueError, AttributeError), match=rf"did you mean .*{meant}"):
         ask()
 
 

@@ -56,10 +56,10 @@ def of_real_values():
     [
         ({"world_size": 0}, ValueError, "world size is 0"),
         ({"world_size": 2.5}, ValueError, r"world size is 2\.5"),
-        ({"model": "llama7b"}, ValueError, "nearest: llama-7b"),
+        ({"model": "llama7b"}, ValueError, "did you mean 'llama-7b'"),
         ({"model": nn.Linear(4, 4)}, TypeError, "model is a Linear: pass a model's name, or a function"),
-        ({"gpu": "h1000"}, ValueError, "nearest: h100"),
-        ({"network": "infiniband"}, ValueError, "nearest: infiniband-"),
+        ({"gpu": "h1000"}, ValueError, "did you mean 'h100"),
+        ({"network": "infiniband"}, ValueError, "did you mean 'infiniband-"),
         (
             {"bandwidth": 0.0},
             ValueError,
@@ -100,9 +100,9 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(arguments, error, says):
     [
         (["--world-size", "0"], "world size is 0"),
         (["--world-size", "-8"], "world size is -8"),
-        (["--model", "llama7b"], "no model 'llama7b'; the nearest: llama-7b"),
-        (["--model", "gpt-2"], "nearest: gpt2"),
-        (["--gpu", "h1000"], "nearest: h100"),
+        (["--model", "llama7b"], "unknown model 'llama7b': did you mean 'llama-7b'"),
+        (["--model", "gpt-2"], "did you mean 'gpt2'"),
+        (["--gpu", "h1000"], "did you mean 'h100"),
         (["--bandwidth", "0"], "0.0 bytes a second: it must be above 0 (50 GB/s is 50e9, 50 GiB/s is 50 * 2**30)"),
         (["--bandwidth", "-2"], "-2.0 bytes a second"),
         (["--stages", "deepspeed-3"], "use compare"),

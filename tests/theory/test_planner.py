@@ -238,7 +238,7 @@ def test_what_would_help_helps():
         ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
         ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
         ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it is a part"),
-        ({"world_size": 8, "gpu": "h10"}, "nearest: h100"),
+        ({"world_size": 8, "gpu": "h10"}, "did you mean 'h100'"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments, says):
