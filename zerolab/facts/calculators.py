@@ -4,7 +4,7 @@ GB is 1e9 bytes, GiB is 2**30.
 """
 
 from zerolab import theory
-from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, verdict
+from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter
 from zerolab.facts.sizes import gigabytes
 from zerolab.theory.systems import deepspeed_estimate
 
@@ -24,7 +24,8 @@ def playbook_figure(_: Evidence) -> Fact:
         claim=f"the optimizer of an 8B model, not sharded, takes {said} GiB",
         where="Ultra-Scale Playbook, memory figure for ZeRO",
         measured=f"{k12:.1f} GiB with its own K = 12; {k8:.1f} GiB with K = 8",
-        verdict=verdict("wrong: the fp32 master is left out", borne_out=round(k8) == said and k12 > k8),
+        verdict="wrong: the fp32 master is left out",
+        borne_out=round(k8) == said and k12 > k8,
         how="theory.state_bytes",
     )
 
@@ -40,9 +41,8 @@ def deepspeed_documentation(_: Evidence) -> Fact:
         where="DeepSpeed's documentation on memory",
         measured=f"4P + 16P/N gives {old:.2f} GiB; its code now {now:.2f} (2P + 18P/N), the paper {paper:.2f} "
         "(2P + 14P/N)",
-        verdict=verdict(
-            "wrong: neither its code nor the paper", borne_out=f"{old:.2f}" == "15.93" and paper < now < old
-        ),
+        verdict="wrong: neither its code nor the paper",
+        borne_out=f"{old:.2f}" == "15.93" and paper < now < old,
         how="closed forms; DeepSpeed's own function is run beside ours in the tests",
     )
 
@@ -55,7 +55,8 @@ def eleuther_calculator(_: Evidence) -> Fact:
         claim="6.87B parameters in 16 bit on 64 GPUs, tensor parallel 8, stage 3: 0.02 GiB of model a GPU",
         where="EleutherAI's calculator",
         measured=f"{once:.2f} GiB; divided by the tensor-parallel 8 once more {twice:.2f}",
-        verdict=verdict("wrong: divided twice", borne_out=f"{twice:.2f}" == "0.02" and f"{once:.2f}" == "0.20"),
+        verdict="wrong: divided twice",
+        borne_out=f"{twice:.2f}" == "0.02" and f"{once:.2f}" == "0.20",
         how="2 bytes a parameter over 64 GPUs",
     )
 
@@ -72,10 +73,8 @@ def mixed_zero1_notebook(evidence: Evidence) -> Fact:
         where="a notebook on ZeRO-1",
         measured=f"{sharded:g} GB; with the fp32 master whole on every GPU {unsharded:g}; on {recording.world_size} "
         f"ranks the optimizer's state is {found:.0f} bytes a parameter, 12/N",
-        verdict=verdict(
-            "wrong: the master is sharded, too",
-            # Padding and step counters may differ, and nothing else: less than a thousand bytes in all.
-            borne_out=unsharded == 63 and abs(found - 12 / recording.world_size) < 1000 / recording.num_params,
-        ),
+        verdict="wrong: the master is sharded, too",
+        # Padding and step counters may differ, and nothing else: less than a thousand bytes in all.
+        borne_out=unsharded == 63 and abs(found - 12 / recording.world_size) < 1000 / recording.num_params,
         how="theory.state_bytes, and zero1 recorded in bf16",
     )

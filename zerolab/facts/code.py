@@ -6,7 +6,7 @@ from torch import nn
 from zerolab import models
 from zerolab.engines.partition import partition
 from zerolab.facts import mistakes
-from zerolab.facts.evidence import MODEL, Evidence, Fact, verdict
+from zerolab.facts.evidence import MODEL, Evidence, Fact
 from zerolab.facts.sources import BBIOON, MULTIPLE_GPUS, N1N
 
 ODD = 71  # elements: no multiple of 2, 3 or 4
@@ -24,9 +24,8 @@ def zero1_of_any_model(evidence: Evidence) -> Fact:
         measured=f"a parameter of {ODD} elements on {evidence.world_size} ranks: the last one has a gradient of "
         f"{gradient} for a shard of {shard}, and torch refuses it; of {ODD + 1} elements: "
         f"{'all accepted' if all(fits for *_, fits in even) else 'refused, too'}",
-        verdict=verdict(
-            "false: only if N divides every parameter", borne_out=not last[2] and all(fits for *_, fits in even)
-        ),
+        verdict="false: only if N divides every parameter",
+        borne_out=not last[2] and all(fits for *_, fits in even),
         how="its slicing in our own words, on the ranks",
     )
 
@@ -40,7 +39,8 @@ def zero3_that_trains(evidence: Evidence) -> Fact:
         where=MULTIPLE_GPUS,
         measured=f"in the first layer: {', '.join(happened)}, then {'no error' if went_through else 'an error'}: when "
         "the gradient arrives, the weight is a shard again",
-        verdict=verdict("false: backward fails", borne_out=not went_through and "gradient" not in happened),
+        verdict="false: backward fails",
+        borne_out=not went_through and "gradient" not in happened,
         how="its hooks in our own words, on the ranks",
     )
 
@@ -53,7 +53,8 @@ def swapping_data(evidence: Evidence) -> Fact:
         claim="giving a parameter other data releases the gathered weight",
         where=MULTIPLE_GPUS,
         measured="memory still there: " + ", ".join(f"{when}: {_yes(there)}" for when, there in found.items()),
-        verdict=verdict("false: autograd keeps it until backward", borne_out=kept and not later and not freed),
+        verdict="false: autograd keeps it until backward",
+        borne_out=kept and not later and not freed,
         how="a weak reference to the storage",
     )
 
@@ -71,10 +72,8 @@ def ceiling_division(_: Evidence) -> Fact:
         where=BBIOON,
         measured=f"9 elements on 8 ranks: {', '.join(map(str, sizes))}; {outside} spans begin past the end; "
         f"torch.chunk gives {len(chunks)} parts; padded to {flat.padded}: {flat.shard_numel} on each",
-        verdict=verdict(
-            "half true: empty parts, as FSDP2 has them; a collective of equal parts needs padding",
-            borne_out=0 in sizes and sizes[: len(chunks)] == chunks,
-        ),
+        verdict="half true: empty parts, as FSDP2 has them; a collective of equal parts needs padding",
+        borne_out=0 in sizes and sizes[: len(chunks)] == chunks,
         how="its arithmetic beside torch.chunk and partition()",
     )
 
@@ -88,7 +87,8 @@ def an_import_that_fails(evidence: Evidence) -> Fact:
         claim="FSDP2's fully_shard comes from a module of its own, and FSDP1 wraps the model on top",
         where=BBIOON,
         measured=f"the import: {missing or 'works'}; FSDP1 over FSDP2: {mixed or 'trains'}",
-        verdict=verdict("false: neither works", borne_out=bool(missing) and bool(mixed)),
+        verdict="false: neither works",
+        borne_out=bool(missing) and bool(mixed),
         how="the import, and both APIs on the ranks",
     )
 
@@ -102,7 +102,8 @@ def fsdp1_with_offload(evidence: Evidence) -> Fact:
         claim="FSDP1 with CPUOffload runs where the memory of the GPU is short",
         where=N1N,
         measured=f"{place} an accelerator: {failure or 'a step goes through'}",
-        verdict=verdict(said, borne_out=bool(failure) != torch.cuda.is_available()),
+        verdict=said,
+        borne_out=bool(failure) != torch.cuda.is_available(),
         how="FSDP1 on the ranks",
     )
 
@@ -119,7 +120,8 @@ def a_loop_that_shards(evidence: Evidence) -> Fact:
         where=BBIOON,
         measured=f"of {whole:,} elements it returns {piece.numel()}, where a shard has "
         f"{whole // evidence.world_size:,}; in memory afterwards: {after:,}",
-        verdict=verdict("false: one piece of one parameter, and nothing is freed", borne_out=after > whole),
+        verdict="false: one piece of one parameter, and nothing is freed",
+        borne_out=after > whole,
         how="its loop in our own words",
     )
 
@@ -136,7 +138,8 @@ def fsdp1_snippet(evidence: Evidence) -> Fact:
         where=N1N,
         measured=f"{missing or 'it runs'}; min_num_params=10000 wraps {len(wrapped)} modules of {MODEL}, "
         f"{len(blocks)} of them blocks",
-        verdict=verdict("false: not until functools is imported", borne_out=bool(missing)),
+        verdict="false: not until functools is imported",
+        borne_out=bool(missing),
         how="a line of it in an empty file; its policy on the ranks",
     )
 

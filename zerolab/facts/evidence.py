@@ -4,7 +4,7 @@ A fact never keeps a number of its own. It asks here for a recording, counts in 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -20,11 +20,15 @@ STEPS = 2  # Adam makes its state in the first, so that is measured in the secon
 Answer = TypeVar("Answer")
 
 
+NOT_BORNE_OUT = "not confirmed here"
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """A claim in circulation, and what came out: where it stands, what was measured, the verdict, and how.
 
-    A verdict begins with true, half true or false, and a colon before what is to be said besides.
+    A verdict begins with true, half true or false, and a colon before what is to be said besides. It stands only if
+    what was measured bears it out: its words are in the source, and would outlive a change of an engine or of torch.
     """
 
     claim: str
@@ -32,12 +36,11 @@ class Fact:
     measured: str
     verdict: str
     how: str
+    borne_out: InitVar[bool]
 
-
-def verdict(words: str, *, borne_out: bool) -> str:
-    """`words` if what was measured bears them out, so that no verdict outlives its measurement."""
-    # The words stand in the source, so they could go on being said when an engine or torch no longer bears them out.
-    return words if borne_out else "not confirmed here"
+    def __post_init__(self, borne_out: bool) -> None:
+        if not borne_out:
+            object.__setattr__(self, "verdict", NOT_BORNE_OUT)
 
 
 class Evidence:

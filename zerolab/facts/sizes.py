@@ -1,7 +1,7 @@
 """Claims about memory: what a rank holds, at the update and at the peak. GB is 1e9 bytes."""
 
 from zerolab import theory
-from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most, verdict
+from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most
 from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 
 GB = 1e9
@@ -27,10 +27,8 @@ def seven_billion_under_ddp(evidence: Evidence) -> Fact:
         where=f"{BBIOON}, {MULTIPLE_GPUS} (fp32); {N1N} (mixed)",
         measured=f"{said[0]:g} and {said[1]:g} GB; on the ranks {parts[0]} bytes a parameter in fp32, {parts[1]} in "
         "bf16, where the fp32 copy of the gradients counts as gradients",
-        verdict=verdict(
-            "true: but in bf16 this engine has 4 bytes more at the update",
-            borne_out=said == [112, 112] and parts == ["4+4+8", "2+6+12"],
-        ),
+        verdict="true: but in bf16 this engine has 4 bytes more at the update",
+        borne_out=said == [112, 112] and parts == ["4+4+8", "2+6+12"],
         how="theory.state_bytes, and DDP recorded in both precisions",
     )
 
@@ -48,10 +46,8 @@ def sharded_seven_billion(evidence: Evidence) -> Fact:
         claim="ZeRO-1, 2 and 3 bring 7B in fp32 on 8 GPUs to 63, 38.5 and 14 GB",
         where=MULTIPLE_GPUS,
         measured=f"{_list(state)} GB at the update; {_list(peak)} GB at the peak of a step on one row of 2,048 tokens",
-        verdict=verdict(
-            "half true: of the state, not of the peak",
-            borne_out=agrees and min(more) > 0,
-        ),
+        verdict="half true: of the state, not of the peak",
+        borne_out=agrees and min(more) > 0,
         how="simulate: the engine files on a fake rank of 8",
     )
 
@@ -66,7 +62,8 @@ def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
         where=BBIOON,
         measured=f"{eighth:g} GB of state on each of 8 GPUs, {alone:g} GB on one; at the peak "
         f"{peak['activations'] / GB:.1f} GB of activations come on top",
-        verdict=verdict("half true: only on 8 GPUs, and before activations", borne_out=alone == 8 * eighth == 112),
+        verdict="half true: only on 8 GPUs, and before activations",
+        borne_out=alone == 8 * eighth == 112,
         how="theory.state_bytes, and zero3 simulated on one row of 2,048 tokens",
     )
 
@@ -88,10 +85,8 @@ def wasted_copies(evidence: Evidence) -> Fact:
         f"{', '.join(f'{share:g} %' for share in freed)} at N = 2, 4, 8, 100; 7B at N = 1, 8, 100: under ZeRO-3 "
         f"{', '.join(f'{total:g}' for total in together)} GB on all GPUs together, under ZeRO-1 {_list(state)} GB "
         "on each",
-        verdict=verdict(
-            "true: of all GPUs together under ZeRO-3; what each saves under ZeRO-1 levels off",
-            borne_out=(ddp, zero1) == (ranks, 1) and freed[-1] == 99 and len(together) == 1,
-        ),
+        verdict="true: of all GPUs together under ZeRO-3; what each saves under ZeRO-1 levels off",
+        borne_out=(ddp, zero1) == (ranks, 1) and freed[-1] == 99 and len(together) == 1,
         how="spans in the recordings of ddp and zero1; 1 - 1/N; theory.state_bytes",
     )
 
@@ -105,9 +100,8 @@ def activations_stay(evidence: Evidence) -> Fact:
         where=f"{MULTIPLE_GPUS}; {MORTALAPPS}",
         measured="at most " + ", ".join(f"{nbytes:,} ({stage})" for stage, nbytes in found.items()) + " bytes",
         # The paper's other half, ZeRO-R, does: it divides the checkpoints of tensor parallelism (section 6.1).
-        verdict=verdict(
-            "true: of stages 1 to 3, and not of the paper's ZeRO-R", borne_out=len(set(found.values())) == 1
-        ),
+        verdict="true: of stages 1 to 3, and not of the paper's ZeRO-R",
+        borne_out=len(set(found.values())) == 1,
         how="four stages recorded on the same batches",
     )
 
@@ -123,10 +117,8 @@ def never_the_whole_model(evidence: Evidence) -> Fact:
         where=N1N,
         measured=f"with a unit a block a rank holds at most {100 * whole[0]:.0f} % of the parameters, "
         f"with one unit for all {100 * whole[1]:.0f} %; of the optimizer's state {100 * max(kept):.0f} %",
-        verdict=verdict(
-            "true: and in that window a unit is whole, which is the model if there is only one",
-            borne_out=whole[0] < 1 <= whole[1] and max(kept) < 1,
-        ),
+        verdict="true: and in that window a unit is whole, which is the model if there is only one",
+        borne_out=whole[0] < 1 <= whole[1] and max(kept) < 1,
         how="zero3 recorded with two ways to cut the model",
     )
 
@@ -143,7 +135,8 @@ def adam_of_100_billion(evidence: Evidence) -> Fact:
         where=MORTALAPPS,
         measured=f"{said:g} GB; {bf16:.0f} bytes a parameter on the ranks in bf16, {fp32:.0f} in fp32: "
         f"{bf16 - fp32:.0f} of the {bf16:.0f} are the fp32 master copy",
-        verdict=verdict("true: with the fp32 master", borne_out=said == 1200 and round(bf16) == 12),
+        verdict="true: with the fp32 master",
+        borne_out=said == 1200 and round(bf16) == 12,
         how="theory.state_bytes, and DDP recorded in both precisions",
     )
 

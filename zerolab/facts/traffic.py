@@ -5,7 +5,7 @@ from typing import Any
 
 from zerolab import theory
 from zerolab.catalog import gpu
-from zerolab.facts.evidence import Evidence, Fact, passes, verdict
+from zerolab.facts.evidence import Evidence, Fact, passes
 from zerolab.facts.mistakes import AllReduceZero1
 from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 from zerolab.recording.recording import Collective, Recording
@@ -26,7 +26,8 @@ def overhead_of_stages_1_and_2(evidence: Evidence) -> Fact:
         where=f"{MORTALAPPS}; {N1N}; {MULTIPLE_GPUS}",
         measured=f"passes of the model a step: DDP {ddp:g}, ZeRO-1 {zero1:g}, ZeRO-2 {zero2:g}; "
         f"ZeRO-1 with all-reduce and all-gather {wasteful:g}",
-        verdict=verdict("half true: it depends on the code", borne_out=ddp == zero1 == zero2 == 2 and wasteful == 3),
+        verdict="half true: it depends on the code",
+        borne_out=ddp == zero1 == zero2 == 2 and wasteful == 3,
         how="bytes counted in recordings; the third pass from an engine with one method changed",
     )
 
@@ -38,7 +39,8 @@ def overhead_of_stage_3(evidence: Evidence) -> Fact:
         claim="ZeRO-3 sends 50 % more than DDP",
         where=BBIOON,
         measured=f"{zero3:g} passes of the model a step instead of {ddp:g}: {100 * (zero3 / ddp - 1):g} % more",
-        verdict=verdict("true", borne_out=zero3 / ddp == 1.5),
+        verdict="true",
+        borne_out=zero3 / ddp == 1.5,
         how="bytes counted in the recordings of zero3 and ddp",
     )
 
@@ -51,7 +53,8 @@ def accumulation(evidence: Evidence) -> Fact:
         claim="ZeRO-2 is always better than ZeRO-1: less memory at the same cost",
         where=MULTIPLE_GPUS,
         measured=f"with {MICRO_BATCHES} micro-batches a step, passes of the model: ZeRO-1 {zero1:g}, ZeRO-2 {zero2:g}",
-        verdict=verdict("false: with accumulation it sends more", borne_out=zero1 == 2 and zero2 == 1 + MICRO_BATCHES),
+        verdict="false: with accumulation it sends more",
+        borne_out=zero1 == 2 and zero2 == 1 + MICRO_BATCHES,
         how="zero1 and zero2 recorded with accumulation",
     )
 
@@ -72,11 +75,9 @@ def small_models(evidence: Evidence) -> Fact:
         where=MULTIPLE_GPUS,
         measured=f"a step of ZeRO-3 over one of DDP on 8 H100, {' and '.join(SIZES)}: {'; '.join(shown)}; "
         f"DDP holds {small:.0f} and {large:.0f} GB",
-        verdict=verdict(
-            "half true: they do not need the memory; but it is a large model over a slow network that pays in time",
-            # Each rank updates its Nth only, which over a fast network is worth more than the third pass costs.
-            borne_out=max(fast) < 1 and slow[0] < 1 < slow[1] and small * 1e9 < gpu("h100").memory_bytes < large * 1e9,
-        ),
+        verdict="half true: they do not need the memory; but it is a large model over a slow network that pays in time",
+        # Each rank updates its Nth only, which over a fast network is worth more than the third pass costs.
+        borne_out=max(fast) < 1 and slow[0] < 1 < slow[1] and small * 1e9 < gpu("h100").memory_bytes < large * 1e9,
         how=f"simulated: the engine files timed by a cost model, bf16, {ROWS} rows of {LENGTH} tokens a GPU",
     )
 
@@ -108,10 +109,8 @@ def broadcasts(evidence: Evidence) -> Fact:
         where=N1N,
         measured=f"a step gathers {len(gathers)} times, always by {', '.join(ops)}; of each unit "
         f"{'every rank' if all_alike else 'rank 0'} sends {share:.3g} of the bytes",
-        verdict=verdict(
-            "true: loosely; the collective is an all-gather, in which all send at once, and no broadcast",
-            borne_out=ops == ["all_gather"] and isclose(share, 1 - 1 / recording.world_size) and all_alike,
-        ),
+        verdict="true: loosely; the collective is an all-gather, in which all send at once, and no broadcast",
+        borne_out=ops == ["all_gather"] and isclose(share, 1 - 1 / recording.world_size) and all_alike,
         how="collectives in the recording of zero3",
     )
 
@@ -139,10 +138,8 @@ def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
         where=f"{MULTIPLE_GPUS}; {MORTALAPPS}",
         measured=f"every rank runs {len(used[0])} units, forward and backward; losses at most 1e-6 from DDP's: "
         f"{'yes' if apart <= 1e-6 else 'no'}; ranks that wait for a collective: {sum(waits)} of {len(waits)}",
-        verdict=verdict(
-            "true: but ranks wait for what they gather",
-            borne_out=apart <= 1e-6 and used == whole and all(waits),
-        ),
+        verdict="true: but ranks wait for what they gather",
+        borne_out=apart <= 1e-6 and used == whole and all(waits),
         how="events in the recordings of zero3 and ddp",
     )
 
@@ -161,10 +158,8 @@ def three_stages_alike(evidence: Evidence) -> Fact:
         claim="ZeRO-1, 2 and 3 cost the same traffic",
         where="How to Scale Your Model, on training",
         measured=", ".join(f"{stage} {times:g}" for stage, times in found.items()) + " passes of the model a step",
-        verdict=verdict(
-            f"wrong of bytes: ZeRO-3 sends {found['zero3'] / found['zero2']:g} times; the book hides the gathers of "
-            "forward behind its arithmetic",
-            borne_out=found["zero1"] == found["zero2"] < found["zero3"],
-        ),
+        verdict=f"wrong of bytes: ZeRO-3 sends {found['zero3'] / found['zero2']:g} times; the book hides the "
+        "gathers of forward behind its arithmetic",
+        borne_out=found["zero1"] == found["zero2"] < found["zero3"],
         how="bytes counted in four recordings",
     )
