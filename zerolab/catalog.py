@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zerolab.names import unknown
+from zerolab.names import check_known
 
 GB, GIB, TERA = 1e9, 2**30, 1e12
 
@@ -163,6 +163,5 @@ def link(name: str) -> Link:
 
 
 def _find(entries: dict[str, Entry], name: str, what: str) -> Entry:
-    if name not in entries:
-        raise ValueError(unknown(what, name, entries))
+    check_known(what, name, entries)
     return entries[name]

@@ -22,7 +22,7 @@ from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, BatchSource, ModelSource
-from zerolab.names import unknown
+from zerolab.names import check_known
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
@@ -76,8 +76,7 @@ class Comparison:
         Raises ValueError for a stage that was not run, or for three.
         """
         for stage in stages:
-            if stage not in self.recordings:
-                raise ValueError(unknown("stage of this comparison", stage, self.recordings))
+            check_known("stage of this comparison", stage, self.recordings)
         if len(stages) > 2:
             raise ValueError(f"{', '.join(stages)} are {len(stages)} stages: the player shows one or two")
         first, *other = (self.recordings[stage] for stage in stages or list(self.recordings)[:2])

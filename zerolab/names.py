@@ -1,10 +1,16 @@
 """A name that is not known: what was meant, and what there is."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 SHORT = 16  # names that are listed whole; of more, only those that are near, if any are
+
+
+def check_known(what: str, given: object, known: Collection[object]) -> None:
+    """Raises ValueError with the sentence of `unknown` unless `given` is one of `known`."""
+    if given not in known:
+        raise ValueError(unknown(what, given, map(str, known)))
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> str:
@@ -14,7 +20,6 @@ def unknown(what: str, given: object, known: Iterable[str]) -> str:
         what: the kind of thing, such as `stage`.
         given: what was written.
         known: the names that exist.
-
     """
     names = list(known)
     # `llama_7B`, `Llama 7B` and `llama-7b` are one name to whoever types them.

@@ -21,7 +21,7 @@ def test_each_stage_is_there_with_version_and_date(as_shipped, monkeypatch):
     runs = deepspeed_runs.deepspeed_runs()
     assert about["date"] in runs.origin
     assert f"DeepSpeed {about['deepspeed']}, torch {about['torch']}" in runs.origin
-    with pytest.raises(ValueError, match="there is no recording of 'deepspeed-4': choose one of deepspeed-0"):
+    with pytest.raises(ValueError, match="unknown recording 'deepspeed-4': choose one of deepspeed-0"):
         runs["deepspeed-4"]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from zerolab import comparison, models
 from zerolab.files import write_json
+from zerolab.names import check_known
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 
@@ -34,8 +35,7 @@ class Runs:
 
     def __getitem__(self, stage: str) -> Recording:
         """The recording of `deepspeed-0` to `deepspeed-3`. Raises ValueError for another name."""
-        if stage not in self.recordings:
-            raise ValueError(f"there is no recording of {stage!r}: choose one of {', '.join(self.recordings)}")
+        check_known("recording", stage, self.recordings)
         return self.recordings[stage]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zerolab import catalog
 from zerolab.lessons import progress
-from zerolab.names import unknown
+from zerolab.names import check_known
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -122,8 +122,7 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
     Raises:
         ValueError: an unknown id. A guess that is no number is answered with a line of text.
     """
-    if prediction_id not in PREDICTIONS:
-        raise ValueError(unknown("prediction", prediction_id, sorted(PREDICTIONS)))
+    check_known("prediction", prediction_id, PREDICTIONS)
     if guess is None:
         print(NO_GUESS)
         return

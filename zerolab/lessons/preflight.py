@@ -18,7 +18,6 @@ def run_lessons() -> bool:
 
     Raises:
         ImportError: JupyterLab, and what executes notebooks with it, is not installed.
-
     """
     try:
         import nbclient  # noqa: F401

@@ -32,7 +32,6 @@ def published() -> dict[str, Path]:
 
     Raises:
         RuntimeError: there are none, so this installation is incomplete.
-
     """
     # Notebooks lie beside the package in a checkout, and inside it in a wheel.
     checkout = (PACKAGE.parent / "pyproject.toml").is_file()
@@ -49,7 +48,6 @@ def fill(folder: Path = WORK) -> list[Path]:
 
     Raises:
         RuntimeError: `folder` cannot be written to.
-
     """
     return [_copy(path, folder / name) for name, path in published().items() if not (folder / name).exists()]
 
@@ -80,7 +78,6 @@ def reset(which: str, folder: Path = WORK) -> list[tuple[Path, Path | None]]:
 
     Raises:
         ValueError: no notebook, or more than one, begins so.
-
     """
     lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
     found = list(lessons) if which == "all" else [name for name in lessons if name.startswith(which)]
@@ -116,7 +113,6 @@ def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
     Raises:
         ValueError: there is no port of this number.
         RuntimeError: a hundred ports in a row are taken.
-
     """
     if not 0 < first < 65536:  # 0 would be any port, and the address is printed before one is chosen
         raise ValueError(f"the port is {first}; give a number from 1 to 65535, such as {FIRST_PORT}")
@@ -185,7 +181,6 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
 
     Raises:
         RuntimeError: JupyterLab is not installed, no port is free, or `folder` cannot be written to.
-
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')

@@ -17,7 +17,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zerolab.names import unknown
+from zerolab.names import check_known
 
 if TYPE_CHECKING:
     from zerolab.engines.partition import FlatLayout
@@ -82,6 +82,17 @@ def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str
     return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
 
 
+def needed_bytes(stage: str, num_params: int, trained: int, world_size: int, precision: str) -> dict[str, int]:
+    """`state_bytes` where only `trained` of the parameters are trained: the frozen ones need their own memory alone.
+
+    Raises ValueError as `state_bytes` does.
+    """
+    whole = state_bytes(stage, num_params, world_size, precision)
+    # A wholly frozen model is legal here: it holds parameters and nothing else.
+    needed = state_bytes(stage, trained, world_size, precision) if trained else dict.fromkeys(whole, 0)
+    return needed | {"parameters": whole["parameters"]}
+
+
 def terms(
     stage: str,
     flats: Iterable[FlatLayout],
@@ -117,7 +128,7 @@ def terms(
     trainable = [flat for flat in layouts if not flat.frozen]
     num_params = sum(flat.numel for flat in layouts)
     formula = state_bytes(stage, num_params, world_size, precision)
-    needed = _formula_of_trainable(stage, layouts, world_size, precision)
+    needed = needed_bytes(stage, num_params, sum(flat.numel for flat in trainable), world_size, precision)
     held = _bytes_in_flats(stage, layouts, precision)
     # What the optimizer's tensors are as long as: ddp updates everything on every rank.
     owned = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
@@ -133,18 +144,6 @@ def terms(
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
         **({"unused": _bytes_of_unused(stage, trainable, precision, updated)} if updated else {}),
     }
-
-
-def _formula_of_trainable(stage: str, flats: list[FlatLayout], world_size: int, precision: str) -> dict[str, int]:
-    """The closed form, but gradients and optimizer state only of what is trained."""
-    num_params = sum(flat.numel for flat in flats)
-    num_trained = sum(flat.numel for flat in flats if not flat.frozen)
-    formula = state_bytes(stage, num_params, world_size, precision)
-    trained = dict.fromkeys(STATE_CATEGORIES, 0)
-    # Frozen parameters still take their memory, so only the other two categories are of what is trained.
-    if num_trained:  # a wholly frozen model is legal here: it holds parameters and nothing else
-        trained = state_bytes(stage, num_trained, world_size, precision)
-    return trained | {"parameters": formula["parameters"]}
 
 
 def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict[str, int]:
@@ -188,8 +187,7 @@ def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, update
 
 def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
     """`num_params` and `world_size` as Python's whole numbers, once every argument has been found usable."""
-    if stage not in SHARDED:
-        raise ValueError(unknown("stage", stage, STAGES))
+    check_known("stage", stage, STAGES)
     if not _is_count(world_size):
         raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
     if not _is_count(num_params):
@@ -203,6 +201,5 @@ def _is_count(value: float) -> bool:
 
 
 def _sizes(precision: str) -> dict[str, int]:
-    if precision not in BYTES_PER_PARAMETER:
-        raise ValueError(unknown("precision", precision, BYTES_PER_PARAMETER))
+    check_known("precision", precision, BYTES_PER_PARAMETER)
     return BYTES_PER_PARAMETER[precision]

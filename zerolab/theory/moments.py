@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerolab.catalog import Architecture
-from zerolab.names import unknown
+from zerolab.names import check_known
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
 from zerolab.theory.schemes import scheme_bytes, stages_of
 
@@ -48,8 +48,7 @@ class Job:
 
     def __post_init__(self) -> None:
         for name, known in (("checkpointing", CHECKPOINTING), ("attention", ATTENTION), ("logits", LOGITS)):
-            if getattr(self, name) not in known:
-                raise ValueError(unknown(name, getattr(self, name), known))
+            check_known(name, getattr(self, name), known)
         stages_of(self.scheme)
 
     @property

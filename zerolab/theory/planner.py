@@ -161,8 +161,7 @@ def plan(
     """
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
-    _check(memory, bandwidth, rows, utilisation)
-    length = shape.checked_length(rows, length)
+    _check_sizes(memory, bandwidth)
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
     own: dict[str, Any] = {
         "precision": precision,
@@ -171,6 +170,7 @@ def plan(
         "utilisation": utilisation,
     }
     setting = seconds.Setting(device, world_size, ring or catalog.link(network), gpus_per_node, rows, link=ring, **own)
+    length = shape.checked_length(rows, length)
     job = Job(shape, world_size, precision, rows, length, checkpointing, scheme, attention, logits)
     return _plan(job, setting, memory)
 
@@ -224,7 +224,7 @@ def _total(job: Job, stage: str) -> float:
     return sum(peak(job, stage)[1].values())
 
 
-def _check(memory: float, bandwidth: float | None, rows: int, utilisation: float | None) -> None:
+def _check_sizes(memory: float, bandwidth: float | None) -> None:
     """Refuses what no GPU has; names and counts are refused where they are looked up."""
     sizes = (
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
@@ -234,7 +234,3 @@ def _check(memory: float, bandwidth: float | None, rows: int, utilisation: float
     for name, value, unit, example in sizes:
         if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")
-    if not rows >= 1 or rows % 1:
-        raise ValueError(f"the number of rows is {rows!r}: it must be a whole number, 1 or more")
-    if utilisation is not None and not 0 < utilisation <= 1:
-        raise ValueError(f"the utilisation is {utilisation!r}: it is a part of the GPU's rate, above 0 and at most 1")

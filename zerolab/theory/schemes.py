@@ -13,7 +13,7 @@ All three compute in bf16 and update in fp32; they differ in what is kept beside
 
 from __future__ import annotations
 
-from zerolab.names import unknown
+from zerolab.names import check_known
 from zerolab.theory import forms
 
 SCHEMES: dict[str, dict[str, int]] = {
@@ -30,8 +30,7 @@ backward (2), or gathers them again (3)."""
 
 def stages_of(scheme: str) -> tuple[str, ...]:
     """The stages that a scheme has. Raises ValueError for an unknown one."""
-    if scheme not in SCHEMES:
-        raise ValueError(unknown("scheme", scheme, SCHEMES))
+    check_known("scheme", scheme, SCHEMES)
     return STAGES[scheme]
 
 

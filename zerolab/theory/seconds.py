@@ -16,12 +16,11 @@ docs/published-runs.md shows both halves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log2
 
 from zerolab.catalog import Architecture, Gpu, Link, link
-from zerolab.names import unknown
+from zerolab.names import check_known
 from zerolab.simulation.nccl import Group
 
 
@@ -119,9 +118,9 @@ class Setting:
     constants: Constants = FITTED
 
     def __post_init__(self) -> None:
-        _one_of("kernels", self.kernels, KERNELS)
-        _one_of("checkpointing", self.checkpointing, RECOMPUTED)
-        _one_of("precision", self.precision, WORD)
+        check_known("kernels", self.kernels, KERNELS)
+        check_known("checkpointing", self.checkpointing, RECOMPUTED)
+        check_known("precision", self.precision, WORD)
         counts = {
             "world size": self.world_size,
             "number of GPUs in a node": self.gpus_per_node,
@@ -272,8 +271,3 @@ def _within(setting: Setting) -> Group:
     """The ranks that shard among them."""
     ranks = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
     return Group(ranks, -(-ranks // setting.gpus_per_node), _link(setting), setting.network)
-
-
-def _one_of(what: str, value: str, names: Iterable[str]) -> None:
-    if value not in names:
-        raise ValueError(unknown(what, value, names))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from zerolab.moved import renamed
-from zerolab.names import unknown
+from zerolab.names import check_known
 from zerolab.theory.activations import CHECKPOINTING
 
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
@@ -65,10 +65,8 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
 
     Raises ValueError for a stage or a checkpointing that is none.
     """
-    if stage not in DEEPSPEED:
-        raise ValueError(unknown("stage", stage, DEEPSPEED))
-    if checkpointing not in CHECKPOINTING:
-        raise ValueError(unknown("checkpointing", checkpointing, CHECKPOINTING))
+    check_known("stage", stage, DEEPSPEED)
+    check_known("checkpointing", checkpointing, CHECKPOINTING)
     # DeepSpeed refuses a configuration without a batch size, and takes fp32 for granted only if bf16 is off.
     deepspeed: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": rows,

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from zerolab.engines.partition import FlatLayout
-from zerolab.names import unknown
+from zerolab.names import check_known
 from zerolab.theory import forms
 
 FORMS = {
@@ -52,17 +52,13 @@ def state_bytes(stage: str, num_params: int, world_size: int, precision: str) ->
 
     Raises ValueError as `theory.state_bytes` does; for an unknown name it lists all that there are.
     """
-    if stage not in (*forms.STAGES, *FORMS):
-        raise ValueError(unknown("stage", stage, (*forms.STAGES, *FORMS)))
+    check_known("stage", stage, (*forms.STAGES, *FORMS))
     return forms.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
 
 
 def needed_bytes(stage: str, num_params: int, trained: int, world_size: int, precision: str) -> dict[str, int]:
-    """`state_bytes` where only `trained` of the parameters are trained: the others need their own memory alone."""
-    whole = state_bytes(stage, num_params, world_size, precision)
-    if not trained:  # legal for our engines: the model holds its parameters and nothing else
-        return dict.fromkeys(whole, 0) | {"parameters": whole["parameters"]}
-    return state_bytes(stage, trained, world_size, precision) | {"parameters": whole["parameters"]}
+    """`state_bytes` where only `trained` of the parameters are trained: the frozen ones need their own memory alone."""
+    return forms.needed_bytes(FORMS.get(stage, stage), num_params, trained, _shards(stage, world_size), precision)
 
 
 def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
