@@ -2,20 +2,18 @@
 
 DeepSpeed is an optional extra with hundreds of megabytes behind it, and a lesson about it should open everywhere. The
 recordings in `data/deepspeed/` are real ones, of the same training on the same batches; `about.json` beside them says
-which DeepSpeed and which torch ran, and when. A test records again and compares bytes and collectives.
+which DeepSpeed and which torch ran, and when; tools/deepspeed_recordings.py makes them. A test records again and
+compares bytes and collectives.
 """
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from importlib.resources import as_file, files
 from importlib.util import find_spec
-from pathlib import Path
 
 from zerolab import comparison, models
-from zerolab.files import write_json
 from zerolab.names import check_known
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
@@ -63,12 +61,3 @@ def load_all() -> dict[str, Recording]:
         with as_file(FOLDER.joinpath(f"{stage}.json")) as path:
             recordings[stage] = Recording.load(path)
     return recordings
-
-
-def save_all(folder: Path) -> None:
-    """Records every stage and writes what `load_all` reads, with the versions and today's date."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for stage, recording in record_all().items():
-        recording.save(folder / f"{stage}.json")
-    about = {"date": datetime.now(UTC).date().isoformat(), "deepspeed": version("deepspeed"), "torch": version("torch")}
-    write_json(folder / "about.json", about)

@@ -1,0 +1,16 @@
+"""Makes anew the recordings of DeepSpeed that the package ships: python tools/deepspeed_recordings.py."""
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from zerolab.files import write_json
+from zerolab.lessons.deepspeed_runs import record_all
+
+FOLDER = Path(__file__).resolve().parent.parent / "zerolab" / "data" / "deepspeed"
+
+if __name__ == "__main__":
+    for stage, recording in record_all().items():
+        recording.save(FOLDER / f"{stage}.json")
+    about = {"date": datetime.now(UTC).date().isoformat(), "deepspeed": version("deepspeed"), "torch": version("torch")}
+    write_json(FOLDER / "about.json", about)
