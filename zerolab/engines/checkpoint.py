@@ -1,7 +1,7 @@
-"""The state of a training run, whole and independent of N: by parameter name, in memory and on disk.
+"""The state of a training run, whole and by parameter name, in memory and on disk.
 
-A run saved on 4 ranks goes on on 2 or 1: what the ranks own is gathered on saving, and cut anew on loading. Files are
-safetensors, which load without executing anything; a save that is killed leaves the file that was there before.
+A run saved on 4 ranks resumes on 2 or on 1: shards are gathered on saving, and made anew on loading. Files are
+safetensors, which load without executing anything; a save that is killed leaves the previous file in place.
 """
 
 import json
@@ -55,7 +55,7 @@ class Checkpoints:
             without state has no keys.
         """
         state = optimizer_state.gather(self.owned(), self._state(), self._trained_shapes())
-        # torch's own optimizer numbers its parameters; ours are known by name, which survives another N.
+        # torch's optimizer numbers its parameters; names stay the same with another number of ranks.
         groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
         return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
 
@@ -65,10 +65,10 @@ class Checkpoints:
         Raises:
             ValueError: it belongs to other parameters, groups or another kind of optimizer.
         """
-        # All of it is judged before any is taken over: half a load would leave ranks that no error mends.
+        # All of it is checked before any of it is loaded: a state that is half loaded cannot be repaired.
         self._check_optimizer_state(state)
         for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
-            # Keywords such as a schedule's learning rate; the saved names are the parameters', not the flats'.
+            # Keywords, such as a scheduled learning rate; the optimizer's own "params" stay.
             group |= {key: value for key, value in saved.items() if key != "params"}
         optimizer_state.scatter(self.owned(), self._state(), state["state"])
 
@@ -82,7 +82,7 @@ class Checkpoints:
         Raises:
             ValueError: the file is missing, damaged, or of another model.
         """
-        # Every rank reads the file for itself: nothing has to be sent.
+        # Every rank reads the file itself, so nothing has to be sent.
         model, optimizer = read(path)
         self._check_optimizer_state(optimizer)  # before anything is changed
         self.load_state_dict(model)

@@ -1,8 +1,8 @@
 """DeepSpeed's stages 0 to 3 behind the same step (`pip install "zerolab[deepspeed]"`).
 
-It runs with its own defaults but for three: no gradient clipping (its default clips at norm 1), buckets no larger than
-the largest unit (its default allocates 2 GB), and in stage 3 no parameter stays whole for being small (by default all
-below 100,000 elements do, which would leave a lesson's model unsharded). `zero_optimization=` puts them back.
+It runs with its own defaults except for three: no gradient clipping (its default clips at norm 1), buckets no larger
+than the largest unit (its default allocates 2 GB), and in stage 3 no persistent parameters (by default all parameters
+below 100,000 elements stay whole, which would leave a lesson's model unsharded). `zero_optimization=` restores them.
 """
 
 import logging
@@ -18,7 +18,7 @@ from torch import nn
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.norm import norm_over_ranks
-from zerolab.engines.optimizer_state import Owned, Piece
+from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import cast_floating
 
@@ -57,14 +57,14 @@ class DeepSpeed0(Native):
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         self._deepspeed = import_deepspeed(next(model.parameters()).device.type)
-        # Before it flattens them: afterwards its lists hold the same objects without names.
+        # Before it flattens the parameters: its lists have the same objects, without names.
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         if self._dtype is not None:
             dtype = self._dtype
             model.register_forward_pre_hook(
                 lambda _, inputs, keywords: cast_floating((inputs, keywords), dtype), with_kwargs=True
             )
-        return model  # DeepSpeed takes module and optimizer together
+        return model  # DeepSpeed takes module and optimizer together, in `_make_optimizer`
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         optimizer = optimizer_cls(self._groups(param_groups), **keywords)
@@ -74,12 +74,12 @@ class DeepSpeed0(Native):
         return optimizer
 
     def _configuration(self) -> dict[str, Any]:
-        # A bucket as large as the largest unit: what our own engines have in flight, so that peaks compare.
+        # A bucket the size of the largest unit, which is what our own engines have in flight: peaks are comparable.
         bucket = max(flat.layout.numel for flat in self.flats)
-        bucket += bucket % 2  # it asserts that a bucket begins on a multiple of two elements
+        bucket += bucket % 2  # DeepSpeed asserts that a bucket begins at a multiple of two elements
         return {
-            "train_micro_batch_size_per_gpu": 1,  # it must be there; what is trained is what comes
-            # `clip_grad_norm_` does it, as in every engine, so that a loop reads the same.
+            "train_micro_batch_size_per_gpu": 1,  # required, and not used
+            # Clipping is `clip_grad_norm_`'s, as in every engine, so that all loops read the same.
             "gradient_clipping": 0.0,
             "zero_allow_untested_optimizer": True,
             "bf16": {"enabled": self._dtype is not None},
@@ -95,7 +95,7 @@ class DeepSpeed0(Native):
 
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd; DeepSpeed communicates meanwhile."""
-        # Not loss.backward(): it scales the loss and counts micro-batches there.
+        # Not loss.backward(): DeepSpeed scales the loss and counts micro-batches here.
         self.model.backward(loss)
 
     def _update(self) -> None:
@@ -103,7 +103,7 @@ class DeepSpeed0(Native):
 
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
-        # Our `accumulate` says when, where DeepSpeed would count from its configuration.
+        # DeepSpeed would count micro-batches as configured; here `accumulate` decides.
         self.model.set_gradient_accumulation_boundary(False)
         try:
             yield
@@ -117,7 +117,7 @@ class _Sharded(DeepSpeed0):
     precisions = ("fp32", "bf16")
 
     def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
-        """Of each parameter group: the fp32 partition, its gradient in parts, and the pieces of parameters in it."""
+        """For each parameter group: the fp32 partition, its gradient in parts, and the pieces of parameters in it."""
         raise NotImplementedError
 
     def owned(self) -> Iterator[Owned]:
@@ -126,7 +126,7 @@ class _Sharded(DeepSpeed0):
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
-        # Its own clipping is part of its step; ours comes before, as in every engine.
+        # DeepSpeed clips within its step; a loop clips before the step, as with every engine.
         pieces = [piece for _, gradient, _ in self._flats() for piece in gradient]
         norm = norm_over_ranks(pieces, is_sharded=True)
         for piece in pieces:
@@ -150,7 +150,7 @@ class _Sharded(DeepSpeed0):
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         for key, entry in self.module.state_dict(keep_vars=True).items():
             self._set(entry, state[key])
-        for master, _, pieces in self._flats():  # DeepSpeed's own setter fails where a parameter is cut unevenly
+        for master, _, pieces in self._flats():  # DeepSpeed's own setter fails on unevenly sharded parameters
             for name, place, start, numel in pieces:
                 master.detach()[place : place + numel] = state[name].flatten()[start : start + numel]
 
@@ -162,41 +162,23 @@ class _Sharded(DeepSpeed0):
         """Parameters as the stage keeps them; this rank's partition of gradients, fp32 parameters and their state."""
         yield from self._held_parameters()
         for master, gradient, pieces in self._flats():
-            yield from self._covering("optimizer_state", master, 0, pieces)
+            yield from self._held_pieces("optimizer_state", master, pieces)
             if master.grad is not None:
-                yield from self._covering("gradients", master.grad, 0, pieces)
-            place = 0
-            for piece in gradient:
-                yield from self._covering("gradients", piece, place, pieces)
-                place += piece.numel()
-            for value in self.optimizer.state.get(master, {}).values():
-                if isinstance(value, torch.Tensor):
-                    counted = value.numel() == master.numel() and value.dim() > 0
-                    yield from self._covering("optimizer_state", value, 0, pieces if counted else pieces[:1], counted)
-        yield from self._buckets()  # last: a gradient that lies in one is on its way
+                yield from self._held_pieces("gradients", master.grad, pieces)
+            begin = 0
+            for part in gradient:
+                yield from self._held_pieces("gradients", part, pieces, begin)
+                begin += part.numel()
+        yield from self._held_state()
+        yield from self._buckets()  # last: a gradient in a bucket counts as communication
 
     def _buckets(self) -> Iterator[Holding]:
-        """The buffers in which gradients travel; they may stay when they have arrived."""
+        """The buffers through which gradients are sent; DeepSpeed may keep them afterwards."""
         # With overlap there are two buffers, filled in turn.
         for bucket in self._zero.ipg_buckets.values():
             for buffer in bucket.buffer if isinstance(bucket.buffer, list) else [bucket.buffer]:
                 if buffer is not None:
                     yield Holding("communication", self.flats[0].layout.name, (0, 0), buffer)
-
-    def _covering(
-        self,
-        category: str,
-        tensor: torch.Tensor,
-        begin: int,
-        pieces: list[Piece],
-        counted: bool = True,
-    ) -> Iterator[Holding]:
-        """The pieces of parameters that `tensor` has, which begins at place `begin` of the partition."""
-        end = begin + tensor.numel()
-        for name, place, start, numel in pieces:
-            first, last = max(place, begin), min(place + numel, end)
-            if last > first or not counted:
-                yield self._held(category, name, tensor, start + first - place, last - first if counted else 0)
 
 
 class DeepSpeed1(_Sharded):
@@ -207,25 +189,21 @@ class DeepSpeed1(_Sharded):
     def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
         zero = self._zero
         for number, master in enumerate(zero.single_partition_of_fp32_groups):
-            size, pieces, offset = zero.partition_size[number], [], 0
-            begin = self.rank * size
-            # Its own order: with `round_robin_gradients` it is not the model's.
-            for parameter in zero.round_robin_bit16_groups[number]:
-                first, last = max(offset, begin), min(offset + parameter.numel(), begin + size)
-                if last > first:
-                    pieces.append(Piece(self._names[id(parameter)], first - begin, first - offset, last - first))
-                offset += parameter.numel()
+            size = zero.partition_size[number]
+            # In DeepSpeed's order: with `round_robin_gradients` it is not the model's.
+            group = ((self._names[id(each)], each.numel()) for each in zero.round_robin_bit16_groups[number])
+            pieces = pieces_within(group, self.rank * size, (self.rank + 1) * size)
             yield master, list(zero.averaged_gradients.get(number) or ()), pieces
 
 
 class DeepSpeed2(DeepSpeed1):
-    """DeepSpeed stage 2: gradients sharded, too."""
+    """DeepSpeed stage 2: gradients sharded too."""
 
     stage, number = "deepspeed-2", 2
 
 
 class DeepSpeed3(_Sharded):
-    """DeepSpeed stage 3: parameters sharded, too; each of them by itself."""
+    """DeepSpeed stage 3: parameters sharded too, one by one."""
 
     stage, number = "deepspeed-3", 3
 
@@ -240,9 +218,9 @@ class DeepSpeed3(_Sharded):
             yield master, list(zero.averaged_gradients.get(number) or ()), pieces
 
     def _part(self, parameter: Any) -> tuple[str, int, int]:
-        """Name, first element and number of elements of what this rank keeps of a parameter."""
+        """Name, first element and number of elements of this rank's part of a parameter."""
         size = parameter.ds_tensor.ds_numel
-        # The last ranks of a small parameter may have nothing but padding.
+        # Of a small parameter, the last ranks may have nothing but padding.
         start = min(self.rank * size, parameter.ds_numel)
         return self._names[id(parameter)], start, min(size, parameter.ds_numel - start)
 
@@ -257,7 +235,7 @@ class DeepSpeed3(_Sharded):
         buffer = getattr(self._zero, "grad_partitions_flat_buffer", None)
         for _, _, pieces in self._flats():
             if buffer is not None:
-                yield from self._covering("gradients", buffer, 0, pieces)
+                yield from self._held_pieces("gradients", buffer, pieces)
 
     def _frozen(self, parameter: nn.Parameter) -> torch.Tensor:
         with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=None):
@@ -274,7 +252,7 @@ class DeepSpeed3(_Sharded):
 def import_deepspeed(device: str = "cpu") -> Any:
     """The package, set up for ranks that exist already: nothing is compiled, and all bytes go through torch.
 
-    `device` is where the first model lies; DeepSpeed chooses once in a process, and would prefer a GPU.
+    `device` is that of the first model; DeepSpeed chooses its own once per process, and would prefer a GPU.
 
     Raises:
         ImportError: it is not installed.
@@ -289,7 +267,7 @@ def import_deepspeed(device: str = "cpu") -> Any:
         if error.name != "deepspeed":
             raise
         raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"') from None
-    # Its banner and warnings, times N, would bury what the learner prints.
+    # Its banner and warnings, from every rank, would drown what the learner prints.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # On a CPU it would compile an all_reduce through shared memory for minutes, which no recorder could see.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -1,4 +1,4 @@
-"""What an engine's flats and its optimizer hold, whole and independent of N: gathered to save, cut anew to load."""
+"""The state of an engine whose parameters lie in flats: gathered to save, sharded again to load."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.engines import optimizer_state
 from zerolab.engines.checkpoint import Checkpoints, check_state, check_tensors
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat
+from zerolab.engines.optimizer_state import Owned, is_one, pieces_within
 from zerolab.engines.partition import FlatLayout, ParamGroups
 
 
 class FlatCheckpoints(Checkpoints):
-    """The state of an engine whose parameters lie in flats."""
+    """Saves and loads an engine whose parameters lie in flats."""
 
     model: nn.Module
     flats: list[Flat]
@@ -22,7 +22,7 @@ class FlatCheckpoints(Checkpoints):
     optimizer: torch.optim.Optimizer
 
     def __reduce__(self) -> Any:
-        """Refuses to be copied or sent, and with it the model, whose hooks lead here."""
+        """Refuses to copy or pickle the engine, and with it the model, whose hooks refer to it."""
         raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -47,12 +47,12 @@ class FlatCheckpoints(Checkpoints):
         entries = self.model.state_dict(keep_vars=True)
         shapes = {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
         check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
-        # A tied parameter has several keys and one tensor; the last key's value is taken for all.
+        # A tied parameter has several keys and one tensor; the value of the last key wins.
         values = {id(entry): state[key] for key, entry in entries.items()}
         with torch.no_grad():
             for flat in self.flats:
                 flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters], flat.owned.dtype))
-            # Not in any flat: buffers stay local, and each rank reads them for itself.
+            # Buffers are in no flat: they stay local, and each rank reads its own.
             for buffer in self.model.buffers():
                 if id(buffer) in values:
                     buffer.copy_(values[id(buffer)])
@@ -65,28 +65,24 @@ class FlatCheckpoints(Checkpoints):
         """
         self._check_optimizer_state(state)
         for flat in self.trainable:
-            # One tensor for all has one count of steps: parameters that were left alone now and then have others.
-            if not optimizer_state.is_one([(state["state"][slot.name], slot.shape) for slot in flat.usage.owned]):
+            # One tensor has one step count: parameters that had no gradient in some steps need their own.
+            if not is_one([(state["state"][slot.name], slot.shape) for slot in flat.usage.owned]):
                 flat.split(self.optimizer)
         super().load_optimizer_state_dict(state)
 
-    def owned(self) -> Iterator[optimizer_state.Owned]:
+    def owned(self) -> Iterator[Owned]:
         """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         for flat in self.trainable:
             for updated, (first, last) in flat.updated():
-                pieces = [
-                    optimizer_state.Piece(slot.name, max(slot.start, first) - first, max(first - slot.start, 0), numel)
-                    for slot in flat.layout.slots
-                    if (numel := min(slot.stop, last) - max(slot.start, first)) > 0
-                ]
-                yield optimizer_state.Owned(updated, pieces)
+                slots = ((slot.name, slot.shape.numel()) for slot in flat.layout.slots)
+                yield Owned(updated, pieces_within(slots, first, last))
 
     def _trained(self) -> list[FlatLayout]:
         return [flat.layout for flat in self.trainable]
 
 
 def optimizer_groups(flats: list[Flat], param_groups: ParamGroups) -> list[dict[str, Any]]:
-    """The groups of an optimizer over flats: those that each group claims, and last those that none does."""
+    """The groups of an optimizer over flats: those that each group claims, and last those that none claims."""
     groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
     for flat in flats:
         groups[-1 if flat.layout.group is None else flat.layout.group]["params"].append(flat.owned)
@@ -97,7 +93,7 @@ def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     """The pieces of a flat that the ranks own, end to end: shape [padded]. Collective."""
     if not flat.is_sharded:
         return piece
-    # Where the model lies, although an offloaded piece does not: the backend that gathers may read only there.
+    # On the model's device even if the piece is offloaded: the backend may be able to read only from there.
     everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
     flat.part(everything).copy_(piece)
     all_gather(everything).wait()

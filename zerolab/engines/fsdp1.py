@@ -18,7 +18,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
-from zerolab.engines.optimizer_state import Owned, Piece
+from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
 
 # What every wrapper adds to the names below it; checkpoints must not carry it.
@@ -135,87 +135,58 @@ class FSDP1(Native):
         """This rank's part of each flat parameter, or of the parameters in it."""
         for prefix, flat in self._flat_params():
             if flat._params is None:  # without use_orig_params the optimizer knows the flat alone
-                yield Owned(flat, [piece for piece in _cover(prefix, flat, self._span(flat)) if piece.numel])
+                yield Owned(flat, self._own_pieces(prefix, flat))
                 continue
             for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):
                 if parameter.requires_grad:
                     start, numel = info.intra_param_start_idx or 0, info.numel_in_shard or 0
                     yield Owned(parameter, [Piece(prefix + fqn, 0, start, numel)])
 
-    def holdings(self) -> Iterator[Holding]:
-        """This rank's part of each flat parameter, its gradient and state, and what is whole just now."""
+    def _held_parameters(self) -> Iterator[Holding]:
+        """This rank's part of each flat parameter and its gradient, and what is whole at the moment."""
         for prefix, flat in self._flat_params():
-            yield from self._of_flat(prefix, flat)
+            shard, mine = _shard(flat), self._own_pieces(prefix, flat)
+            everything = pieces_within(_laid_out(prefix, flat), 0, sum(flat._numels_with_padding))
+            yield from self._held_pieces("parameters", shard, mine)
+            # On release FSDP1 keeps the storage object and frees its bytes, as our own engines do.
+            gathered = getattr(flat, "_full_param_padded", None)
+            if gathered is not None and gathered.untyped_storage().size():
+                yield from self._held_pieces("parameters", gathered, everything)
+            # By identity: while a backward ends, two of the names refer to the same tensor.
+            for gradient in {id(each): each for each in _gradients(flat)}.values():
+                is_shard = gradient.numel() == shard.numel()
+                yield from self._held_pieces("gradients", gradient, mine if is_shard else everything)
 
     def _flat_params(self) -> Iterator[tuple[str, Any]]:
-        """FSDP1's flat parameters, each with what stands before the names of the parameters in it."""
+        """FSDP1's flat parameters, each with the prefix of the names of the parameters in it."""
         for name, module in self.model.named_modules():
             if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
                 prefix = f"{name}.".replace(_WRAPPER, "").removeprefix(".").replace("_fsdp_wrapped_module", "")
                 yield prefix, module._handle.flat_param
 
-    def _span(self, flat: Any) -> tuple[int, int]:
-        """The elements of a flat parameter that this rank owns; one rank alone has all, and no padding."""
+    def _own_pieces(self, prefix: str, flat: Any) -> list[Piece]:
+        """The pieces in this rank's shard of a flat parameter; an empty one where the shard is all padding."""
         numel = _shard(flat).numel()
-        start = 0 if numel == flat._unpadded_unsharded_size.numel() else self.rank * numel
-        return start, start + numel
-
-    def _of_flat(self, prefix: str, flat: Any) -> Iterator[Holding]:
-        """The pieces of one flat parameter that are here: `prefix` stands before the names of its parameters."""
-        shard = _shard(flat)
-        # What is whole may be padded at its end: a span without an end covers it.
-        here, everywhere = self._span(flat), (0, 10**18)
-        yield from self._pieces("parameters", prefix, flat, shard, here)
-        # It keeps its storage's object and frees the bytes, as our own release does.
-        gathered = getattr(flat, "_full_param_padded", None)
-        if gathered is not None and gathered.untyped_storage().size():
-            yield from self._pieces("parameters", prefix, flat, gathered, everywhere)
-        # Once each: while a backward ends two of the names mean the same tensor.
-        for gradient in {id(g): g for g in _gradients(flat)}.values():
-            is_shard = gradient.numel() == shard.numel()
-            yield from self._pieces("gradients", prefix, flat, gradient, here if is_shard else everywhere)
-        for key, state in self.optimizer.state.items():
-            if key is flat:
-                for value in state.values():
-                    if isinstance(value, torch.Tensor):
-                        whole = value.numel() == shard.numel()
-                        yield from self._pieces("optimizer_state", prefix, flat, value, here if whole else (0, 0))
-        yield from self._of_parameters(prefix, flat)
-
-    def _of_parameters(self, prefix: str, flat: Any) -> Iterator[Holding]:
-        """The optimizer's state where it updates the parameters one by one (`use_orig_params`)."""
-        for fqn, parameter, info in zip(flat._fqns, flat._params or (), flat._shard_param_infos, strict=False):
-            state = self.optimizer.state.get(parameter, {})
-            start, numel = info.intra_param_start_idx or 0, info.numel_in_shard or 0
-            yield from self._held_state(prefix + fqn, state, numel, start)
-
-    def _pieces(
-        self, category: str, prefix: str, flat: Any, tensor: torch.Tensor, span: tuple[int, int]
-    ) -> Iterator[Holding]:
-        """The parameters of a flat that `tensor` covers, which holds the elements `span` of it."""
-        for name, _, start, numel in _cover(prefix, flat, span):
-            yield self._held(category, name, tensor, start, numel)
+        # One rank alone has everything, and no padding.
+        first = 0 if numel == flat._unpadded_unsharded_size.numel() else self.rank * numel
+        return pieces_within(_laid_out(prefix, flat), first, first + numel) or [Piece(prefix + flat._fqns[0], 0, 0, 0)]
 
 
 def _shard(flat: Any) -> torch.Tensor:
-    """This rank's part of a flat parameter; it has a name of its own from the first forward on."""
+    """This rank's part of a flat parameter, which has a name of its own from the first forward on."""
     shard: torch.Tensor = getattr(flat, "_local_shard", flat.data)
     return shard
 
 
-def _cover(prefix: str, flat: Any, span: tuple[int, int]) -> Iterator[Piece]:
-    """Where the parameters of a flat lie in its elements `span`; those outside with no elements."""
-    begin = 0
+def _laid_out(prefix: str, flat: Any) -> Iterator[tuple[str, int]]:
+    """Name and number of elements of what lies in a flat parameter, in order; the name of padding is ""."""
     fqns = iter(flat._fqns)
     for numel, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
-        start, stop = max(begin, span[0]), min(begin + numel, span[1])
-        if not is_padding:
-            yield Piece(prefix + next(fqns), max(start - span[0], 0), max(start - begin, 0), max(stop - start, 0))
-        begin += numel
+        yield "" if is_padding else prefix + next(fqns), numel
 
 
 def _gradients(flat: Any) -> Iterator[torch.Tensor]:
-    """Where FSDP1 keeps a flat's gradient: while it is collected, while it adds up, and when it is ready."""
+    """Where FSDP1 keeps a flat's gradient: while it is collected, while it accumulates, and when it is ready."""
     for gradient in (flat.grad, getattr(flat, "_saved_grad_shard", None), getattr(flat, "_cpu_grad", None)):
         if gradient is not None:
             yield gradient

@@ -114,17 +114,14 @@ class FSDP2(Native):
                 start, numel = _rows(part)
                 yield Owned(part.sharded_param, [Piece(name, 0, start, numel)])
 
-    def holdings(self) -> Iterator[Holding]:
-        """This rank's rows of parameters, gradients and state, and what is whole just now."""
+    def _held_parameters(self) -> Iterator[Holding]:
+        """This rank's rows of parameters and gradients, and what is whole at the moment."""
         for name, part in self._parts.items():
             start, numel = _rows(part)
             yield self._held("parameters", name, part._sharded_param_data, start, numel)
             yield from self._whole(name, part)
             if part.sharded_param.grad is not None:
                 yield self._held("gradients", name, local(part.sharded_param.grad), start, numel)
-            state = self.optimizer.state.get(part.sharded_param, {})
-            local_state = {key: local(value) for key, value in state.items()}
-            yield from self._held_state(name, local_state, numel, start)
 
     def _whole(self, name: str, part: Any) -> Iterator[Holding]:
         """The gathered parameter, and its gradient before it is reduced."""

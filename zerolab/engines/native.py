@@ -21,7 +21,7 @@ from zerolab.engines.checkpoint import Checkpoints, check_state
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
-from zerolab.engines.optimizer_state import Owned, Piece
+from zerolab.engines.optimizer_state import Owned, Piece, local
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
@@ -131,12 +131,12 @@ class Native(Explained, Checkpoints):
         raise NotImplementedError
 
     def holdings(self) -> Iterator[Holding]:
-        """What this rank holds of the model's state right now; by default whole parameters and gradients."""
+        """What this rank holds of the model's state right now, read from the system's own tensors."""
         yield from self._held_parameters()
-        for name, parameter in self.module.named_parameters():
-            yield from self._held_state(name, self._state().get(parameter, {}), parameter.numel())
+        yield from self._held_state()
 
     def _held_parameters(self) -> Iterator[Holding]:
+        """Parameters and gradients; by default whole."""
         for name, parameter in self.module.named_parameters():
             yield self._held("parameters", name, parameter)
             if parameter.grad is not None:
@@ -248,9 +248,20 @@ class Native(Explained, Checkpoints):
         first += start
         return Holding(category, flat, (first, first + (tensor.numel() if numel < 0 else numel)), tensor)
 
-    def _held_state(self, name: str, state: Mapping[str, Any], numel: int, start: int = 0) -> Iterator[Holding]:
-        """The optimizer's entries for `numel` elements of the parameter `name`; a step counter covers no elements."""
-        for value in state.values():
-            if isinstance(value, torch.Tensor):
-                counted = value.dim() > 0 and value.numel() == numel
-                yield self._held("optimizer_state", name, value, start, numel if counted else 0)
+    def _held_pieces(
+        self, category: str, tensor: torch.Tensor, pieces: Iterable[Piece], begin: int = 0
+    ) -> Iterator[Holding]:
+        """The pieces of parameters in `tensor`, which begins at element `begin` of what the pieces were cut for."""
+        end = begin + tensor.numel()
+        for name, place, start, numel in pieces:
+            first, last = max(place, begin), min(place + numel, end)
+            if last > first or (last == first and not numel):
+                yield self._held(category, name, tensor, start + first - place, last - first)
+
+    def _held_state(self) -> Iterator[Holding]:
+        """The optimizer's entries for what this rank updates; a step counter covers no elements."""
+        for updated, pieces in self.owned():
+            for value in map(local, self._state().get(updated, {}).values()):
+                if isinstance(value, torch.Tensor):
+                    covered = pieces if value.dim() else [Piece(piece.name, 0, piece.start, 0) for piece in pieces[:1]]
+                    yield from self._held_pieces("optimizer_state", value, covered)

@@ -1,9 +1,9 @@
-"""The optimizer's state of other systems in the form of our own: whole, by parameter name, independent of N.
+"""The optimizer's state, whole and by parameter name: the same whatever the number of ranks and the system.
 
-Every system cuts parameters in its own way, and its optimizer keeps state for what its rank updates: whole parameters,
-rows of them, or a piece of a flat with padding. A system only says which pieces those are (`Owned`). On saving each
-rank tells the others what it has, and the pieces go to everyone; on loading each rank cuts its pieces out of the whole.
-So a checkpoint of one system loads into any other, and into our own engines.
+Every system shards parameters in its own way, and each rank's optimizer keeps state for what it updates: whole
+parameters, rows of them, or a piece of a flat with padding. A system only has to say which pieces those are (`Owned`).
+To save, each rank announces what it has, and the pieces are broadcast; to load, each rank cuts its pieces out of the
+whole. So a checkpoint of one system loads into any other.
 """
 
 import json
@@ -15,12 +15,13 @@ import torch.distributed as dist
 
 from zerolab.engines.agreement import communication_device, gather_texts
 
-# By name: a step counter has the shape of a parameter that is a single number.
-COUNTERS = {"step", "mu_product"}  # what torch's optimizers keep once for a whole tensor
+# What torch's optimizers keep once for a whole tensor. Listed by name: by its shape, a step counter cannot be told from
+# the state of a parameter that is a single number.
+COUNTERS = {"step", "mu_product"}
 
 
 class Piece(NamedTuple):
-    """`numel` elements of the parameter `name`, from `start` on, lie from `place` on in what the optimizer updates."""
+    """`numel` elements of the parameter `name`, from `start` on; `place` is where they begin in the updated tensor."""
 
     name: str
     place: int
@@ -29,14 +30,31 @@ class Piece(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """One tensor that this rank's optimizer updates, which is the key of its state, and the pieces that lie in it."""
+    """One tensor that this rank's optimizer updates, the key of its state, and the pieces of parameters in it."""
 
     key: torch.Tensor
     pieces: list[Piece]
 
 
+def pieces_within(parameters: Iterable[tuple[str, int]], first: int, last: int) -> list[Piece]:
+    """The pieces that lie in the elements `[first, last)` of parameters laid end to end.
+
+    Args:
+        parameters: name and number of elements of each; padding goes by the name "".
+        first: the first element, where the updated tensor begins.
+        last: the element after the last.
+    """
+    pieces, end = [], 0
+    for name, numel in parameters:
+        begin, end = end, end + numel
+        start, stop = max(begin, first), min(end, last)
+        if name and stop > start:
+            pieces.append(Piece(name, start - first, start - begin, stop - start))
+    return pieces
+
+
 class _Line(NamedTuple):
-    """What a rank tells of one entry of its state: some elements of a parameter, or (numel -1) a number."""
+    """What a rank announces of one entry of its state: some elements of a parameter, or (numel -1) a number."""
 
     name: str
     key: str
@@ -53,22 +71,22 @@ def gather(
 
     Args:
         owned: what this rank's optimizer updates.
-        optimizer_state: of that optimizer.
-        shapes: of all parameters that are trained, by name.
+        optimizer_state: the state of that optimizer.
+        shapes: the shape of every trained parameter, by name.
     """
     mine = list(_entries(owned, optimizer_state))
-    # Only rank r knows which entries it has: without its list the others could not tell how much to receive.
+    # Only rank r knows which entries it has: without its list the others would not know how much to receive.
     texts = gather_texts("\n".join(json.dumps(line) for line, _ in mine))
     state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
-    # Replicas hold the same piece: HSDP's halves, and everyone's under DDP.
+    # Replicas hold the same piece: the halves of HSDP, and all ranks under DDP.
     seen: set[tuple[str, str, int]] = set()
     for rank, text in enumerate(texts):
-        # In the order of this rank's own list, which is the order in which everyone reads it.
+        # In the order of this rank's own list, in which every rank reads it.
         pieces = iter(tensor for _, tensor in mine)
         for line in (_Line(*json.loads(line)) for line in text.splitlines()):
             piece = next(pieces) if rank == dist.get_rank() else None
             place = line.name, line.key, line.start
-            if place in seen or not line.numel:  # a replica has it, too; every rank skips the same ones
+            if place in seen or not line.numel:  # a replica has it too; every rank skips the same ones
                 continue
             seen.add(place)
             _take(state[line.name], line, piece, rank, shapes[line.name])
@@ -80,29 +98,29 @@ def scatter(
 ) -> None:
     """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it."""
     for key, pieces in owned:
-        # A rank whose piece of a flat is all padding keeps entries, too; all parameters have the same kinds of them.
+        # A rank whose piece of a flat is all padding has entries too; every parameter has entries of the same kinds.
         mine = [state[piece.name] for piece in pieces] or state.values()
-        # What never had a gradient has no entries; in a tensor together with others it gets zeros.
+        # A parameter that never had a gradient has no entries; in a tensor that it shares with others it gets zeros.
         example = next(filter(None, mine), {})
         optimizer_state[key] = {entry: _cut(key, pieces, entry, value, state) for entry, value in example.items()}
 
 
 def is_one(states: list[tuple[dict[str, Any], torch.Size]]) -> bool:
-    """Whether parameters of these states and shapes can have one state together: the same kinds, the same numbers."""
+    """Whether parameters with these states and shapes can share one state: the same keys, the same numbers."""
     numbers = [{key: _number(key, value, shape) for key, value in entries.items()} for entries, shape in states]
     return all(each == numbers[0] for each in numbers)
 
 
 @torch.no_grad()
 def local(value: Any) -> Any:
-    """What of a DTensor lies on this rank; anything else as it is."""
-    return value.to_local() if hasattr(value, "to_local") else value  # only FSDP2's ranks need to import its class
+    """The part of a DTensor on this rank; anything else as it is."""
+    return value.to_local() if hasattr(value, "to_local") else value  # only FSDP2's ranks need to import the class
 
 
 def _entries(
     owned: Iterable[Owned], optimizer_state: Mapping[Any, dict[str, Any]]
 ) -> Iterator[tuple[_Line, torch.Tensor | None]]:
-    """This rank's entries, piece by piece, each with its elements, None for a number."""
+    """This rank's entries, piece by piece, each with its elements, or None for a number."""
     for updated, pieces in owned:
         for key, value in optimizer_state.get(updated, {}).items():
             for name, place, start, numel in pieces:
@@ -117,36 +135,36 @@ def _entries(
 
 
 def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank: int, shape: torch.Size) -> None:
-    """Puts what `rank` has of one entry where it belongs; it sends its elements to all."""
+    """Puts what `rank` has of one entry where it belongs; that rank broadcasts its elements."""
     if line.numel < 0:
-        # As a tensor again where it was one: torch's optimizers tell a step counter from a number.
+        # A tensor again where it was one: torch's optimizers distinguish a tensor step from a number.
         entries[line.key] = torch.tensor(line.number, dtype=getattr(torch, line.dtype)) if line.dtype else line.number
         return
     dtype, device = getattr(torch, line.dtype), communication_device()
-    # From rank r to all: simpler than gathering uneven pieces, and a checkpoint is rare.
+    # A broadcast: simpler than gathering uneven pieces, and checkpoints are rare.
     sent = torch.empty(line.numel, dtype=dtype, device=device) if piece is None else piece.to(device).contiguous()
     dist.broadcast(sent, src=rank)
-    # Filled piece by piece, so that no rank needs more than the whole and one piece.
+    # Filled piece by piece, so that no rank needs more memory than the whole and one piece.
     whole = entries.setdefault(line.key, torch.zeros(shape, dtype=dtype, device=device))
     whole.view(-1)[line.start : line.start + line.numel] = sent
 
 
 def _number(key: str, value: Any, shape: torch.Size) -> Any:
-    """What an entry counts for a whole parameter of this shape; None for one that has a number for each element."""
+    """The number that an entry keeps for a whole parameter of this shape; None if it has one for each element."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.item() if key in COUNTERS or (value.dim() == 0 and len(shape)) else None
 
 
 def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, state: dict[str, dict[str, Any]]) -> Any:
-    """This rank's share of one entry: as large as what the optimizer updates, or the number that it is."""
+    """This rank's part of one entry: of the shape that the optimizer updates, or a number."""
     if not isinstance(example, torch.Tensor):
         return example
-    # A copy for each: torch counts a step in place.
+    # Cloned, because torch increments a step in place.
     is_piece_of_more = any(start or numel > 1 for _, _, start, numel in pieces)
     if key in COUNTERS or (example.dim() == 0 and updated.dim() > 0 and is_piece_of_more):
         return example.clone()
-    # Padding must be zero, as the system itself starts it.
+    # Padding starts at zero, as it does in the system itself.
     share = torch.zeros_like(updated, dtype=example.dtype, memory_format=torch.contiguous_format)
     elements = local(share).view(-1)
     for name, place, start, numel in pieces:
