@@ -6,16 +6,16 @@
     DDP Zero1 Zero2 Zero3    the engines: model, optimizer_cls, lr=...; then training_step(inputs, targets, loss_fn)
     TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
-    evaluation           marks what is no training in a loop of your own: a recording counts it into no step
+    evaluation           marks what is not training in a loop of your own: a recording counts it in no step
     record               one recorded training of a named model, or of yours, under one stage
-    compare, simulate    stages side by side, measured on real ranks, or at any size on a fake one: a Comparison
+    compare, simulate    stages side by side, measured on real ranks, or simulated at any size: a Comparison
     explore, what_fits   panels: the stages under sliders, and what fits on which GPUs
     check, hint, hole, solution    an exercise: its verdict, its hints, what is left open, its answer
-    examine, diagnose    a broken loop, looked at from outside, and what is the matter with it
-    reveal               a guess beside what was measured
-    expect_error         an error on purpose, printed
-    deepspeed_runs, deepspeed_estimate    DeepSpeed's recordings, live or as brought along, and its own arithmetic
-    bytes_sent           what has left this process's own connections
+    examine, diagnose    a broken loop, recorded from outside, and what is wrong with it
+    reveal               your guess beside what was measured
+    expect_error         prints an error that a cell raises on purpose
+    deepspeed_runs, deepspeed_estimate    DeepSpeed's recordings, live or as shipped, and its own arithmetic
+    bytes_sent           what this process's own connections have sent
     Table                rows that print the same every time
     RankError, CollectiveHang    what a failed or a hanging rank raises
     catalog, engines, facts, figures, models, tables, theory    modules: published models and GPUs; the engines and

@@ -22,8 +22,8 @@ class Architecture:
     """A published model by its shape: enough to build the real modules and to count every parameter.
 
     `kind` is "gpt" (layer norm, biases, output tied to the embedding) or "llama" (RMS norm, rotary positions, gated
-    MLP of `hidden` units, `kv_heads` of keys and values, output of its own). `filler` parameters are added to the root
-    unit, as one parameter of that name, where a round number is wanted and no shape gives it.
+    MLP of `hidden` units, `kv_heads` heads of keys and values, output not tied). `filler` is the size of one more
+    parameter of the root unit, which brings a model to a round number.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Architecture:
     def checked_length(self, rows: int, length: int | None) -> int:
         """Tokens a sequence, None for the whole context. Raises ValueError for a batch that the model cannot take."""
         tokens = self.context if length is None else length
-        # Positions that are turned, as a Llama's, go on for ever; those that are learned end with their table.
+        # Rotary positions have no end; learned ones end with their table.
         most = self.context if self.kind == "gpt" else None
         if not rows >= 1 or rows % 1 or not tokens >= 1 or tokens % 1 or (most is not None and tokens > most):
             limit = f" to {most}" if most is not None else ""
@@ -50,7 +50,7 @@ class Architecture:
 
     @property
     def num_params(self) -> int:
-        """Ψ, every parameter counted once; a test holds it against the built module."""
+        """Ψ, every parameter counted once; a test compares it with the built module."""
         return self.depth * self.block_params + self.root_params
 
     @property
@@ -58,7 +58,7 @@ class Architecture:
         """Parameters of one block, the unit that travels together."""
         if self.kind == "gpt":  # attention 4 d² + 4 d, MLP 8 d² + 5 d, two norms of 2 d
             return 12 * self.width**2 + 13 * self.width
-        # Queries and the output are square; keys and values have fewer heads where several heads of queries share one.
+        # Queries and output are square; keys and values have fewer heads if several query heads share one.
         keys_values = 2 * self.width * (self.width // self.heads) * self.kv_heads
         return 2 * self.width**2 + keys_values + 3 * self.width * self.hidden + 2 * self.width
 
@@ -66,9 +66,9 @@ class Architecture:
     def root_params(self) -> int:
         """Parameters of the root unit: embeddings, the last norm, the output, the filler."""
         if self.kind == "gpt":
-            # The output is the embedding once more and counts once; positions are learned, a row each.
+            # The output is tied to the embedding and counts once; each learned position is a row.
             return (self.vocabulary + self.context + 2) * self.width + self.filler
-        # Rotary positions have no parameters, and the output is a matrix of its own.
+        # Rotary positions have no parameters, and the output is a separate matrix.
         return (2 * self.vocabulary + 1) * self.width + self.filler
 
 
@@ -83,14 +83,14 @@ def _architecture(name: str, shape: dict[str, Any]) -> Architecture:
 
 
 ARCHITECTURES = {name: _architecture(name, shape) for name, shape in _FILE["models"].items()}
-"""By name. `llama-70b` is Llama 2's; its 7B and 13B have the shapes of Llama's, and twice the context. Llama's paper
-calls `llama-30b` 33B, after its 32.5 billion parameters; the released files say 30B. `llama3-8b` and its kin are
-Llama 3 and 3.1: one shape, in the end trained on longer contexts."""
+"""By name. `llama-70b` is Llama 2's, whose 7B and 13B have the shapes of Llama's and twice the context. Llama's paper
+calls `llama-30b` 33B, after its 32.5 billion parameters; the released files say 30B. `llama3-8b` to `llama3-405b` are
+Llama 3 and 3.1, which have the same shapes; 3.1 was trained further, on longer contexts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What ranks talk through: bytes a second in one direction, seconds a message takes besides, and who says so.
+    """A link between ranks: bytes per second in one direction, latency per message, and the source of both.
 
     Raises ValueError for a bandwidth that is not above 0, or negative seconds.
     """
@@ -101,7 +101,7 @@ class Link:
     source: str
 
     def __post_init__(self) -> None:
-        # Here and not where it is used, so that a link of one's own is refused where it is made.
+        # Here, not where it is used: a link of your own is refused where you make it.
         if not 0 < self.bytes_per_second < float("inf"):
             raise ValueError(
                 f"the bandwidth of {self.name} is {self.bytes_per_second!r} bytes a second: it must be above 0 "
@@ -116,10 +116,10 @@ LINKS = {name: Link(name, **figures) for name, figures in _FILE["links"].items()
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One accelerator: bytes of memory, dense operations a second by precision, bytes a second, and its link.
+    """One accelerator: bytes of memory, dense operations per second by precision, bytes per second, and its link.
 
-    `memory_bytes` is what torch says a process can have at most (`torch.cuda.mem_get_info`), CUDA's own
-    `CONTEXT_BYTES` included: never what is printed on the box, and less than `nvidia-smi` says. `flops["bf16"]` is the
+    `memory_bytes` is the most that a process can have, as torch reports it (`torch.cuda.mem_get_info`), CUDA's own
+    `CONTEXT_BYTES` included: less than `nvidia-smi` says, and not what is printed on the box. `flops["bf16"]` is the
     tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
     """
 
@@ -132,9 +132,8 @@ class Gpu:
 
 
 CONTEXT_BYTES = 0.5 * GIB
-"""What CUDA and its kernels take of a GPU besides torch's tensors: an OutOfMemoryError says that the
-process has 139.20 GiB and torch 2.05 + 136.64 of them (H200), or 168.34 and 167.64 (B200), or 14.25 and 13.76 (A100).
-NCCL's buffers are not in it."""
+"""What CUDA and its kernels take of a GPU besides torch's tensors. In OutOfMemoryErrors the process has 139.20 GiB and
+torch 2.05 + 136.64 of them (H200), or 168.34 and 167.64 (B200), or 14.25 and 13.76 (A100). Without NCCL's buffers."""
 
 
 def _gpu(name: str, *, gib: float, tflops: dict[str, float], gb_per_second: float, link: str, source: str) -> Gpu:

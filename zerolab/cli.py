@@ -1,9 +1,9 @@
 """The command line: `zerolab lab | doctor | compare | simulate | record | play | reset | progress`.
 
 Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. A command takes what its
-function takes in Python, under the same names. Everywhere `--json` gives what is printed as JSON, in its place or into
-a file, and `--out` is the file for what the command makes: a recording, or a page. Everything heavy is imported by the
-command that needs it, so `zerolab --help` does not wait for torch.
+function takes in Python, by the same names. Everywhere, `--json` prints the result as JSON, or writes it into a file,
+and `--out` names the file for what the command makes: a recording, or a page. Heavy modules are imported by the command
+that needs them, so `zerolab --help` does not wait for torch.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from zerolab.waiting import waiting
 
 Arguments = argparse.Namespace
 Command = Callable[[Arguments], int | None]
-"""Gives its exit status, or None for 0."""
+"""Returns its exit status, or None for 0."""
 
 STDOUT = Path("-")
 OTHERS = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3"
@@ -32,32 +32,31 @@ OTHERS = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deeps
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C.
 
-    `doctor` returns 1 if something is missing without which no lesson runs.
+    `doctor` returns 1 if something is missing that every lesson needs.
     """
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     command: Command = parsed.command
     try:
         for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)):
             if path not in (None, STDOUT):
-                files.check_place(path)  # before minutes of work whose result would go there
+                files.check_place(path)  # before minutes of work, not after
         parsed.stdout = sys.stdout
-        # Another program reads the JSON: what ranks print on the way is for a person.
+        # stdout is for the JSON, which another program reads; what ranks print meanwhile goes to stderr.
         with redirect_stdout(sys.stderr if getattr(parsed, "json", None) == STDOUT else sys.stdout):
             return command(parsed) or 0
-    # What the package raises on wrong use has its remedy in it; a traceback would only hide that.
+    # The package's messages on wrong use contain the remedy; a traceback would only hide it.
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         print(f"zerolab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("zerolab: stopped", file=sys.stderr)
-        # What a shell gives a program that Ctrl-C ended.
-        return 130
+        return 130  # as a shell reports a program that Ctrl-C has stopped
 
 
 def _parse(arguments: Sequence[str]) -> Arguments:
     parser = _parser()
     (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001
-    # argparse lists what there is, but not what was meant.
+    # argparse lists what there is, but does not guess what was meant.
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         parser.exit(2, f"zerolab: {unknown('command', arguments[0], commands)}\n")
     return parser.parse_args(arguments)
@@ -80,32 +79,30 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    # Each command carries its function: `main` knows none of them by name.
     parser.set_defaults(command=function)
     return parser
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    text = "give it as JSON: into FILE, or without one in place of what is printed"
+    text = "write the result to FILE as JSON; without FILE, print it as JSON"
     parser.add_argument("--json", type=Path, nargs="?", const=STDOUT, metavar="FILE", help=text)
 
 
 def _say(arguments: Arguments, value: Any, text: object) -> None:
-    """Prints the text, or as `--json` has it the value."""
+    """Prints the text, or the value as JSON where `--json` asks for it."""
     if arguments.json == STDOUT:
         print(json.dumps(value, indent=1), file=arguments.stdout)
         return
     if arguments.json:
         files.write_json(arguments.json, value)
-    # After the file: a closed pipe must not cost it.
-    print(text)
+    print(text)  # after the file is written, which a closed pipe must not prevent
 
 
 def _keep(recordings: Any, arguments: Arguments) -> None:
-    """Saves what was recorded, if a file was named for it."""
+    """Saves the recordings if `--out` names a file."""
     if arguments.out:
         paths = recordings.save(arguments.out)
-        # Not among the rows: they may go into another program.
+        # To stderr: the rows on stdout may go to another program.
         print(f"recorded in {', '.join(map(str, paths))}; zerolab play shows one", file=sys.stderr)
 
 
@@ -113,7 +110,7 @@ def _add_stages(parser: argparse.ArgumentParser, others: str) -> None:
     stages = ",".join(theory.STAGES)
     parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s){others}")
     _add_json(parser)
-    where = "where the recording goes; those of several stages go beside it, run.json as run-zero3.json"
+    where = "the recording; those of several stages are written beside it, run.json as run-zero3.json"
     parser.add_argument("--out", type=Path, metavar="FILE", help=where)
 
 
@@ -126,7 +123,7 @@ def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> No
     _add_size(parser)
     parser.add_argument("--model", default=model, help="mlp-odd, mlp-bench, gpt-tiny or gpt-10m (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=steps, help="training steps, at least 2 (default: %(default)s)")
-    # No choices= here: the package's own message also says what to do.
+    # No choices=: the package's own message also says what to do.
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     text = "of the engine, such as overlap=False prefetch=2"
     parser.add_argument("--options", nargs="+", metavar="NAME=VALUE", help=text)
@@ -139,7 +136,7 @@ def _training(arguments: Arguments) -> dict[str, Any]:
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
-    """`overlap=False` as a keyword; what is no number, True, False or None is a word. Raises ValueError without a =."""
+    """`overlap=False` as a keyword; a value that is not Python is taken as text. Raises ValueError without a `=`."""
     options: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -180,11 +177,11 @@ def _add_simulate(commands: Any) -> None:
         "--bandwidth",
         type=float,
         metavar="B/S",
-        help="bytes a second of one GPU to other nodes, one direction, such as 50e9 (default: the network's)",
+        help="bytes a second that one GPU sends to other nodes, such as 50e9 (default: the network's)",
     )
     parser.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
     parser.add_argument(
-        "--utilisation", type=float, help="part of the dense rate that matrices reach (default: fitted)"
+        "--utilisation", type=float, help="part of the dense rate that matrix products reach (default: fitted)"
     )
 
 
@@ -232,7 +229,7 @@ def _play(arguments: Arguments) -> None:
 
     Recording.load(arguments.recording).to_html(page)
     print(f"the page is {page}")
-    # Over ssh a browser would open where nobody looks, or a text browser in the terminal.
+    # Over ssh, a browser would open where nobody sees it, or be a text browser in the terminal.
     if not arguments.no_open and has_display(os.environ):
         webbrowser.open(page.resolve().as_uri())
 
@@ -246,7 +243,7 @@ def _add_lab(commands: Any) -> None:
 def _lab(arguments: Arguments) -> None:
     from zerolab.lessons.workspace import lab
 
-    # None leaves the choice to whether there is a display.
+    # None: if there is a display.
     lab(port=arguments.port, browser=False if arguments.no_browser else None)
 
 
@@ -281,7 +278,7 @@ def _doctor(arguments: Arguments) -> int:
     with waiting("looking at this box, and starting four ranks on it"):
         report = doctor.examine()
     _say(arguments, report, doctor.describe(report))
-    # For a workshop host's script: it may stop before thirty people come.
+    # A workshop host's script can stop here, before thirty people arrive.
     return 0 if report["ok"] else 1
 
 
@@ -300,8 +297,8 @@ def _progress(arguments: Arguments) -> None:
         _is_now("progress --reset", "reset progress")
         _reset(argparse.Namespace(which="progress"))
     elif arguments.files and arguments.json:
-        # The first file of a class may have been taken for the one to write: nothing is written.
-        raise ValueError("--json is one's own progress, and files are a class's: ask for one of them")
+        # `--json` would take the first of the class's files as the one to write.
+        raise ValueError("--json is for your own progress, and files are a class's: ask for one of them")
     elif arguments.files:
         print(solved.of_class(arguments.files))
     else:

@@ -1,8 +1,8 @@
 """Stages side by side: the same training on the same ranks, what was measured next to what the formula says.
 
-`compare` trains a model once under each stage, recorded, and once more unrecorded for the clock; the recorder's
-bookkeeping would otherwise be in the seconds. The named terms come from the layout of the flats, never from what was
-measured, so `state - formula - terms` is a real check, and it must be zero on every rank.
+`compare` trains a model twice under each stage: once recorded, and once unrecorded for the seconds, which would
+otherwise include the recorder's work. The named terms follow from the layout of the flats, never from what was
+measured, so `state - formula - terms` is a real check: it must be zero on every rank.
 """
 
 import os
@@ -35,15 +35,15 @@ LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: `rows` (plain values, one dict a stage) and the recordings by stage.
+    """What `compare` found: `rows` (plain values, one dict per stage) and the recordings by stage.
 
     Keys of a row: stage, world_size, num_params, precision, losses (means over ranks), state, peak and formula (bytes
-    by category), terms (bytes by name), traffic (logical_bytes, formula_bytes and wire_bytes a step), step_seconds,
-    and ranks, each with its own rank, state, peak and terms. Bytes at the top are rank 0's.
+    by category), terms (bytes by name), traffic (logical_bytes, formula_bytes and wire_bytes per step), step_seconds,
+    and ranks, each with its own rank, state, peak and terms. Top-level bytes are rank 0's.
 
-    `step_seconds` is the median of the slowest rank's steps but the first, of a training that was not recorded;
-    `seconds` has those steps one by one, by stage. Two stages whose seconds overlap were not shown to differ: on a box
-    that does something else besides, or with few steps, a median may lie anywhere among them.
+    `step_seconds` is the median of the slowest rank's steps without the first, in the unrecorded training; `seconds`
+    has those steps one by one, by stage. Stages whose ranges overlap have not been shown to differ: with few steps, or
+    on a busy box, a median may lie anywhere in its range.
     """
 
     rows: list[dict[str, Any]]
@@ -51,11 +51,11 @@ class Comparison:
     seconds: dict[str, list[float]] = field(default_factory=dict, kw_only=True)
 
     def table(self, *, times: bool = False, exact: bool = False) -> Table:
-        """Bytes a rank at the optimizer's update, measured and by formula; `unexplained` must be 0.
+        """Bytes per rank at the optimizer's update, measured and by formula; `unexplained` must be 0.
 
         Args:
-            times: show the seconds of a step, too, with the fastest and the slowest.
-            exact: show bytes to the last one, and not in MB.
+            times: also show the seconds of a step, with the fastest and the slowest.
+            exact: show exact bytes instead of MB.
         """
         row = self.rows[0]
         title = (
@@ -71,9 +71,9 @@ class Comparison:
         return Table(rows, title, times=times, sizes=() if exact else sizes)
 
     def play(self, *stages: str) -> Any:
-        """The recording of a stage as an animation, or of two side by side; unnamed, those of the first two.
+        """Plays the recording of one stage, or of two side by side; by default those of the first two.
 
-        Raises ValueError for a stage that was not run, or for three.
+        Raises ValueError for a stage that was not run, or for more than two.
         """
         for stage in stages:
             check_known("stage of this comparison", stage, self.recordings)
@@ -83,7 +83,7 @@ class Comparison:
         return first.play(*other)
 
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Writes the recordings and returns where: one goes to `path`, several beside it, as `run-zero3.json`.
+        """Writes the recordings and returns their paths: one to `path`, several beside it as `run-zero3.json`.
 
         Raises ValueError as `Recording.save`.
         """
@@ -100,7 +100,7 @@ class Comparison:
         return self.table()._repr_html_()
 
 
-def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
+def compare(  # noqa: PLR0917  (in the order in which they are usually given)
     stages: str | Sequence[str] = theory.STAGES,
     world_size: int = 4,
     model: ModelSource = "gpt-10m",
@@ -119,21 +119,21 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
             torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3.
         world_size: number of ranks N, at least 1.
         model: a name of `models.RECIPES`, or a function without arguments that returns a module.
-        batches: None for the named model's own; or a list of (inputs, targets), one a step, whose rows are divided
-            among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Either may hold
-            several tensors, in a tuple or a mapping; inputs in a mapping become the model's keywords.
-        steps: training steps, at least 2: Adam makes its state in the first, so it is measured from the second on.
+        batches: None for the named model's own; or a list of (inputs, targets), one per step, whose rows are divided
+            among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Inputs and
+            targets may be tuples or mappings of tensors; inputs in a mapping become the model's keywords.
+        steps: training steps, at least 2: Adam makes its state in the first, so state is measured from the second on.
         precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
         progress: called with a sentence as each stage begins.
         options: more keywords for every stage's engine, such as {"overlap": False}; zero3 also takes prefetch and
             release_after_forward.
-        loss_fn: what is trained for, as `training_step` takes it: of what the model returns and the targets, a scalar.
-            By default targets of whole numbers are classes, others are approached in squared error (`models.loss`).
+        loss_fn: a function of the model's outputs and the targets that returns a scalar, as `training_step` takes it.
+            By default cross-entropy for targets of whole numbers, and squared error for others (`models.loss`).
 
     Raises:
         ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
-        TypeError: `model` is neither a name nor a function that returns a module, or `loss_fn` is no function.
+        TypeError: `model` is neither a name nor a function that returns a module, or `loss_fn` is not a function.
         ImportError: DeepSpeed is not installed.
         RankError: a rank failed; the message has its traceback.
     """
@@ -144,13 +144,13 @@ def compare(  # noqa: PLR0917  (in the order in which they are mostly given)
         told = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
         if progress is not None:
             progress(told)
-        # Fresh ranks for each: what FSDP1 and DeepSpeed leave behind would lie in the next stage's peak.
+        # Fresh ranks for each: what FSDP1 and DeepSpeed leave in memory would count in the next stage's peak.
         with waiting(told), Cluster(world_size=world_size, device=device) as cluster:
-            # The cluster's, not the caller's: "auto" has been decided by now, once for all ranks.
+            # The cluster's device, not the caller's: "auto" has been resolved, once for all ranks.
             choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
             training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, **choice)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in systems.FORMS))
-            # Without the first step, which makes Adam's state and warms caches; the slowest rank's, for which all wait.
+            # Without the first step, which makes Adam's state and warms caches; of the slowest rank: all wait for it.
             seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
             rows.append(row_of(recordings[stage], layouts, precision, median(seconds[stage])))
     return Comparison(rows, recordings, seconds=seconds)
@@ -168,7 +168,7 @@ def record(
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
 ) -> Recording:
-    """Trains `model` under one stage on real ranks with AdamW, recorded: `compare`'s first half, and of one stage.
+    """Trains `model` under one stage on real ranks with AdamW, and returns the recording.
 
     Args:
         stage: one name, as in `compare`.
@@ -179,7 +179,7 @@ def record(
         precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
         options: more keywords for the engine, such as {"overlap": False}.
-        loss_fn: what is trained for, as in `compare`.
+        loss_fn: as in `compare`.
 
     Raises:
         ValueError, TypeError, ImportError, RankError: as `compare`.
@@ -193,7 +193,7 @@ def record(
 
 @dataclass(frozen=True)
 class Training:
-    """One rank's share of a training: its loss of each step, how long each step took, and what the engine showed."""
+    """One rank's part of a training: the loss and the seconds of each step, and what `systems.shown` found."""
 
     losses: list[float]
     seconds: list[float]
@@ -212,15 +212,15 @@ def train(
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
 ) -> Training:
-    """Runs inside a rank: trains `model` under `stage` on this rank's batches. No collective but the engine's.
+    """Runs on a rank: trains `model` under `stage` on this rank's batches. No collectives but the engine's.
 
-    `looked_into`: note at each update what the engine shows of its state, for a system whose layout is its own.
+    `looked_into`: at each update, note the state that the engine shows, for a system with a layout of its own.
     """
-    # The caller's options last, so that they may change even the learning rate.
+    # The caller's options last: they may even change the learning rate.
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
     engine = ENGINES[stage](models.module_of(model).to(device), torch.optim.AdamW, **keywords)
     losses, seconds = [], []
-    # What another system keeps is no closed form: it has to be looked at when the state is complete.
+    # There is no closed form for what another system keeps: it is read when the state is complete.
     with systems.shown_at_updates(engine if looked_into else None) as shown:
         for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
             start = perf_counter()
@@ -231,7 +231,7 @@ def train(
 
 
 def stage_names(stages: str | Sequence[str]) -> list[str]:
-    """The names one by one. Raises TypeError for something that is no sequence of names."""
+    """The names as a list. Raises TypeError for anything but text or a sequence of names."""
     if not isinstance(stages, Iterable):
         raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
     return [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
@@ -242,8 +242,7 @@ def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str
     if not chosen:
         raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
     for stage in chosen:
-        # Asked only for its refusal; the answer does not matter.
-        systems.state_bytes(stage, 1, 1, precision)  # refuses unknown names
+        systems.state_bytes(stage, 1, 1, precision)  # only to refuse unknown names
         systems.check(stage, world_size, precision)
     return chosen
 
@@ -256,10 +255,10 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
     options: Mapping[str, Any] | None,
     loss_fn: LossFunction,
 ) -> tuple[list[FlatLayout], BatchSource]:
-    """The model's flats, and what gives a rank its batches; what is wrong is said before any rank starts."""
+    """The model's flats, and the function that gives a rank its batches; refuses wrong use before any rank starts."""
     if not callable(loss_fn):
         raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
-    # The engines' own flats, or the terms would be of others.
+    # The same flats as the engines', or the terms would not be theirs.
     cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
     return partition(models.module_of(model), world_size, **cut), models.feed(model, batches, world_size, steps)
 
@@ -303,12 +302,12 @@ def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step
 
 
 def _range(seconds: list[float] | None) -> dict[str, float]:
-    """The ends of what was measured; nothing where nothing was, as in a simulation."""
+    """The fastest and the slowest step; empty where nothing was measured, as in a simulation."""
     return {"fastest_seconds": min(seconds), "slowest_seconds": max(seconds)} if seconds else {}
 
 
 def _summary(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as one line of numbers; terms that are zero in this run are left out."""
+    """A row as one line of numbers, without the terms that are zero."""
     state, formula = sum(row["state"].values()), sum(row["formula"].values())
     return {
         "stage": row["stage"],

@@ -1,7 +1,7 @@
-"""What a workshop's host runs first: what this box has, whether ranks work on it, and what to do where they do not.
+"""What the host of a workshop runs first: what this box has, whether ranks work on it, and how to repair what does not.
 
-`zerolab doctor` prints it, one line a check; `zerolab doctor --json` writes it for programs. The exit status is 1 if
-something fails without which no lesson runs. GPUs are touched only to see what one more process costs them.
+`zerolab doctor` prints one line per check, `zerolab doctor --json` writes them for programs. The exit status is 1 if an
+essential check fails. GPUs are used only to measure what one more process costs them.
 """
 
 import importlib.metadata
@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from zerolab.player.browser import find_chromium
 from zerolab.runtime import machine
@@ -23,8 +23,8 @@ from zerolab.runtime.devices import unusable
 from zerolab.runtime.machine import Card
 
 LESSON_RANKS = 4
-LESSON_BYTES = 2_000_000_000  # main memory of a kernel with four ranks and one lesson; a test of the runtime holds it
-SHARED_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of /dev/shm: NCCL keeps its buffers there, ranks on the CPU nothing
+LESSON_BYTES = 2_000_000_000  # main memory of a kernel with four ranks and one lesson; tests of the runtime enforce it
+SHARED_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of /dev/shm: NCCL keeps its buffers there, ranks on the CPU use none
 SCRATCH_BYTES = 100_000_000
 OLDEST_PYTHON, NEWEST_PYTHON, OLDEST_TORCH = (3, 11), (3, 13), (2, 11)
 CONTEXT_PROBE = """
@@ -35,38 +35,17 @@ print(torch.cuda.mem_get_info()[0])
 
 
 class Check(TypedDict):
-    """One line: what was looked at, whether it is well, what was found, and what to do (empty if it is well)."""
+    """One line of the report; the remedy is empty if all is well."""
 
     name: str
     ok: bool
-    essential: bool  # without it no lesson runs
+    essential: bool  # whether lessons need it
     found: str
     remedy: str
 
 
-class Report(TypedDict):
-    """What `zerolab doctor --json` writes; memory in bytes, None where a thing is not there."""
-
-    ok: bool  # every essential check is well
-    checks: list[Check]
-    zerolab: str
-    python: str
-    system: str
-    torch: str | None
-    cuda: str | None
-    gpus: list[Card]
-    links: dict[str, list[str]]  # kind of link between GPUs, such as NV18 or SYS, to pairs such as 0-1
-    cores: int
-    memory_total: int
-    memory_available: int
-    chromium: str | None
-    deepspeed: str | None
-    seats: int
-    limited_by: str
-
-
 def _chromium() -> tuple[Path | None, str]:
-    """The browser, or why there is none: a wrong variable must not keep a host from reading the other lines."""
+    """The browser, or why there is none: a wrong variable must not hide the other checks."""
     try:
         return find_chromium(), ""
     except FileNotFoundError as error:
@@ -82,29 +61,29 @@ def version_of(package: str) -> str | None:
 
 
 def context_bytes(card: Card) -> int:
-    """What one more process costs this card before it holds a tensor of any size, measured by starting one.
+    """What one more process costs this card before its first tensor, measured by starting one.
 
-    Other processes that come or go in these seconds are counted too, so it is never taken as less than 256 MiB.
+    Processes that start or end meanwhile would disturb the measurement, so it is never less than 256 MiB.
     """
     chosen = os.environ | {"CUDA_VISIBLE_DEVICES": card["uuid"]}
     command = [sys.executable, "-c", CONTEXT_PROBE]
     try:
         answer = subprocess.run(command, env=chosen, capture_output=True, text=True, timeout=60, check=True).stdout  # noqa: S603
     except subprocess.SubprocessError:
-        return card["memory_total"]  # a card that no process can open seats nobody
+        return card["memory_total"]  # no process can open this card, so nobody can use it
     return max(2**28, card["memory_free"] - int(answer))
 
 
 def seats(
     cards: list[Card], available: int, cores: int, context: Callable[[Card], int] = context_bytes
 ) -> tuple[int, str]:
-    """How many people can run a four-rank lesson at once, and what sets the limit.
+    """How many people can run a four-rank lesson at the same time, and what limits them.
 
     Args:
-        cards: the visible GPUs; without one the ranks run on the CPU.
-        available: bytes of main memory that are free.
-        cores: cores of the machine; a person needs one, on which four ranks take turns.
-        context: bytes that one rank costs a card before its first tensor.
+        cards: the visible GPUs; without any, ranks run on the CPU.
+        available: bytes of free main memory.
+        cores: cores of the machine; a person needs one, which four ranks share.
+        context: bytes of a card that one rank takes before its first tensor.
 
     Returns:
         The number of people, and "main memory", "cores" or "GPU memory".
@@ -117,8 +96,11 @@ def seats(
     return limits[scarcest], scarcest
 
 
-def examine() -> Report:
-    """Looks at this box. Takes some seconds, most of them torch's import and the start of four ranks."""
+def examine() -> dict[str, Any]:
+    """What `zerolab doctor --json` writes. Takes seconds, most of them to import torch and to start four ranks.
+
+    `checks` are `Check`s. Memory is in bytes; what is not there is None.
+    """
     cards, links = machine.cards(), machine.links(machine.ask_driver("topo", "-m"))
     total, available = machine.memory()
     cores = machine.cores()
@@ -139,28 +121,28 @@ def examine() -> Report:
         check_browser(chromium, no_chromium),
         check_deepspeed(version_of("deepspeed")),
     ]
-    return Report(
-        ok=all(check["ok"] for check in checks if check["essential"]),
-        checks=checks,
-        zerolab=version_of("zerolab") or "not installed",
-        python=platform.python_version(),
-        system=f"{platform.system()} {platform.machine()}",
-        torch=versions[0],
-        cuda=versions[1],
-        gpus=cards,
-        links=links,
-        cores=cores,
-        memory_total=total,
-        memory_available=available,
-        chromium=str(chromium) if chromium else None,
-        deepspeed=version_of("deepspeed"),
-        seats=count,
-        limited_by=limited_by,
-    )
+    return {
+        "ok": all(check["ok"] for check in checks if check["essential"]),
+        "checks": checks,
+        "zerolab": version_of("zerolab") or "not installed",
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "torch": versions[0],
+        "cuda": versions[1],
+        "gpus": cards,
+        "links": links,  # from a kind of link between GPUs, such as NV18 or SYS, to pairs such as 0-1
+        "cores": cores,
+        "memory_total": total,
+        "memory_available": available,
+        "chromium": str(chromium) if chromium else None,
+        "deepspeed": version_of("deepspeed"),
+        "seats": count,
+        "limited_by": limited_by,
+    }
 
 
-def describe(report: Report) -> str:
-    """The report for a person: one line a check, with the remedy under what is not well."""
+def describe(report: Mapping[str, Any]) -> str:
+    """The report as text: one line per check, and below it the remedy if the check failed."""
     lines = [f"zerolab {report['zerolab']} on {report['system']}"]
     for check in report["checks"]:
         word = "ok" if check["ok"] else "FAILS" if check["essential"] else "note"
@@ -182,14 +164,14 @@ def _check(name: str, ok: bool, found: str, remedy: str, *, essential: bool = Fa
 
 
 def check_python(version: tuple[int, ...]) -> Check:
-    """Whether zerolab knows this Python."""
+    """Whether this Python is supported."""
     known = OLDEST_PYTHON <= version <= NEWEST_PYTHON
     found = f"{'.'.join(map(str, version))} ({sys.executable})"
     return _check("Python", known, found, "take 3.11 to 3.13: make env PYTHON=python3.12", essential=True)
 
 
 def _torch_versions() -> tuple[str | None, str | None]:
-    """The versions of torch and of its CUDA; None for what is not there or cannot be imported."""
+    """The versions of torch and of its CUDA; None for what is missing or cannot be imported."""
     try:
         import torch
         import torch.distributed as dist
@@ -211,7 +193,7 @@ def check_torch(versions: tuple[str | None, str | None]) -> Check:
 
 
 def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Check:
-    """Whether ranks can use the GPUs; a box without any is as good for every lesson."""
+    """Whether ranks can use the GPUs; lessons run as well on a box without any."""
     if not cards:
         return _check("GPUs", True, "none; every lesson runs on the CPU", "")
     found = "; ".join(f"{card['name']}, {card['memory_free'] / 1e9:.1f} GB free" for card in cards)
@@ -222,7 +204,7 @@ def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Ch
 
 
 def check_links(links: dict[str, list[str]]) -> Check:
-    """How GPUs reach each other: nothing to repair, but it explains the speed."""
+    """How the GPUs are connected: nothing to repair, but it explains the speed."""
     found = ", ".join(f"{kind}: {len(pairs)} pairs" for kind, pairs in sorted(links.items()))
     fast = bool(links) and all(kind.startswith("NV") for kind in links)
     slow = "not all GPUs are joined by NVLink: expect collectives to take longer"
@@ -230,7 +212,7 @@ def check_links(links: dict[str, list[str]]) -> Check:
 
 
 def check_memory(total: int, available: int) -> Check:
-    """Whether one person's lesson fits: a kernel and four ranks."""
+    """Whether one lesson fits: a kernel and four ranks."""
     lesson = f"a lesson takes up to {LESSON_BYTES / 1e9:g} GB, {LESSON_BYTES / LESSON_RANKS / 1e9:g} for each rank"
     found = f"{available / 1e9:.1f} GB free of {total / 1e9:.1f} GB; {lesson}"
     return _check("memory", available >= LESSON_BYTES, found, "close other programs, or use Cluster(world_size=2)")
@@ -253,7 +235,7 @@ def check_shared_memory(free: int | None, device: str) -> Check:
 
 
 def check_scratch() -> Check:
-    """Whether there is a folder for temporary files, with room; ranks need none, JupyterLab does."""
+    """Whether the folder for temporary files has room: ranks need none, JupyterLab does."""
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError:
@@ -264,7 +246,7 @@ def check_scratch() -> Check:
 
 
 def check_seats(count: int, limited_by: str, cores: int) -> Check:
-    """How many people at once."""
+    """How many people can work at the same time."""
     people = "1 person" if count == 1 else f"{count} people"
     found = f"{people} at once, {LESSON_RANKS} ranks each; {limited_by} set the limit (this box has {cores} cores)"
     return _check(
@@ -273,28 +255,28 @@ def check_seats(count: int, limited_by: str, cores: int) -> Check:
 
 
 def check_ranks() -> Check:
-    """Whether four real ranks start here and add up a tensor, as every lesson does."""
+    """Whether four real ranks start here and all-reduce a tensor, as in every lesson."""
     started = time.monotonic()
     try:
         from zerolab.runtime.cluster import Cluster
 
         with Cluster(LESSON_RANKS, device="cpu") as cluster:
             sums = cluster.run(_add_up)
-    except ValueError as error:  # refused before anything started: by a variable of the host's, or for want of memory
+    except ValueError as error:  # refused before anything started: a variable forbids it, or there is too little memory
         found, remedy = str(error), f"lessons start {LESSON_RANKS} ranks: change that setting, or free some memory"
         return _check("ranks", False, found, remedy, essential=True)
-    except Exception as error:  # noqa: BLE001  (whatever it is, the host must read it here and not in a traceback)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the host should read it here, not in a traceback)
         found = str(error).split("\n", 1)[0]
         remedy = "ranks meet over the loopback interface: look at `ip link show lo`, at ulimits and at free memory"
         return _check("ranks", False, found, remedy, essential=True)
     right = sums == [sum(range(1, LESSON_RANKS + 1))] * LESSON_RANKS
-    took = f"{time.monotonic() - started:.1f} s"  # mostly torch's import, once in each kernel
+    took = f"{time.monotonic() - started:.1f} s"  # mostly the import of torch, once per kernel
     found = f"{LESSON_RANKS} ranks started and added up 1, 2, 3, 4 to {sums[0]:g} in {took}"
     return _check("ranks", right, found, f"they should have {LESSON_RANKS} times 10: report this", essential=True)
 
 
 def _add_up() -> float:
-    """On a rank: an all_reduce of 1, 2, 3, 4."""
+    """Runs on a rank: all-reduces 1, 2, 3 and 4."""
     import torch
     import torch.distributed as dist
 
@@ -304,12 +286,12 @@ def _add_up() -> float:
 
 
 def check_jupyter(version: str | None) -> Check:
-    """Whether notebooks open here; a GPU server may do without."""
+    """Whether notebooks open here, which a GPU server may not need."""
     return _check("JupyterLab", version is not None, version or "none", 'pip install -c constraints.txt -e ".[lab]"')
 
 
 def check_browser(chromium: Path | None, problem: str = "") -> Check:
-    """What the host tries in the browser that people will use; only the tests need one on this box."""
+    """What the host should try in the browser that people will use; only the tests need one on this box."""
     here = f"the tests use {chromium}" if chromium else "none on this box; only the tests need one"
     found = f"open the first lesson in yours and press Play: no picture means that it blocks scripts ({here})"
     return _check("browser", not problem, problem or found, "only the tests need it; in yours, press Play in a lesson")

@@ -1,7 +1,7 @@
-"""Files are written whole or not at all: beside their place first, then moved into it in one step.
+"""Files are written whole or not at all: to a temporary file first, which then replaces the target in one step.
 
-Whoever reads meanwhile, or after a crash, a full disk or a power cut, finds the old file or the new one. All files that
-the package writes for keeps go through here: recordings, pages, traces, checkpoints, rows, notebooks, progress.
+A reader finds the old file or the new one, even after a crash, a full disk or a power cut. All files that the package
+keeps are written here: recordings, pages, traces, checkpoints, rows, notebooks, progress.
 """
 
 import json
@@ -17,7 +17,7 @@ StrPath = str | os.PathLike[str]
 
 
 def check_place(path: StrPath) -> None:
-    """Refuses a path that cannot be written to: asked also before minutes of work whose result would go there.
+    """Refuses a path that cannot be written to; also called before minutes of work whose result would go there.
 
     Raises:
         ValueError: it is a folder, or its own folder does not exist or may not be written to.
@@ -25,7 +25,7 @@ def check_place(path: StrPath) -> None:
     place, folder = Path(path), Path(path).absolute().parent
     if place.is_dir():
         raise ValueError(f"cannot write {str(path)!r}: it is a folder; name a file in it, such as 'run.json'")
-    # It is not made: a mistyped path would leave its folders behind.
+    # The folder is not created: a mistyped path would leave folders behind.
     if not folder.is_dir():
         raise ValueError(f"cannot write {str(path)!r}: its folder does not exist; create it, or choose another")
     if not os.access(place if _takes_writes_only(place) else folder, os.W_OK):
@@ -34,10 +34,10 @@ def check_place(path: StrPath) -> None:
 
 @contextmanager
 def replacing(path: StrPath) -> Iterator[Path]:
-    """Gives the path of an empty file to write to; when the block ends well, that file takes the place of `path`.
+    """Gives the path of an empty file to write to; if the block succeeds, that file replaces `path`.
 
-    It has the mode of the file that it replaces, or that of any new file. A link stays one: what it leads to is
-    replaced. A pipe or a device cannot be replaced, and gets what is written as it comes.
+    It gets the mode of the file that it replaces, or that of any new file. A link stays a link: its target is replaced.
+    A pipe or a device cannot be replaced, and is written to directly.
 
     Raises:
         ValueError: as `check_place`.
@@ -47,19 +47,19 @@ def replacing(path: StrPath) -> Iterator[Path]:
     if _takes_writes_only(target):
         yield target
         return
-    # In the same folder: across file systems a move is no single step. Not under the file's own name, which may be as
-    # long as names can be, and one of its own, because other processes may be writing the same file.
+    # In the same folder: across file systems a move is not atomic. Under a random name: other processes may be writing
+    # the same file, and a name made from the file's own could be too long.
     part = target.with_name(f".zerolab-{token_hex(8)}.part")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield part
         if target.exists():
             part.chmod(S_IMODE(target.stat().st_mode))
-        # The move may reach the disk before the bytes do, and after a power cut the file would be empty.
+        # The rename may reach the disk before the bytes do: after a power cut the file would be empty.
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.replace(target)
-    finally:  # a stopped cell is no Exception, and would leave half a file behind
+    finally:  # not `except Exception`: a stopped cell would leave half a file behind
         part.unlink(missing_ok=True)
 
 
@@ -75,5 +75,5 @@ def write_json(path: StrPath, value: Any) -> None:
 
 
 def _takes_writes_only(path: Path) -> bool:
-    """Whether it is there and no file: a pipe, a terminal or a device such as /dev/null."""
+    """Whether it exists and is not a file: a pipe, a terminal or a device such as /dev/null."""
     return path.exists() and not path.is_file()

@@ -1,6 +1,6 @@
 """The small models that the lessons train, and their batches.
 
-Everything is made from seeds: two ranks that build the same name hold the same weights, and a rank's batches are the
+Everything is made from seeds: all ranks that build the same model have the same weights, and a rank's batches are the
 same in every run. The language models learn to predict the next byte of eighteen sonnets (`data/NOTICE.md`), the MLPs
 the sine of their inputs; both can be learned, so the loss falls. No dropout: stages are compared to the last digit.
 """
@@ -29,7 +29,7 @@ VOCABULARY = 128  # the text is ASCII: a byte is a token
 
 
 class Attention(nn.Module):
-    """Causal self-attention: [rows, length, width] -> the same shape; a position sees itself and those before."""
+    """Causal self-attention: [rows, length, width] -> the same shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Mixes positions; `x` is [rows, length, width]."""
         rows, length, width = x.shape
-        # One matrix for all three: one parameter to place, and one gradient to await.
+        # One matrix for all three: one parameter to place, and one gradient to wait for.
         split = self.queries_keys_values(x).view(rows, length, 3, self.heads, width // self.heads)
         queries, keys, values = split.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
@@ -49,13 +49,13 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer block: attention, then an MLP four times as wide; both are added to what came in."""
+    """One transformer block: attention and an MLP four times as wide, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
-        # Inside a block a Sequential is no unit of its own: the search for units ends at the block.
+        # A Sequential inside a block is not a unit of its own: the search for units ends at the block.
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A GPT: tokens [rows, length] -> logits [rows, length, vocabulary] for the next token, in the lessons a byte.
 
-    The output layer shares its weight with the token embedding, as in GPT-2, so that weight counts once in Ψ.
+    As in GPT-2, the output layer shares its weight with the token embedding, so that weight counts once in Ψ.
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     """
 
@@ -92,7 +92,7 @@ class GPT(nn.Module):
         return logits
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the first block gets, [rows, length, width]."""
+        """The inputs of the first block, [rows, length, width]."""
         x: torch.Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         return x
 
@@ -109,12 +109,12 @@ def mlp_bench() -> nn.Module:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a named model is built and fed: `rows` a rank; `length` tokens a row, or 0 for rows of plain numbers."""
+    """How a named model is built, and its batches: `rows` per rank, of `length` tokens, or 0 for rows of numbers."""
 
     build: Callable[[], nn.Module]
     rows: int
     length: int = 0
-    inputs: int = 0  # numbers in a row of inputs, and of targets, where there are no tokens
+    inputs: int = 0  # numbers in a row of inputs and, below, of targets, where there are no tokens
     outputs: int = 0
 
 
@@ -127,15 +127,15 @@ RECIPES = {
 
 
 def train_on(device: torch.device) -> None:
-    """From here on models and batches of this process are on `device`: a rank with a GPU says so when it starts."""
+    """Puts all later models and batches of this process on `device`; a rank with a GPU calls it when it starts."""
     global _device  # noqa: PLW0603  (a process trains on one device)
     _device = device
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """The model called `name`, with the same weights for the same seed; the caller's random state is left alone.
+    """The model called `name`, with the same weights for the same seed; the caller's random state does not change.
 
-    On the GPU in a rank that has one, else on the CPU. Raises ValueError for an unknown name.
+    It is on the GPU in a rank that has one, else on the CPU. Raises ValueError for an unknown name.
     """
     recipe = _recipe(name)
     with torch.random.fork_rng(devices=[]):
@@ -153,11 +153,10 @@ def batches(
     rows: int | None = None,
     length: int | None = None,
 ) -> list[Batch]:
-    """This rank's batches, one (inputs, targets) a step; every rank has its own, the same in every run.
+    """This rank's batches, one (inputs, targets) per step; every rank has its own, the same in every run.
 
-    Language models get int64 tokens [rows, length] and the bytes that follow each of them; MLPs get float32
-    [rows, inputs] and [rows, outputs]. They are on the GPU in a rank that has one. `rows` and `length` replace what the
-    recipe says.
+    Language models get int64 tokens [rows, length] and the token after each of them; MLPs get float32 [rows, inputs]
+    and [rows, outputs]. They are on the GPU in a rank that has one. `rows` and `length` replace those of the recipe.
 
     Raises ValueError for an unknown name, a rank outside 0..world_size - 1, or fewer than one row.
     """
@@ -165,11 +164,11 @@ def batches(
     rows, length = rows or recipe.rows, length or recipe.length
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank} in a world of {world_size}: it must be 0 to {world_size - 1}")
-    # All ranks draw the whole world's batches and each takes its own, so no two ranks see the same rows.
+    # Every rank draws the batches of all ranks and takes its own, so no two ranks see the same rows.
     generator = torch.Generator().manual_seed(seed)
     shape = (steps, world_size, rows)
     if recipe.length:
-        # A window is one longer than its inputs: the byte after the last one is a target.
+        # A window is one token longer than its inputs, because the last target comes after them.
         starts = torch.randint(len(text()) - length, shape, generator=generator)[:, rank]
         windows = starts[..., None] + torch.arange(length + 1)
         return [(window[:, :-1], window[:, 1:]) for window in text()[windows].to(_device)]
@@ -185,19 +184,19 @@ def check_pairs(batches: Sequence[Any]) -> None:
 
 
 def module_of(model: ModelSource) -> nn.Module:
-    """The module: by name, or from the caller's function, whose random numbers are the same on every rank."""
+    """The module, by name or from the caller's function, which gets the same random numbers on every rank."""
     if isinstance(model, str):
         return build(model)
     if not callable(model) or isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
-    # The notebook's own random numbers go on as if no model had been made.
+    # The caller's random state does not change.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return model()
 
 
 def feed(model: ModelSource, given: BatchSource | Sequence[Batch] | None, world_size: int, steps: int) -> BatchSource:
-    """A function of (world_size, rank, steps) that gives a rank its batches."""
+    """A function of (world_size, rank, steps) that gives a rank its batches; refuses batches that it cannot divide."""
     if steps < 2:
         raise ValueError(f"steps is {steps}: take at least 2, because Adam makes its state in the first")
     if given is None:
@@ -221,7 +220,7 @@ def feed(model: ModelSource, given: BatchSource | Sequence[Batch] | None, world_
                 raise ValueError(
                     f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
                 )
-    # It travels to the ranks, where a generator could be read only once.
+    # A list, because it is sent to the ranks and read more than once.
     return partial(_share, list(given))
 
 
@@ -238,13 +237,13 @@ def moved(batch: Any, device: str) -> Any:
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The loss of every lesson, a mean: cross-entropy where targets are whole numbers (classes), else squared error.
 
-    `outputs` is [..., classes] for int64 `targets` [...], or of the targets' own shape; the result is a scalar.
-    Raises TypeError or ValueError if they are something else.
+    `outputs` is [..., classes] for int64 `targets` [...], or has the shape of the targets; the result is a scalar.
+    Raises TypeError or ValueError for anything else.
     """
     if not isinstance(outputs, torch.Tensor):
         raise TypeError(f"the model returned a {type(outputs).__name__}: this loss takes one tensor, so return that")
     if targets.is_floating_point():
-        if outputs.shape != targets.shape:  # torch would stretch one over the other, and the loss mean something else
+        if outputs.shape != targets.shape:  # torch would broadcast them, and the loss would mean something else
             raise ValueError(
                 f"the model returned {tuple(outputs.shape)} for targets {tuple(targets.shape)}: squared error takes "
                 "targets of the same shape (whole numbers would be classes)"
@@ -255,10 +254,9 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @cache
 def text() -> torch.Tensor:
-    """The sonnets as int64 tokens [characters], one a byte."""
+    """The sonnets as int64 tokens [characters], one per byte."""
     content = files("zerolab").joinpath("data", "sonnets.txt").read_bytes()
-    # numpy's memory, and not torch's: what a rank keeps from run to run is in no recording of its memory.
-    # int64, because an embedding takes nothing smaller.
+    # In numpy's memory: a recording must not count what a rank keeps from run to run.
     return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).astype(np.int64))
 
 

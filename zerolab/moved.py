@@ -38,14 +38,14 @@ MOVED = {
 
 
 class _Moved(ModuleType):
-    """A module that has another name now, and passes on what it is asked for."""
+    """A module under its old name: its attributes are those of the module under its new name."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(f"zerolab.{MOVED[self.__name__.removeprefix('zerolab.')]}"), name)
 
 
 class Finder:
-    """Python asks it for modules that nobody else has found, and as the loader of those."""
+    """Finds and loads modules by their old names; Python asks it for those that no other finder has found."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """Finds `zerolab.` and an old name."""
@@ -53,13 +53,13 @@ class Finder:
         return ModuleSpec(name, self) if package == "zerolab" and module in MOVED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Says where the module is now."""
+        """Warns that the module has a new name."""
         new = MOVED[spec.name.removeprefix("zerolab.")]
         warn(f"{spec.name} is zerolab.{new} now, and goes with the next edition", FutureWarning, stacklevel=2)
         return _Moved(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: all is in the module under its new name."""
+        """Does nothing: everything is in the module under its new name."""
 
 
 def install() -> None:

@@ -1,10 +1,10 @@
-"""A name that is not known: what was meant, and what there is."""
+"""Unknown names: what exists, and what was probably meant."""
 
 import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-SHORT = 16  # names that are listed whole; of more, only those that are near, if any are
+SHORT = 16  # up to so many names are all listed; of more, only the nearest ones, if there are any
 
 
 def check_known(what: str, given: object, known: Collection[object]) -> None:
@@ -22,7 +22,7 @@ def unknown(what: str, given: object, known: Iterable[str]) -> str:
         known: the names that exist.
     """
     names = list(known)
-    # `llama_7B`, `Llama 7B` and `llama-7b` are one name to whoever types them.
+    # A person means the same by `llama_7B`, `Llama 7B` and `llama-7b`.
     plain = {_plain(name): name for name in reversed(names)}
     near = [plain[close] for close in get_close_matches(_plain(str(given)), plain, n=3)]
     listed = [f"choose one of {', '.join(names)}"] if len(names) <= SHORT or not near else []

@@ -2,9 +2,9 @@
 
     torchrun (which nodes, how they meet) -m zerolab.run --stage zero3 --out run.json
 
-docs/several-nodes.md has the whole command and explains each word of it. Where a node is lost, torchrun starts this
-module again on the ranks that are left; with `--checkpoint` they go on after the last whole checkpoint, and the rows
-of a step are shared by as many ranks as there are, so the losses are those of a run to which nothing happened.
+docs/several-nodes.md explains the whole command. When a node is lost, torchrun starts this module again on the
+remaining ranks; with `--checkpoint` they resume from the last checkpoint and share the same rows of each step, so the
+losses are those of an undisturbed run.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from zerolab.recording.events import RankRecording, RunInfo
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
 
-ROWS = 24  # a step's rows on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks share them evenly
+ROWS = 24  # of a step, on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks share them evenly
 
 
 @report_to_torchrun  # so that its summary shows the error of the rank that failed first
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Joins the ranks, trains and records, and writes `--out` on rank 0."""
     options = _parse(arguments)
     device = _join(options)
-    # Both readings lie outside of the recording: their hundreds of messages are no part of the training.
+    # Both readings are outside the recording: their hundreds of messages are not part of the training.
     before = clocks.read()
     with Recorder() as recorder:
         first = _train(options, device)
@@ -56,12 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
-    options = parser.parse_intermixed_args(arguments)  # the old stage may stand anywhere
+    options = parser.parse_intermixed_args(arguments)  # the stage by position, as it was, may be anywhere
     for old, new in (("old_stage", "stage"), ("rows", "global_rows")):
         given = getattr(options, old)
         if given is not None:
             setattr(options, new, given)
-            if os.environ.get("RANK", "0") == "0":  # once, and not by every rank
+            if os.environ.get("RANK", "0") == "0":  # once, not on every rank
                 flag = f"--{new.replace('_', '-')}"
                 print(f"zerolab.run: write {flag} {given}; without it, it goes with the next edition", file=sys.stderr)
     if options.stage is None:
@@ -76,26 +76,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the recording; rank 0 writes it")
     parser.add_argument("--model", default="gpt-tiny", choices=models.RECIPES, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="training steps, at least 2 (default: %(default)s)")
-    rows = "rows a step on all ranks together, a multiple of their number (default: %(default)s)"
+    rows = "rows per step on all ranks together, a multiple of the number of ranks (default: %(default)s)"
     parser.add_argument("--global-rows", type=int, default=ROWS, metavar="R", help=rows)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: %(default)s)")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="on a disk that all nodes share; go on from it")
-    parser.add_argument("--every", type=int, default=10, metavar="K", help="steps from one to the next (default: 10)")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="resume from it; on a disk that all nodes share"
+    )
+    parser.add_argument("--every", type=int, default=10, metavar="K", help="steps between checkpoints (default: 10)")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for a silent peer")
     return parser
 
 
 def _join(options: argparse.Namespace) -> torch.device:
-    """Joins the process group by the addresses that torchrun put into the environment; this rank's device."""
+    """Joins the process group that torchrun's environment describes; returns this rank's device."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         raise SystemExit(
             "zerolab.run was not started by torchrun; on one node: "
             "torchrun --standalone --nproc-per-node 2 -m zerolab.run --stage zero3 --out run.json"
         )
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
-        # Measured with torch 2.13: ranks that start again find the addresses of those before them, and never meet.
+        # Measured with torch 2.13: restarted ranks find the addresses of the ranks before them, and never connect.
         raise SystemExit(
             "torchrun may restart the ranks, and they would meet in the store of the ranks before them: "
             "start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on every node"
@@ -115,7 +117,7 @@ def _join(options: argparse.Namespace) -> torch.device:
     device = torch.device("cuda", local % gpus) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
-    # The ping-pong and the recordings go over gloo in any case.
+    # Clock readings and recordings go over gloo in any case.
     backend = "cpu:gloo,cuda:nccl" if gpus >= on_this_node else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
     if rank == 0:
@@ -126,7 +128,7 @@ def _join(options: argparse.Namespace) -> torch.device:
 
 
 def _train(options: argparse.Namespace, device: torch.device) -> int:
-    """Trains to the last step, and returns after which one it began: 0, or the checkpoint's."""
+    """Trains to the last step; returns the number of steps done before, which the checkpoint has."""
     engine = ENGINES[options.stage](
         models.build(options.model).to(device), torch.optim.AdamW, lr=LEARNING_RATE, precision=options.precision
     )
@@ -135,17 +137,17 @@ def _train(options: argparse.Namespace, device: torch.device) -> int:
     first = _resume(engine, options.checkpoint)
     for step, (inputs, targets) in enumerate(_batches(options)[first:], first + 1):
         loss = engine.training_step(inputs.to(device), targets.to(device), models.loss)
-        mean = _mean(loss)  # between two steps, so its bytes count for neither
+        mean = _mean(loss)  # between two steps, so that its bytes count in neither
         if dist.get_rank() == 0:
             print(f"step {step} of {options.steps}: loss {mean:.6f}", flush=True)
-        # Every step's rows, weights and Adam's state follow from the checkpoint, so a loss after it can be repeated.
+        # The step's number gives its rows, and the checkpoint everything else: losses after a restart are the same.
         if options.checkpoint is not None and step % options.every == 0:
             engine.save(options.checkpoint)
     return first
 
 
 def _batches(options: argparse.Namespace) -> list[Batch]:
-    """This rank's share of each step's rows. The rows are the same however many ranks share them."""
+    """This rank's share of each step's rows, which are the same for any number of ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if options.steps < 2 or options.every < 1:
         raise ValueError(f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1")
@@ -153,27 +155,27 @@ def _batches(options: argparse.Namespace) -> list[Batch]:
         raise ValueError(
             f"{world_size} ranks cannot share {options.global_rows} rows evenly: give --global-rows a multiple"
         )
-    # Drawn as if for one rank and then cut, so that what a step sees does not depend on how many share it.
+    # Drawn as if for one rank and then divided, so that the number of ranks changes nothing.
     whole = models.batches(options.model, world_size=1, rank=0, steps=options.steps, rows=options.global_rows)
     return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in whole]
 
 
 def _resume(engine: Any, checkpoint: Path | None) -> int:
-    """Takes over the checkpoint if there is one; the number of steps that it has seen."""
-    # Rank 0 looks, for all: a shared disk may show a new file to one node before it does to another.
+    """Loads the checkpoint if there is one; returns the number of its steps."""
+    # Rank 0 looks for all: a shared disk may show a new file to one node earlier than to another.
     there = torch.tensor(int(checkpoint is not None and checkpoint.is_file()))
     dist.broadcast(there, src=0)
     if not there:
         return 0
     engine.load(checkpoint)
-    # Adam counts its own steps, and they are in the checkpoint: no second file could disagree with it.
+    # Adam's own count of steps is in the checkpoint, so no second file is needed, which could disagree with it.
     steps = int(next(iter(engine.optimizer.state.values()))["step"])
     check_same_on_all_ranks([steps], f"the steps in {checkpoint}, which is perhaps on no shared disk,")
     return steps
 
 
 def _mean(loss: torch.Tensor) -> float:
-    """The mean over ranks of a loss, outside of the counted step."""
+    """The mean of a loss over all ranks."""
     mean = loss.detach().double().cpu()
     dist.all_reduce(mean)
     return float(mean) / dist.get_world_size()
@@ -188,7 +190,7 @@ def _gather(mine: RankRecording) -> list[RankRecording]:
     if mine.rank != 0:
         dist.send(data, 0)
         return []
-    found = [mine]  # rank 0's own does not travel
+    found = [mine]
     for rank, size in enumerate(sizes[1:], 1):
         received = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(received, rank)
@@ -197,7 +199,7 @@ def _gather(mine: RankRecording) -> list[RankRecording]:
 
 
 def _merge(recordings: list[RankRecording], before: list[Reading], after: list[Reading], first: int) -> Recording:
-    """One recording on rank 0's clock, which says how exactly the clocks agree and which steps it shows."""
+    """One recording on rank 0's clock; it also says how closely the clocks agree, and which step is its first."""
     aligned = [clocks.align(*each) for each in zip(recordings, before, after, strict=True)]
     merged = Recording.merge(aligned)
     worst = max(reading.uncertainty for reading in (*before, *after))

@@ -1,7 +1,7 @@
 """Tables of plain values that look the same every time: in a terminal, in a notebook and in a stored output.
 
-A pandas Styler writes random identifiers and pandas itself is an extra, so a table is drawn here; `to_pandas` goes on
-from it. Seconds differ from run to run, therefore columns of time are shown only when asked for.
+Not drawn by pandas, which is an extra and whose Styler writes random identifiers; `to_pandas` converts a table. Seconds
+differ from run to run, so columns of time are shown only on request.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Value = str | int | float | bool | None
 
 TIME_SUFFIXES = ("seconds", "_ms", "_us", "_ns")
 BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-WIDEST = 120  # columns of text; a wider table has its headings on two lines
-SHOWN_ROWS = 60  # more than this and the middle is left out of the text and of the HTML, never of `rows`
+WIDEST = 120  # characters; a wider table has its headings on two lines
+SHOWN_ROWS = 60  # of a longer table, text and HTML leave out the middle; `rows` never does
 
 
 class Table:
-    """Rows of plain values, each a dict from column to value; columns in the order in which they first appear.
+    """Rows of plain values, each a dict from column to value; columns are in the order of their first appearance.
 
-    Whole numbers are shown with thousands separated, floats with as many decimals as their column needs, one to three,
-    None as "-". A row may lack a column.
-    `title` stands above the table. The columns in `sizes` are bytes and shown with their unit, in three digits (MB is
-    1e6 bytes). Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with `times=True`. `rows` and
+    Whole numbers are shown with thousands separators, floats with one to three decimals, as many as their column needs,
+    and None as "-". A row may lack a column.
+    `title` is shown above the table. The columns in `sizes` are bytes, shown with a unit and in three digits (MB is 1e6
+    bytes). Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with `times=True`. `rows` and
     `to_pandas` always have every column, exactly. A slice of a table is a table.
 
     Raises TypeError for a value that is not a str, int, float, bool or None.
@@ -51,7 +51,7 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """Names of the columns that are shown, left to right."""
-        # A dict and not a set: the order in which columns first appear is the order in which they are shown.
+        # A dict, not a set: it keeps the order.
         names = dict.fromkeys(name for row in self.rows for name in row)
         return [name for name in names if self.times or not name.endswith(TIME_SUFFIXES)]
 
@@ -73,7 +73,7 @@ class Table:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Table) and (self.rows, self.title) == (other.rows, other.title)
 
-    __hash__ = None  # type: ignore[assignment]  # rows may change, so a table is no key
+    __hash__ = None  # type: ignore[assignment]  # rows may change
 
     def __str__(self) -> str:
         columns = self.columns
@@ -101,7 +101,6 @@ class Table:
         cells = [[self._shown(row.get(name), name, decimals[name]) for name in columns] for row in self.rows]
         if len(cells) <= SHOWN_ROWS:
             return cells
-        # The ends are what one compares; the middle of a long table repeats.
         half = SHOWN_ROWS // 2
         hidden = [f"... {len(cells) - 2 * half} rows", *["..."] * (len(columns) - 1)]
         return [*cells[:half], hidden[: len(columns)], *cells[-half:]]
@@ -110,7 +109,7 @@ class Table:
         return show_bytes(value) if name in self.sizes and isinstance(value, int) else show(value, decimals)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The same rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""
+        """The rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -133,7 +132,7 @@ def show_bytes(count: int) -> str:
     """Bytes with their unit, in three digits: `1.23 MB` (MB is 1e6 bytes); below 1,000 the exact number, `20 B`."""
     for name, size in BYTE_UNITS:
         value = count / size
-        if abs(value) >= 0.9995:  # or it would be rounded to 1,000 of the next smaller unit
+        if abs(value) >= 0.9995:  # below, it would be rounded to 1,000 of the next smaller unit
             decimals = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
             return f"{value:,.{decimals}f} {name}"
     return f"{count} B"
@@ -148,16 +147,15 @@ def _text_width(cells: list[list[str]]) -> int:
 
 
 def _two_lines(heading: str) -> tuple[str, str]:
-    """A heading broken where its words meet, if it has several; what stands above may be empty."""
+    """A heading split between two words; the first line is empty if there is only one."""
     words = heading.replace("_", " ").split(" ")
-    # The longer half below, next to the numbers.
     half = len(words) // 2
     return " ".join(words[:half]), " ".join(words[half:])
 
 
 def _decimals(column: Sequence[Value]) -> int:
-    """How many decimals the floats of a column need to be shown as they are: one to three."""
-    # 32.9 as "32.900" would claim two digits that nobody measured; one number for the column keeps the points in line.
+    """How many decimals the floats of a column need, one to three."""
+    # "32.900" for 32.9 would claim digits that were not measured; the same number for all keeps the points aligned.
     floats = [value for value in column if isinstance(value, float)]
     return max((next((few for few in (1, 2) if round(value, few) == value), 3) for value in floats), default=3)
 
@@ -179,7 +177,7 @@ def _text_line(row: list[str], widths: list[int], numeric: list[bool]) -> str:
         text.rjust(width) if right else text.ljust(width)
         for text, width, right in zip(row, widths, numeric, strict=True)
     )
-    return "  ".join(cells).rstrip()  # no blanks at the end of a line, so that stored outputs survive editors
+    return "  ".join(cells).rstrip()  # editors strip trailing blanks, and stored outputs would change
 
 
 def _html_line(tag: str, row: list[str], styles: list[str]) -> str:

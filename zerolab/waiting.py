@@ -1,7 +1,7 @@
-"""One line that says what is being waited for, once it takes longer than three seconds; gone when it is done.
+"""One line that says what is being waited for, if it takes longer than three seconds; it disappears at the end.
 
-In a notebook it is an output that ends empty, at a terminal the last line of stderr. Nobody else is told: not a file,
-not a test, and not a notebook whose outputs are stored (`ZEROLAB_STATIC=1`).
+In a notebook it is an output that ends empty, at a terminal the last line of stderr. It is not written to files, in
+tests, or in notebooks whose outputs are stored (`ZEROLAB_STATIC=1`).
 """
 
 import sys
@@ -13,14 +13,14 @@ from typing import Any
 
 from zerolab.runtime import variables
 
-SILENCE = 3.0  # seconds that a person waits without a word
-EVERY = 1.0  # seconds between two states of the line
+SILENCE = 3.0  # seconds before the line appears
+EVERY = 1.0  # seconds between updates of the line
 
-_told = threading.local()  # the line that this thread shows; what is inside it changes its text
+_told = threading.local()  # the line that this thread shows; nested calls change its text
 
 
 class Line:
-    """What is being waited for, as text that may change, beside the seconds that it has taken."""
+    """What is being waited for, a text that may change, and the seconds that it has taken."""
 
     def __init__(self, text: str, show: Callable[[str], None]) -> None:
         self.text = text
@@ -36,7 +36,7 @@ class Line:
             self._show(f"{self.text} ... {time.monotonic() - self._started:.0f} s")
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self._over.set()
         self._thread.join()
         if self._shown:
@@ -45,7 +45,7 @@ class Line:
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Says `text` and the seconds so far while what is inside takes longer than `SILENCE`; a later text replaces it."""
+    """Shows `text` and the seconds so far if the block takes longer than `SILENCE`; inner texts replace outer ones."""
     line: Line | None = getattr(_told, "line", None)
     if line is not None:
         before, line.text = line.text, text
@@ -67,7 +67,7 @@ def waiting(text: str) -> Iterator[None]:
 
 
 def _screen() -> Callable[[str], None] | None:
-    """Writes the line where a person looks; None if nobody does."""
+    """A function that shows the line where a person sees it; None if there is no such place."""
     if variables.static():
         return None
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

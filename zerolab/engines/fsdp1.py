@@ -21,7 +21,7 @@ from zerolab.engines.native import Native
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
 
-# What every wrapper adds to the names below it; checkpoints must not carry it.
+# What every wrapper adds to the names below it; checkpoints must not contain it.
 _WRAPPER = "_fsdp_wrapped_module."
 
 
@@ -33,7 +33,7 @@ class FSDP1(Native):
         auto_wrap_policy: torch's choice of what to wrap, such as `partial(size_based_auto_wrap_policy,
             min_num_params=10_000)`; None wraps the units.
         backward_prefetch: gather the next unit before ("BACKWARD_PRE") or after ("BACKWARD_POST") the backward of the
-            one at hand, or only when it is needed (None).
+            current one, or only when it is needed (None).
         offload: keep the shards and their update on the CPU (torch's `CPUOffload`); needs an accelerator.
 
     Raises:
@@ -71,23 +71,22 @@ class FSDP1(Native):
             raise ValueError("FSDP1's CPUOffload pins memory for an accelerator, and there is none: leave offload out")
         self._options: dict[str, Any] = {
             "sharding_strategy": ShardingStrategy[sharding_strategy],
-            # None is a choice as well: gather only when the unit is needed.
+            # None is a choice too: gather a unit only when it is needed.
             "backward_prefetch": BackwardPrefetch[backward_prefetch] if backward_prefetch else None,
             "cpu_offload": CPUOffload(offload_params=offload),
         }
         self._auto_wrap_policy = auto_wrap_policy
-        # One optimizer entry a flat, as FSDP1 was made for; groups need the parameters one by one.
+        # By default one optimizer entry per flat; parameter groups need the parameters one by one.
         self._options["use_orig_params"] = bool(param_groups)
         super().__init__(
             model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
         )
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        # The same units as our engines, or the pictures could not be laid side by side.
+        # The same units as in our engines, so that pictures can be compared.
         units = {model.get_submodule(unit) for unit in self.units}
-        # FSDP1 wants one answer to requires_grad for a flat, unless it keeps the parameters apart.
-        trainable = [parameter.requires_grad for parameter in model.parameters()]
-        self._options["use_orig_params"] |= len(set(trainable)) > 1  # a flat of frozen and trained ones needs it
+        # A flat of FSDP1 has one requires_grad: with frozen and trained parameters in it, they must be kept apart.
+        self._options["use_orig_params"] |= len({parameter.requires_grad for parameter in model.parameters()}) > 1
         mixed = MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None
         with warnings.catch_warnings():  # one rank has nothing to shard, and FSDP1 says so
             warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD`")
@@ -113,7 +112,6 @@ class FSDP1(Native):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        # On every rank, because our checkpoints are whole on every rank.
         with FullyShardedDataParallel.summon_full_params(self.model, writeback=False):
             entries = self._entries()
             return {key: entries[key].detach().clone() for key in self._shapes}

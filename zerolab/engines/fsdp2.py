@@ -1,7 +1,7 @@
 """torch's FSDP2 (`fully_shard`) behind the same step, and HSDP: sharded within one half, replicated in the other.
 
-FSDP2 shards parameter by parameter along its first dimension: a rank has some rows of each, where our flats give it an
-Nth of a unit. What a rank owns can therefore differ between ranks; `holdings` tells the rows that are really there.
+FSDP2 shards each parameter along its first dimension: a rank has some rows of each, where our flats give it an Nth of a
+unit. What a rank owns can therefore differ between ranks; `holdings` gives the rows that are really there.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class FSDP2(Native):
     """Parameters, gradients and optimizer state sharded by rows; a unit is whole while it is used.
 
     Args:
-        reshard_after_forward: release a unit after its forward; a number keeps it cut among so many ranks in between.
+        reshard_after_forward: release a unit after its forward; a number keeps it sharded over so many ranks instead.
             None releases every unit but the root.
         mp_policy: torch's dtypes for parameters, reductions and outputs; None follows `precision`.
         offload: keep the shards and their update on the CPU (torch's `CPUOffloadPolicy`).
@@ -66,7 +66,7 @@ class FSDP2(Native):
             "mesh": self.mesh(device),
             "reshard_after_forward": self._reshard_after_forward,
             "mp_policy": self._mp_policy or MixedPrecisionPolicy(param_dtype=self._dtype),
-            # Pinned memory is for the way to an accelerator.
+            # Pinned memory is for transfers to an accelerator.
             "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if self._offload else OffloadPolicy(),
         }
         names = [name for name, _ in model.named_parameters()]  # fully_shard replaces the parameters, in this order
@@ -78,7 +78,7 @@ class FSDP2(Native):
 
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
-        # Gradients then add up whole, on every rank, until the last micro-batch.
+        # Until the last micro-batch, every rank accumulates whole gradients.
         self.model.set_requires_gradient_sync(False)
         try:
             yield
@@ -101,7 +101,7 @@ class FSDP2(Native):
         for key, mine in self.module.state_dict().items():
             value = state[key]
             if isinstance(mine, DTensor):
-                # The mesh's backend sends the pieces, so the whole must lie where it can read, offloaded or not.
+                # The mesh's backend sends the pieces, so the whole must be on its device, offloaded or not.
                 place = torch.device(mine.device_mesh.device_type)
                 mine.copy_(distribute_tensor(value.to(place), mine.device_mesh, mine.placements).to(mine.device))
             else:
@@ -124,8 +124,8 @@ class FSDP2(Native):
                 yield self._held("gradients", name, local(part.sharded_param.grad), start, numel)
 
     def _whole(self, name: str, part: Any) -> Iterator[Holding]:
-        """The gathered parameter, and its gradient before it is reduced."""
-        numel = self._places[name].numel
+        """The gathered parameter, and its gradient before the reduction."""
+        numel = self._slots[name][1].shape.numel()
         for gathered in part.all_gather_outputs:
             if gathered.untyped_storage().size():
                 yield self._held("parameters", name, gathered, 0, numel)
@@ -137,7 +137,7 @@ class FSDP2(Native):
 
 
 class HSDP(FSDP2):
-    """FSDP2 on a mesh of 2 x N/2: each half holds the whole model sharded, and the halves add up their gradients."""
+    """FSDP2 on a mesh of 2 x N/2: each half has the whole model, sharded, and the halves all-reduce their gradients."""
 
     stage = "hsdp"
 
@@ -160,12 +160,12 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(part: Any) -> tuple[int, int]:
-    """The first element of a parameter that this rank has, and how many it has; the last rank's may be fewer."""
+    """The first element of a parameter that this rank has, and how many it has; the last rank may have fewer."""
     return part.mesh_info.shard_mesh_rank * part.padded_sharded_param_size.numel(), part.sharded_size.numel()
 
 
 def _parts(model: nn.Module) -> Iterator[Any]:
-    """FSDP2's own record of every parameter; torch 2.11 has one group of them a module, later ones a list."""
+    """FSDP2's own record of every parameter; torch 2.11 keeps one group of them per module, later versions a list."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()

@@ -1,9 +1,9 @@
 """Other systems behind the same step: what they share.
 
-These engines are not the lesson but what it is measured against: each runs somebody else's code, as its users run it,
-and only says where in it the model's state lies (`holdings`, and `owned` for checkpoints in our own format): torch's
-DDP and ZeroRedundancyOptimizer in `torch_ddp.py`, FSDP in `fsdp1.py` and `fsdp2.py`, DeepSpeed in `deepspeed.py`. What
-else a system can do it takes by its own names.
+These engines are not the lesson but what it is measured against. Each runs somebody else's code as its users run it,
+and only says where the model's state lies in it: `holdings`, and `owned` for checkpoints in our own format. torch's DDP
+and ZeroRedundancyOptimizer are in `torch_ddp.py`, FSDP in `fsdp1.py` and `fsdp2.py`, DeepSpeed in `deepspeed.py`. A
+system's further options have the names that it gives them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,31 +26,23 @@ from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units,
 from zerolab.engines.precision import compute_dtype
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
-# Refused and not ignored: a comparison with an option that did nothing would compare something else.
+# Refused, not ignored: with an option that does nothing, a comparison would not compare what it says.
 OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")
 
 
-# Pictures ask every engine for `flats[i].layout`; here nothing else of a flat exists.
-class Unit(NamedTuple):
-    """A flat's plan without its tensors: another system lays them out in its own way."""
+# Pictures ask every engine for `flats[i].layout`; here a flat has nothing else.
+class PlannedFlat(NamedTuple):
+    """The layout of a flat without its tensors, which another system lays out in its own way."""
 
     layout: FlatLayout
-
-
-class Place(NamedTuple):
-    """Where a parameter would lie in the flats of our own engines: pictures and figures speak of those."""
-
-    flat: str
-    start: int
-    numel: int
 
 
 class Native(Explained, Checkpoints):
     """Trains `model` on all ranks of the default process group with another system; subclasses say which.
 
-    All ranks start from rank 0's parameters and buffers, buffers stay local, gradients are means: as in `Engine`.
-    `engine.model` is what to call in a loop of one's own; some systems put a wrapper around `engine.module`. Options of
-    our own engines that a system cannot give are refused, with its own name for the same thing where it has one.
+    As with `Engine`, all ranks start from rank 0's parameters and buffers, buffers stay local, and gradients are means.
+    A loop of your own calls `engine.model`; some systems put a wrapper around `engine.module`. Options of our own
+    engines that a system does not have are refused, with its name for the same thing where there is one.
 
     Args:
         model: the module, the same on every rank.
@@ -67,8 +59,8 @@ class Native(Explained, Checkpoints):
 
     stage: ClassVar[str]
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
-    instead: ClassVar[Mapping[str, str]] = {}  # the system's own words for options of our engines
-    cannot: ClassVar[tuple[str, ...]] = ()  # what it cannot take, in the words of `check_fits`
+    instead: ClassVar[Mapping[str, str]] = {}  # the system's own names for options of our engines
+    cannot: ClassVar[tuple[str, ...]] = ()  # what it cannot train, in the words of `check_fits`
     offload: ClassVar[bool] = False  # whether the optimizer updates copies in main memory
     module: nn.Module
 
@@ -91,32 +83,33 @@ class Native(Explained, Checkpoints):
         self._dtype = compute_dtype(precision)
         if precision not in self.precisions:
             raise ValueError(f"{self.stage} has no {precision} with fp32 masters: choose {', '.join(self.precisions)}")
-        layouts = partition(model, self.world_size, units)  # for names in pictures only: the system cuts its own way
+        layouts = partition(
+            model, self.world_size, units
+        )  # for the names in pictures: the system shards in its own way
         check_same_layouts(layouts)
         if all(layout.frozen for layout in layouts):
             raise ValueError(f"all parameters of {type(model).__name__} are frozen: nothing to train")
-        self.flats = [Unit(layout) for layout in layouts]
+        self.flats = [PlannedFlat(layout) for layout in layouts]
         self.units = [unit for unit in (find_units(model) if units is None else units) if unit != ROOT]
         check_fits(self.stage, model, self.units, self.cannot)
-        self._places = {
-            slot.name: Place(layout.name, slot.start, slot.shape.numel()) for layout in layouts for slot in layout.slots
-        }
-        # The keys of the module as the learner wrote it: wrappers put prefixes before them.
+        # Where a parameter would lie in the flats of our own engines: pictures and figures speak of those.
+        self._slots = {slot.name: (layout.name, slot) for layout in layouts for slot in layout.slots}
+        # The keys of the module as the learner wrote it: wrappers add prefixes to them.
         self._shapes = {key: value.shape for key, value in model.state_dict().items()}
-        # Now, while parameters have their own names and shapes: a system may cut them, flatten them, wrap the module.
+        # Now, while parameters have their own names and shapes: a system may shard or flatten them, or wrap the module.
         self._layouts = [flat for flat in partition(model, self.world_size, units, param_groups) if not flat.frozen]
         self._accumulating = False
-        for parameter in model.parameters():  # not every system does it, and all must start alike to be compared
+        for parameter in model.parameters():  # not every system does it, and to be compared all must start alike
             dist.broadcast(parameter.detach(), src=0)
         start_from_rank_0(model)
-        # Set before the wrapping: a system may return another module, and checkpoints speak of this one.
+        # Set before wrapping: a system may return another module, and checkpoints are of this one.
         self.module = model
         self.model: Any = self._wrap(model)
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
 
     def _refuse_own_options(self, keywords: dict[str, Any]) -> None:
         """Raises ValueError for an option of our engines that this system has under another name, or not at all."""
-        # The default of our engines, and what these systems do anyway.
+        # It is the default of our engines, and these systems overlap anyway.
         if keywords.get("overlap") is True and "overlap" not in self.instead:
             del keywords["overlap"]
         for option in OWN_OPTIONS:
@@ -124,10 +117,10 @@ class Native(Explained, Checkpoints):
                 remedy = f"use {self.instead[option]}" if option in self.instead else "leave it out"
                 raise ValueError(f"{self.stage} cannot take {option}={keywords[option]!r}: {remedy}")
 
-    # What a system decides.
+    # What a system overrides.
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """Hands the module to the system; returns what is called in its place."""
+        """Hands the module to the system; returns what is to be called instead."""
         raise NotImplementedError
 
     def holdings(self) -> Iterator[Holding]:
@@ -143,7 +136,7 @@ class Native(Explained, Checkpoints):
                 yield self._held("gradients", name, parameter.grad)
 
     def _no_sync(self) -> AbstractContextManager[Any]:
-        """Within it the system reduces no gradient."""
+        """A context in which the system reduces no gradients."""
         raise NotImplementedError
 
     def owned(self) -> Iterator[Owned]:
@@ -179,20 +172,20 @@ class Native(Explained, Checkpoints):
     def _update(self) -> None:
         if not self._accumulating:
             self.optimizer.step()
-            # To None, as our engines leave them: a gradient that is kept as zeros would show in every picture.
+            # To None, as in our own engines: gradients kept as zeros would show in every picture.
             self.optimizer.zero_grad()
 
     def zero_grad(self) -> None:
-        """Drops the gradients since the last step, those of micro-batches too, where the system can.
+        """Drops the gradients since the last step, those of micro-batches included, where the system can.
 
         Raises:
-            RuntimeError: it adds gradients up in buffers of its own, and has no call that drops them.
+            RuntimeError: the system accumulates gradients in buffers of its own, and has no call that drops them.
         """
         raise RuntimeError(f"{self.stage} has no call that drops gradients: call step(), or leave the batch out before")
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Within it gradients add up and nothing is updated: for all micro-batches of a step but the last.
+        """A context in which gradients add up and nothing is updated: for all micro-batches of a step but the last.
 
         Forward and backward both belong inside. The gradients are sums over micro-batches.
         """
@@ -205,7 +198,7 @@ class Native(Explained, Checkpoints):
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
-        # Right where every rank has all gradients, or DTensors, which know that they are shards.
+        # Correct where every rank has all gradients, and with DTensors, which know that they are shards.
         return nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -224,7 +217,7 @@ class Native(Explained, Checkpoints):
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         self.module.load_state_dict(state)
 
-    # For the systems' own files.
+    # For the systems' own classes.
 
     def _trained(self) -> list[FlatLayout]:
         return self._layouts
@@ -234,7 +227,7 @@ class Native(Explained, Checkpoints):
         return ((name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad)
 
     def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:
-        """The optimizer's groups: the parameters that each claims, and last those that none does."""
+        """The optimizer's groups: the parameters that each claims, and last those that none claims."""
         groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
         claimed = {slot.name: layout.group for layout in self._layouts for slot in layout.slots}
         for name, parameter in self._trained_parameters():
@@ -244,8 +237,8 @@ class Native(Explained, Checkpoints):
 
     def _held(self, category: str, name: str, tensor: torch.Tensor, start: int = 0, numel: int = -1) -> Holding:
         """A holding of the parameter `name` from its element `start` on; `numel` where the tensor has padding."""
-        flat, first, _ = self._places[name]
-        first += start
+        flat, slot = self._slots[name]
+        first = slot.start + start
         return Holding(category, flat, (first, first + (tensor.numel() if numel < 0 else numel)), tensor)
 
     def _held_pieces(

@@ -17,8 +17,8 @@ class TorchDDP(Native):
 
     Args:
         find_unused_parameters: look for them in every forward; needed where a parameter takes no part in a step.
-        gradient_as_bucket_view: gradients lie in their buckets; off, as in torch, each exists twice.
-        bucket_cap_mb: MiB of a bucket of gradients, which travel together; None for torch's own, 25.
+        gradient_as_bucket_view: let gradients lie in their buckets; off, as in torch, each exists twice.
+        bucket_cap_mb: MiB of gradients that are reduced together; None takes torch's own, 25.
     """
 
     stage = "torch-ddp"
@@ -36,7 +36,7 @@ class TorchDDP(Native):
         bucket_cap_mb: float | None = None,
         **optimizer_keywords: Any,
     ) -> None:
-        # torch's own defaults, where one is set: what is measured is what people run.
+        # The defaults are torch's own: what is measured is what people run.
         self._options: dict[str, Any] = {
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,
@@ -48,7 +48,7 @@ class TorchDDP(Native):
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         wrapper = nn.parallel.DistributedDataParallel
-        # The engine has sent rank 0's parameters already; buffers stay local, as in FSDP.
+        # `Native` has broadcast rank 0's parameters already; buffers stay local, as in FSDP.
         renamed = "forward_sync_buffers" in inspect.signature(wrapper).parameters  # torch 2.13's name for it
         local_buffers: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         return wrapper(model, init_sync=False, **local_buffers, **self._options)
@@ -99,7 +99,7 @@ class TorchZero1(TorchDDP):
         )
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
-        # Here: only this stage needs it.
+        # Here, because only this stage needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(
@@ -111,9 +111,9 @@ class TorchZero1(TorchDDP):
 
     def owned(self) -> Iterator[Owned]:
         """The whole parameters that this rank updates."""
-        # The optimizer inside has this rank's parameters alone; the one around it has everyone's.
+        # The inner optimizer has only this rank's parameters; the outer one has those of all ranks.
         mine = {id(parameter) for group in self.optimizer.optim.param_groups for parameter in group["params"]}
         return (owned for owned in super().owned() if id(owned.key) in mine)
 
     def _state(self) -> Any:
-        return self.optimizer.optim.state  # the local optimizer, over this rank's part
+        return self.optimizer.optim.state  # of the inner optimizer

@@ -5,9 +5,9 @@
         claims(evidence)            # 21 claims of four articles
         wrong_numbers(evidence)     # and five numbers that are quoted
 
-Each experiment is a short function: sizes of memory in `sizes.py`, what is sent in `traffic.py`, published code in
-`code.py` (its mistakes, in our own words, in `mistakes.py`), calculators in `calculators.py`. Nothing is printed that
-was not just computed, simulated or recorded; what is printed is the same every time.
+Each experiment is a short function: memory in `sizes.py`, communication in `traffic.py`, published code in `code.py`
+(with its mistakes, in our own words, in `mistakes.py`), calculators in `calculators.py`. Everything that is printed has
+just been computed, simulated or recorded, and is the same every time.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,16 +52,16 @@ WRONG_NUMBERS: dict[int, Experiment] = {
     4: calculators.mixed_zero1_notebook,
     5: traffic.three_stages_alike,
 }
-"""The experiment behind each number that is quoted and does not hold, by its number."""
+"""The experiment for each quoted number that is wrong, by its number."""
 
 __all__ = ["ARTICLES", "CLAIMS", "WRONG_NUMBERS", "Evidence", "Experiment", "Fact", "claims", "wrong_numbers"]
 
 
 def claims(evidence: Evidence, *numbers: int) -> Table:
-    """One row a claim: number, claim, where it stands, what was measured, verdict and how; of all without `numbers`.
+    """One row per claim: number, claim, where it is made, what was measured, verdict and how; by default all claims.
 
     Raises:
-        ValueError: a number that no claim has.
+        ValueError: there is no claim of that number.
         RankError: a rank failed in an experiment.
     """
     return _table(CLAIMS, evidence, numbers, "claim")
@@ -73,9 +73,8 @@ def wrong_numbers(evidence: Evidence, *numbers: int) -> Table:
 
 
 def _table(experiments: Mapping[int, Experiment], evidence: Evidence, numbers: tuple[int, ...], what: str) -> Table:
-    # Before anything runs: the experiments of the numbers before it may take a minute.
+    # Before anything runs: experiments may take a minute.
     for number in numbers:
         if number not in experiments:
             raise ValueError(f"there is no {what} {number!r}: choose of 1 to {len(experiments)}")
-    # As plain rows and not as facts, so that a notebook can filter and print them.
     return Table([{"#": number, **asdict(experiments[number](evidence))} for number in numbers or experiments])

@@ -1,6 +1,6 @@
-"""What the facts are measured on: real ranks, what was recorded on them, and simulations; each is made once.
+"""What the facts are measured on: real ranks, recordings of them, and simulations, each made once.
 
-A fact never keeps a number of its own. It asks here for a recording, counts in it, and says what it found.
+A fact has no numbers of its own: it asks for a recording, reads it, and says what it found.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ NOT_BORNE_OUT = "not confirmed here"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A claim in circulation, and what came out: where it stands, what was measured, the verdict, and how.
+    """A claim in circulation and what came out: where it is made, what was measured, the verdict, and how.
 
-    A verdict begins with true, half true or false, and a colon before what is to be said besides. It stands only if
-    what was measured bears it out: its words are in the source, and would outlive a change of an engine or of torch.
+    A verdict begins with true, half true or false, perhaps followed by a colon and an explanation. It holds only if it
+    is borne out by the measurement, or it would be repeated even after a change of an engine or of torch.
     """
 
     claim: str
@@ -47,7 +47,7 @@ class Evidence:
     """Recordings, answers of ranks and simulations, each made when it is first asked for.
 
     Args:
-        cluster: the ranks to ask; what is printed speaks of their number. Open until the last question.
+        cluster: the ranks, whose number is in what is printed. It must stay open.
 
     Raises ValueError for a cluster of one rank, which sends nothing.
     """
@@ -61,18 +61,17 @@ class Evidence:
 
     def recording(self, stage: str | type[Engine], **options: Any) -> Recording:
         """`train(stage, **options)` on the ranks, recorded."""
-        # Options such as units=[] cannot be hashed; what they look like says as much.
+        # By their text: options such as units=[] cannot be hashed.
         key = (str(stage), *sorted((name, repr(value)) for name, value in options.items()))
         return self._once(key, lambda: self.cluster.record(train, stage, device=self.cluster.device, **options))
 
     def answers(self, question: Callable[..., Answer], *arguments: Any) -> list[Answer]:
-        """What each rank answers to `question(*arguments)`."""
+        """What `question(*arguments)` returns on each rank."""
         key = (question.__module__, question.__qualname__, *map(repr, arguments))
-        # By its full name: two files may each have a question of the same name.
         return self._once(key, lambda: self.cluster.run(question, *arguments))
 
     def simulated(self, stage: str, world_size: int, model: str, **options: Any) -> dict[str, Any]:
-        """The row that `simulate` gives for one stage: the same engine file on a fake rank."""
+        """The row of `simulate` for one stage: the same engine file on a fake rank."""
         from zerolab.simulation.run import simulate
 
         key = ("simulated", stage, world_size, model, *sorted(options.items()))
@@ -86,17 +85,17 @@ class Evidence:
 
 
 def train(stage: str | type[Engine], micro_batches: int = 1, *, device: str = "cpu", **options: Any) -> list[float]:
-    """Runs inside a rank: two steps of AdamW on `gpt-tiny` under `stage`; returns the rank's losses.
+    """Runs on a rank: two steps of AdamW on `gpt-tiny` under `stage`; returns the rank's losses.
 
     Args:
         stage: a key of `ENGINES`, or an engine.
-        micro_batches: backward passes before each update; their gradients add up.
-        device: where the model and its batches lie, "cpu" or "cuda".
-        **options: of the engine.
+        micro_batches: backward passes before each update, whose gradients add up.
+        device: of the model and its batches, "cpu" or "cuda".
+        **options: for the engine.
     """
     engine_cls = ENGINES[stage] if isinstance(stage, str) else stage
     engine = engine_cls(models.build(MODEL).to(device), torch.optim.AdamW, lr=1e-3, **options)
-    # Of every rank the same number of batches in all runs, so that stages can be compared loss by loss.
+    # The same batches in all runs, so that stages can be compared loss by loss.
     every = models.batches(MODEL, dist.get_world_size(), dist.get_rank(), STEPS * micro_batches)
     batches = ((inputs.to(device), targets.to(device)) for inputs, targets in every)
     losses = []
@@ -118,9 +117,9 @@ def bytes_a_parameter(recording: Recording, category: str | None = None) -> floa
 
 
 def passes(recording: Recording) -> float:
-    """How often the last step moved the model: bytes that rank 0 sent, in units of 4 (N-1)/N Ψ bytes.
+    """How often the last step moved the model: bytes that rank 0 sent, in units of 4 (N-1)/N Ψ bytes; fp32 only.
 
-    To three decimals: where N does not divide a unit, its padding travels, too.
+    To three decimals: where N does not divide a unit, its padding is sent too.
     """
     # In units of what the formula says for one pass, in fp32: recordings of other precisions have no passes to count.
     one = theory.traffic_bytes("ddp", recording.num_params, recording.world_size) / 2
@@ -135,10 +134,7 @@ def most(recording: Recording, category: str) -> int:
 
 
 def copies(recording: Recording, category: str) -> float:
-    """How many copies of the model's `category` the ranks hold together, by the spans that they held last.
-
-    To three decimals, because of padding.
-    """
+    """How many copies of the model's `category` the ranks hold together at the end, to three decimals (padding)."""
     held: dict[tuple[int, str | None], int] = {}
     for event in recording.events:
         if event.op == "hold" and event.category == category and event.step:

@@ -1,11 +1,12 @@
 """The mistakes of published code, each in a few lines of our own, to run and to see what it does.
 
-Each function runs inside a rank and returns plain values; an error that the mistake leads to is caught and named, so
-that it can be counted. None of them is an engine: how it is done stands in `zerolab/engines/`.
+Each function runs on a rank and returns plain values; an error that the mistake causes is caught and named. None of
+them is an engine: for how it is done right, see `zerolab/engines/`.
 """
 
 import importlib
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,31 +15,32 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
+from zerolab import models
 from zerolab.engines.collectives import Exchange, all_reduce
 from zerolab.engines.flat import Flat
 from zerolab.engines.zero1 import Zero1
 
 
 class AllReduceZero1(Zero1):
-    """ZeRO-1 that brings every gradient whole to every rank, and gathers the parameters on top: a third pass."""
+    """ZeRO-1 that all-reduces every gradient, and also gathers the parameters: a third pass."""
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
-        """Adds up the whole gradient on every rank, although each needs its own part only."""
+        """Reduces the whole gradient on every rank, although each needs only its shard."""
         return all_reduce(gradient, name=flat.layout.name)
 
 
 def shard_of_padded_gradient_of_bare(numel: int) -> tuple[int, int, bool]:
-    """ZeRO-1 that cuts its shards from the padded parameters and its gradients from the bare ones.
+    """ZeRO-1 that shards padded parameters and gradients that are not padded.
 
-    Returns elements of this rank's gradient, of its shard, and whether torch takes the one for the other.
+    Returns elements of this rank's gradient, of its shard, and whether torch accepts one for the other.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     layer = nn.Linear(numel, 1, bias=False)
-    # Every rank computes the whole gradient: what goes wrong is the cutting, and needs no exchange.
+    # Every rank computes the whole gradient: the slicing goes wrong, even without an exchange.
     layer(torch.ones(1, numel)).sum().backward()
     part = -(-numel // world_size)  # rounded up
     mine = slice(rank * part, (rank + 1) * part)
-    # The padding is in what is trained and not in what autograd computes, so the last rank's two slices differ.
+    # The trained parameter is padded, the gradient of autograd is not, so the last rank's two slices differ.
     padded = functional.pad(layer.weight.detach().flatten(), (0, part * world_size - numel))
     gradient, shard = _gradient(layer).flatten()[mine], nn.Parameter(padded[mine].clone())
     try:
@@ -55,12 +57,12 @@ def _gradient(layer: nn.Linear) -> torch.Tensor:
 
 
 def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
-    """ZeRO-3 that releases a layer in its backward hook. The model's first layer: its inputs need no gradient.
+    """ZeRO-3 that releases a layer in its backward hook: the first layer of a model, whose inputs need no gradient.
 
-    There torch calls the hook as soon as the gradient of the outputs is known, and the weight's comes after that.
-    Returns what happened, in order, and whether backward went through.
+    There torch calls the hook as soon as the gradient of the outputs is known, before the weight has its gradient.
+    Returns what happened, in order, and whether backward succeeded.
     """
-    width = 8 * dist.get_world_size()  # so that the shards are equal, as gloo's all_gather needs them
+    width = 8 * dist.get_world_size()  # gloo's all_gather needs equal shards
     layer = nn.Linear(width, width, bias=False)
     shard = layer.weight.detach().flatten().chunk(dist.get_world_size())[dist.get_rank()].clone()
     happened: list[str] = []
@@ -68,7 +70,7 @@ def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
     def gather(*_: Any) -> None:
         pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
         dist.all_gather(pieces, shard)
-        # Other data under the same parameter: autograd will want a gradient of the shape that it has at the time.
+        # Other data in the same parameter: autograd expects a gradient of the shape that it has at the time.
         layer.weight.data = torch.cat(pieces).view(width, width)
         happened.append("gather")
 
@@ -76,7 +78,7 @@ def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
         layer.weight.data = shard
         happened.append("release")
 
-    # The hooks of a module are all that the published class uses; the one on the weight only listens.
+    # The published class uses only the hooks of a module; the one on the weight observes.
     layer.register_forward_pre_hook(gather)
     layer.register_forward_hook(release)
     layer.register_full_backward_pre_hook(gather)
@@ -84,7 +86,7 @@ def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
     layer.weight.register_post_accumulate_grad_hook(lambda _: happened.append("gradient"))
     outputs = layer(torch.ones(1, width))
     try:
-        with warnings.catch_warnings():  # torch warns of just this
+        with warnings.catch_warnings():  # torch warns of exactly this
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             outputs.sum().backward()
     except RuntimeError:
@@ -93,15 +95,15 @@ def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
 
 
 def release_by_swapping_data(width: int = 64) -> dict[str, bool]:
-    """Gives a weight other data after forward, and looks whether the memory of the old data went.
+    """Gives a weight other data after forward, and looks whether the memory of the old data is freed.
 
-    Returns for three moments whether the memory is still there: after the swap, after backward, and, for a layer whose
-    storage was freed instead of swapped, after that.
+    Returns for three moments whether the memory still exists: after the swap, after backward, and, in a layer whose
+    storage is freed instead of swapped, after that.
     """
     swapped, freed = (nn.Linear(width, width, bias=False) for _ in range(2))
     for layer in (swapped, freed):
-        layer.requires_grad_(requires_grad=False)  # what keeps the memory is the input's gradient alone
-    # Autograd saves weight.t(), a view, to compute the input's gradient; a view keeps the whole storage.
+        layer.requires_grad_(requires_grad=False)  # only the gradient of the inputs keeps the memory
+    # Autograd saves weight.t(), a view, to compute the gradient of the inputs; a view keeps the whole storage.
     memory = StorageWeakRef(swapped.weight.untyped_storage())
     outputs = swapped(torch.ones(1, width, requires_grad=True))
     swapped.weight.data = torch.empty(0)
@@ -116,28 +118,28 @@ def release_by_swapping_data(width: int = 64) -> dict[str, bool]:
 
 
 def ceiling_spans(numel: int, world_size: int) -> list[tuple[int, int]]:
-    """The spans of a flat without padding, cut into pieces of the rounded-up size until there is nothing left."""
+    """The spans of a flat without padding, sharded by a size that is rounded up."""
     part = -(-numel // world_size)
-    # The end is cut off at the last element and the beginning is not, so a span may begin after it has ended.
+    # Only the end is limited to the last element, so a span may begin after its end.
     return [(rank * part, min((rank + 1) * part, numel)) for rank in range(world_size)]
 
 
 def keep_one_piece(model: nn.Module, world_size: int) -> torch.Tensor:
-    """Goes through all parameters to shard them, but keeps one variable for all pieces and copies into it."""
+    """Loops over all parameters to shard them, but has one variable for all pieces, and copies."""
     piece = torch.empty(0)
     for parameter in model.parameters():
-        # Each round forgets the piece of the one before, and a clone is memory on top of what it was cut from.
+        # Each iteration loses the piece before, and a clone takes memory in addition to the parameter's.
         piece = parameter.detach().flatten().chunk(world_size)[0].clone()
     return piece
 
 
 def _told(error: Exception) -> str:
-    """An error's kind and the first line of what it says."""
+    """An error's type and the first line of its message."""
     return f"{type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}" if str(error) else type(error).__name__
 
 
 def how_import_fails(name: str) -> str:
-    """The error that importing the module `name` raises; empty if it goes well."""
+    """The type of the error that importing the module `name` raises; empty if it succeeds."""
     try:
         importlib.import_module(name)
     except ImportError as error:
@@ -146,20 +148,20 @@ def how_import_fails(name: str) -> str:
 
 
 def how_an_unknown_name_fails(expression: str) -> str:
-    """The error that an expression raises in a file without imports; empty if it goes well."""
+    """The error that an expression raises in a file without imports; empty if it succeeds."""
     try:
-        eval(expression, {})  # noqa: S307  (our own text, and an empty file is what is wanted)
+        eval(expression, {})  # noqa: S307  (our own text, in an empty namespace on purpose)
     except NameError as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def mix_the_two_fsdps() -> str:
-    """Shards the layers with FSDP2 and wraps the model in FSDP1 on top; the error, or empty if a step goes well."""
+    """Shards the layers with FSDP2 and wraps the model in FSDP1; returns the error, or "" if a step succeeds."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-    # On the CPU on every box: without a mesh FSDP2 would take the GPUs that it sees.
+    # On the CPU on every box: without a mesh FSDP2 would use GPUs.
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     try:
@@ -172,17 +174,16 @@ def mix_the_two_fsdps() -> str:
 
 
 def offload_with_fsdp1() -> str:
-    """FSDP1 with its CPUOffload; the error, or empty if a step goes well.
+    """FSDP1 with its CPUOffload; returns the error, or "" if a step succeeds.
 
-    It computes on the CPU; what it wants an accelerator for is the pinned memory that the shards wait in.
+    It computes on the CPU, but needs an accelerator for the pinned memory of the shards.
     """
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
 
     offload, device = CPUOffload(offload_params=True), torch.device("cpu")
     try:
-        FullyShardedDataParallel(nn.Linear(8, 8), cpu_offload=offload, device_id=device)(
-            torch.ones(1, 8)
-        ).sum().backward()
+        model = FullyShardedDataParallel(nn.Linear(8, 8), cpu_offload=offload, device_id=device)
+        model(torch.ones(1, 8)).sum().backward()
     except Exception as error:  # noqa: BLE001  (whatever it is, it is what is measured)
         return _told(error)
     return ""
@@ -190,14 +191,10 @@ def offload_with_fsdp1() -> str:
 
 def wrapped_by_size(smallest: int) -> list[str]:
     """The modules of `gpt-tiny` that FSDP1 wraps by size, if it wraps all of at least `smallest` parameters."""
-    from functools import partial
-
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 
-    from zerolab import models
-
-    # The policy counts what is in no smaller wrapped module, so with a small number it wraps single layers.
+    # The policy counts what no smaller wrapped module has, so with a small number it wraps single layers.
     policy = partial(size_based_auto_wrap_policy, min_num_params=smallest)
     model = FullyShardedDataParallel(models.build("gpt-tiny"), auto_wrap_policy=policy, device_id=torch.device("cpu"))
     named = [(name, module) for name, module in model.named_modules() if isinstance(module, FullyShardedDataParallel)]

@@ -1,4 +1,4 @@
-"""Where the claims stand: four articles, by the names that `where` uses."""
+"""Where the claims are made: four articles, by the names in `where`."""
 
 MULTIPLE_GPUS = "AI in Multiple GPUs"
 BBIOON = "bbioon"
@@ -11,4 +11,4 @@ ARTICLES = {
     MORTALAPPS: "mortalapps.com, a page on how ZeRO is built",
     N1N: "a post on the n1n.ai blog on training large models",
 }
-"""What each of them is. Their claims are told here in other words; none of their code is in this project."""
+"""What each of them is. Their claims are given in other words here, and none of their code is in this project."""

@@ -1,9 +1,9 @@
 """Figures in the player's words and colours, and the two panels that draw them from sliders.
 
 plots        state by stage, memory against ranks, traffic against bandwidth, a plan
-chart        what all of them share: type, colours, fixed ids
-explore      the panel that trains on real ranks what was chosen
-what_fits    the panel that asks the planner
+chart        what all figures share: type, colours, fixed ids
+explore      the panel that trains on real ranks
+what_fits    the panel over the planner
 """
 
 from zerolab.figures.chart import html

@@ -1,10 +1,13 @@
 """What all plotly figures share: the player's type and colours, fixed ids, and how a notebook shows and stores them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import plotly.graph_objects as go
 
+from zerolab.player import browser
 from zerolab.runtime import variables
 
 COLOURS = {
@@ -17,36 +20,36 @@ COLOURS = {
     "formula": "#c2185b",
     "limit": "#5d6675",
 }
-"""The colours of the player's light theme (player/palette.js), one a meaning; a test compares the two."""
+"""The colours of the player's light theme (player/palette.js), one for each meaning; a test compares the two."""
 
 STAGE_COLOURS = {"ddp": "#5b6270", "zero1": "#0072b2", "zero2": "#e69f00", "zero3": "#009e73"}
-"""A stage's line; each also has a dash and a mark of its own, so that none is told by colour alone."""
+"""A stage's colour; each also has a dash and a marker of its own, to be readable without colour."""
 
 DASHES = {"ddp": "solid", "zero1": "dash", "zero2": "dashdot", "zero3": "dot"}
 MARKS = {"ddp": "circle", "zero1": "square", "zero2": "diamond", "zero3": "cross"}
 PATTERNS = {"gradients": "/", "optimizer_state": ".", "communication": "\\"}  # the others are plain, as in the player
-# A figure in a notebook cannot know the theme, and plotly cannot change with it: all that it paints itself must be
-# readable on white and on JupyterLab's #111. This grey has 4.3 to 1 on the one and 4.4 to 1 on the other.
+# A figure in a notebook does not know the theme and cannot follow it, so all that plotly draws must be readable on white
+# and on JupyterLab's #111. This grey has a contrast of 4.3 to 1 on the one and 4.4 to 1 on the other.
 NEUTRAL = "#737b88"
 GRID = "rgba(128,136,150,0.28)"
 INK = "#1d2430"
-# Words within a span may take their colour from the page around them; where there is none, the player's inks.
+# Text in a span can take its colour from the page around it; without a page, these are the player's.
 STRONG = f"var(--jp-content-font-color1, var(--vscode-editor-foreground, {INK}))"
 QUIET = "var(--jp-content-font-color2, var(--vscode-descriptionForeground, #5d6675))"
 FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": NEUTRAL}
 WIDTH, HEIGHT = 960, 420  # pixels; stills have the player's width
-PANEL_WIDTH = 860  # as two columns of sliders: what JupyterLab leaves beside its file browser on a screen of 1280
+PANEL_WIDTH = 860  # two columns of sliders: what JupyterLab leaves beside its file browser on a screen of 1280 pixels
 PLOTLY = "application/vnd.plotly.v1+json"  # JupyterLab, Notebook 7 and VS Code draw it themselves
 
 
 class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A plotly figure whose text is its caption, the same on every machine.
 
-    In a front end it is drawn from its data, without a network. With ZEROLAB_STATIC=1, as tests and stored notebooks
-    run, it shows the caption alone, and with ZEROLAB_STILLS=1 on top a PNG of itself taken in a real browser.
+    A front end draws it from its data, without a network. With ZEROLAB_STATIC=1, in tests and stored notebooks, it is
+    only the caption, and with ZEROLAB_STILLS=1 also a PNG, taken in a real browser.
     """
 
-    # plotly's own ways to show a figure load a script from the network and give it a random id.
+    # plotly's own representations load a script from the network and have random ids.
     _ipython_display_ = None
     _repr_html_ = None
 
@@ -66,12 +69,12 @@ class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
 def finished(
     figure: go.Figure, name: str, title: str, caption: str = "", *, notice: str = "", above: int = 64
 ) -> Chart:
-    """The figure in the player's type, on whatever is behind it, every trace with an id that is the same each time.
+    """The figure in the player's type, on a transparent background, with ids that are the same every time.
 
-    `name` is the id of the element that holds it, without its `zerolab-`; `caption` what its text says beyond
-    `title`; `notice` what to look at, drawn below the title; `above` the pixels over the plot.
+    `name` is the id of its element, after `zerolab-`; `caption` its text after `title`; `notice` what to look at, drawn
+    below the title; `above` the pixels above the plot.
     """
-    # Without an id plotly draws one at random, and the same figure would be another text each time.
+    # Without ids of ours plotly makes random ones, and the same figure would be a different text every time.
     for number, trace in enumerate(figure.data):
         trace.uid = f"zerolab-{name}-{number}"
     clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
@@ -86,54 +89,45 @@ def finished(
 
 
 def heading(title: str, notice: str = "") -> dict[str, Any]:
-    """A title at the left edge of the figure, and below it, smaller, what to notice; in the page's own ink."""
-    # One text of two lines: plotly's own subtitle lies over the title in a FigureWidget.
+    """A title at the left edge of the figure, and below it, smaller, what to notice; in the page's own colour."""
+    # One text of two lines: in a FigureWidget, plotly's own subtitle covers the title.
     below = f"<br><span style='font-size:12.5px;color:{QUIET}'>{notice}</span>" if notice else ""
-    top = {"y": 0.95, "yanchor": "top"}  # of the figure: between title and plot there may be words of the plot's own
-    return {
-        "text": f"<span style='color:{STRONG}'>{title}</span>{below}",
-        "font": {"size": 15},
-        "x": 0.01,
-        "xanchor": "left",
-        **top,
-    }
+    text = f"<span style='color:{STRONG}'>{title}</span>{below}"
+    return {"text": text, "font": {"size": 15}, "x": 0.01, "xanchor": "left", "y": 0.95, "yanchor": "top"}
 
 
 def marker(category: str) -> dict[str, Any]:
     """A category's colour and pattern."""
     shape = PATTERNS.get(category, "")
     pattern = {"shape": shape, "fgcolor": INK, "fgopacity": 0.3, "size": 6, "solidity": 0.2}
-    # An edge that is neither theme's paper: white ones would glare in the dark.
+    # The edges are grey: white ones would glare in the dark theme.
     return {"color": COLOURS[category], "pattern": pattern, "line": {"color": GRID, "width": 1}}
 
 
 def line(stage: str) -> dict[str, Any]:
     """A stage's colour, dash and mark."""
-    colour = STAGE_COLOURS[stage]
-    return {
-        "line": {"color": colour, "dash": DASHES[stage]},
-        "marker": {"color": colour, "symbol": MARKS[stage], "size": 8},
-    }
+    marker = {"color": STAGE_COLOURS[stage], "symbol": MARKS[stage], "size": 8}
+    return {"line": {"color": STAGE_COLOURS[stage], "dash": DASHES[stage]}, "marker": marker}
 
 
 def words(category: str) -> str:
-    """A category as prose says it."""
+    """A category in words."""
     return category.replace("_", " ")
 
 
 def rounded(value: float) -> str:
-    """A number as a caption says it: three digits, or all of a large one, "1,120" instead of "1.12e+03"."""
+    """A number for a caption: three digits, or all digits of a large one, "1,120" instead of "1.12e+03"."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def html(figure: go.Figure) -> str:
-    """A figure as HTML for a page that already has plotly.js; the same text every time, because its ids are fixed."""
+    """A figure as HTML for a page that already has plotly.js; the same text every time."""
     name = (figure.layout.meta or {}).get("name", "figure")
     return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"zerolab-{name}"))
 
 
 def page(figure: go.Figure) -> str:
-    """A figure as a page of its own that needs nothing else, no network."""
+    """A figure as a page of its own, which needs no network."""
     from plotly.offline import get_plotlyjs
 
     head = f"<!doctype html><meta charset='utf-8'><style>body {{ margin: 0 }}</style><script>{get_plotlyjs()}</script>"
@@ -145,26 +139,18 @@ def still(figure: go.Figure) -> bytes:
 
     Raises ImportError without playwright or Pillow, and RuntimeError without a Chromium.
     """
-    # A kernel's main thread runs an event loop, and there playwright refuses to work.
+    # A kernel's main thread runs an event loop, in which playwright refuses to work.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_photograph, page(_on_white(figure))).result()
 
 
 def _on_white(figure: go.Figure) -> go.Figure:
-    """A figure as a picture keeps it: on white, and so with darker words than where it may be shown on black."""
-    printed = go.Figure(figure)
-    ink = {"color": INK}
-    printed.update_layout(paper_bgcolor="#ffffff", font=ink)
-    printed.update_annotations(font=ink)
-    return printed
+    """A copy of a figure for pictures: on white, with dark text."""
+    printed = go.Figure(figure).update_layout(paper_bgcolor="#ffffff", font={"color": INK})
+    return printed.update_annotations(font={"color": INK})
 
 
 def _photograph(text: str) -> bytes:
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
-    from zerolab.player import browser
-
     with TemporaryDirectory() as folder, browser.chromium() as started:
         file = Path(folder, "figure.html")
         file.write_text(text, encoding="utf-8")

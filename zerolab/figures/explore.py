@@ -1,4 +1,4 @@
-"""explore(): a panel in a notebook that trains on real ranks what was chosen, and shows what happened."""
+"""explore(): a panel in a notebook that trains on real ranks as chosen, and shows what happened."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ STEPS = 4  # of the progress bar: ranks, training, drawing, done
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Stage, ranks, model, precision, steps and the engine's options by widget; Run trains and shows player and bars.
+    """Widgets for stage, ranks, model, precision, steps and the engine's options; Run trains and shows player and bars.
 
-    A second run stays beside the first: the bars stand next to each other, and the player shows both recordings on
-    common axes. `runs` lists what ran, the latest last; at most two are shown.
+    A second run is shown beside the first: their bars, and both recordings in the player on common axes. `runs` lists
+    all runs, the latest last; the last two are shown.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.stage.observe(self._offer, "value")
         self._offer()
         for widget in (self.ranks, self.steps, self.model, self.precision):
-            widget.style.description_width, widget.layout.width = "90px", "420px"  # one column below the other
+            widget.style.description_width, widget.layout.width = "90px", "420px"  # in two aligned columns
         rows = [
             (labelled("stage", self.stage),),
             (self.ranks, self.steps),
@@ -57,7 +57,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     # Runs in the kernel's main thread, as a cell would: the stop button then stops the ranks, too.
     def run(self) -> None:
-        """Trains what is chosen and shows it beside the run before; what goes wrong is said in the panel."""
+        """Trains as chosen and shows the run beside the one before; errors are shown in the panel."""
         self.button.disabled = True
         try:
             self._say(1, f"starting {self.ranks.value} ranks ...")
@@ -81,12 +81,12 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.button.disabled = False
 
     def _offer(self, *_: object) -> None:
-        """Only the options that the chosen stage has can be changed."""
+        """Enables only the options of the chosen stage."""
         for name, (_text, stages) in OPTIONS.items():
             self.options[name].disabled = self.stage.value not in stages
 
     def _chosen(self) -> dict[str, Any]:
-        """The engine's keywords for what is ticked; prefetch is a number of units there."""
+        """The checked options as the engine's keywords; there, prefetch is a number of units."""
         open_to_choice = {name: box.value for name, box in self.options.items() if not box.disabled}
         return {name: int(value) if name == "prefetch" else value for name, value in open_to_choice.items()}
 

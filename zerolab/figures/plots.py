@@ -1,8 +1,7 @@
 """plotly figures over theory and measurements, in the player's words and colours.
 
-Every figure is the same each time it is made from the same data: traces and the element that holds them have fixed
-ids, and axes are fixed, so that nothing jumps. Sizes are bytes with GB = 1e9, seconds are seconds. Needs
-`pip install zerolab[lab]`.
+The same data give the same figure every time: traces and elements have fixed ids, and axes are fixed, so that nothing
+jumps. Sizes are bytes, with GB = 1e9. Needs `pip install zerolab[lab]`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +20,10 @@ PART_COLOURS = {part: "communication" if part == "buffers" else part for part in
 
 
 def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
-    """Bytes of state a rank, stage by stage: what was measured, and beside it, paler, the formula.
+    """Bytes of state per rank, stage by stage: measured, and beside it, paler, by formula.
 
     Args:
-        rows: the rows of `compare(...)` or `simulate(...)`, or that object's `.rows`. ValueError if there is none.
+        rows: the `.rows` of `compare(...)` or `simulate(...)`. ValueError if there are none.
     """
     every = list(rows)
     if not every:
@@ -42,7 +41,7 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
                 hovertemplate="%{x}: %{y:,} bytes",
             )
     ranks = every[0]["world_size"]
-    # "3.5 MB", not "3.5M": a number without its unit would be read as parameters.
+    # "3.5 MB", not "3.5M", which would be read as parameters.
     figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
     figure.update_yaxes(ticksuffix="B", rangemode="tozero")
     held = ", ".join(f"{row['stage']} {sum(row['state'].values()):,}" for row in every)
@@ -52,7 +51,7 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
 
 
 def _agrees(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether measured and formula are the same to the eye, within a hundredth, in every row."""
+    """Whether measured and formula are within 1 % of each other in every row, and so look the same."""
     sums = [[sum(row[said].values()) for said in ("state", "formula")] for row in rows]
     return all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums)
 
@@ -60,7 +59,7 @@ def _agrees(rows: Sequence[Mapping[str, Any]]) -> bool:
 def memory_against_ranks(
     num_params: float, precision: str = "fp32", sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ) -> Chart:
-    """Bytes of state a rank by the formula against the number of ranks, a line a stage; both axes are logarithmic.
+    """Bytes of state per rank by formula against the number of ranks, one line per stage; both axes are logarithmic.
 
     `num_params` counts elements. Source: `theory.state_bytes`, which raises ValueError for what cannot be.
     """
@@ -81,16 +80,16 @@ def memory_against_ranks(
 def traffic_against_bandwidth(
     num_params: float, world_size: int, compute_seconds: float, precision: str = "fp32"
 ) -> Chart:
-    """What a step takes at the bandwidth that a slider chooses: computing, and on top of it sending, nothing hidden.
+    """Seconds of a step at the bandwidth that a slider chooses: computing, and on top of it sending, none of it hidden.
 
     Args:
         num_params: elements of the model.
-        world_size: ranks.
-        compute_seconds: what a step computes without any communication, in seconds; ValueError unless positive.
+        world_size: number of ranks.
+        compute_seconds: seconds of a step without any communication; ValueError unless positive.
         precision: "fp32" or "bf16".
 
-    A step sends `theory.traffic_bytes`; at bandwidth B that takes bytes / B seconds, latency left out. Overlap would
-    hide some of it: this is the upper end.
+    A step sends `theory.traffic_bytes`, which takes bytes / bandwidth seconds, without latency. Overlap would hide some
+    of it: this is the upper bound.
     """
     if compute_seconds <= 0:
         raise ValueError(f"compute_seconds is {compute_seconds!r}: give the seconds that a step computes, above 0")
@@ -123,7 +122,7 @@ def traffic_against_bandwidth(
         "tickcolor": NEUTRAL,
     }
     figure.update_layout(barmode="stack", sliders=[slider])
-    # At the slowest network the bars end beyond the axis: a scale for all would leave nothing to see at the others.
+    # On the slowest network the bars exceed the axis: one that holds them would make all others invisible.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
     waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
     title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
@@ -134,9 +133,9 @@ def traffic_against_bandwidth(
 
 
 def plan(found: Plan) -> Chart:
-    """What `theory.plan` found: bytes a GPU stage by stage with the line of its memory, and where the time goes.
+    """What `theory.plan` found: bytes per GPU by stage with a line at its memory, and what the time is spent on.
 
-    The memory's line stands in the middle of a fixed axis; a bar that ends beyond it says its number. GB is 1e9 bytes.
+    The line is in the middle of a fixed axis; every bar has its number above it. GB is 1e9 bytes.
     """
     figure = make_subplots(1, 2, column_widths=[0.62, 0.38], horizontal_spacing=0.1)
     names, memory = list(found.parts), found.usable / 1e9
@@ -145,7 +144,7 @@ def plan(found: Plan) -> Chart:
         figure.add_bar(
             name=words(part), x=names, y=held, marker=marker(colour), hovertemplate="%{x}: %{y:.1f} GB", row=1, col=1
         )
-    # Sending stands on top of computing: overlap would hide some of it, and a plan should not count on that.
+    # Sending is on top of computing: overlap would hide some of it, but a plan should not rely on that.
     for name, column, colour in (
         ("computing", "compute_seconds", "computing"),
         ("communication", "communication_seconds", "communication"),
@@ -157,9 +156,9 @@ def plan(found: Plan) -> Chart:
     for row in found:
         needs = float(row["needs GB"] or 0)
         text = f"{needs:,.1f} GB<br>{'fits' if row['fits'] else 'too much'}"
-        place = {"x": row["stage"], "y": 2 * memory, "yanchor": "bottom"}  # in a line above the bars, over no pattern
+        place = {"x": row["stage"], "y": 2 * memory, "yanchor": "bottom"}  # above the bars and their patterns
         figure.add_annotation(text=text, showarrow=False, font={**FONT, "size": 11}, row=1, col=1, **place)
-    # The memory in the middle whatever it is, so that the bars are read against one height.
+    # The memory is always in the middle, so that bars are compared with the same height.
     figure.update_yaxes(
         title=f"GB a GPU (dashed: its {memory:.4g} GB for tensors)", range=[0, 2 * memory], row=1, col=1
     )

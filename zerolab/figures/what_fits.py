@@ -1,4 +1,4 @@
-"""what_fits(): a panel in a notebook that asks the planner: sliders, a bar for each stage, the line of the memory."""
+"""what_fits(): a panel over the planner in a notebook: sliders, a bar for each stage, a line at the memory."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from zerolab.theory.planner import Plan, plan
 from zerolab.theory.settings import as_json
 
 WORLD_SIZES = tuple(2**power for power in range(11))
-# GiB as torch reports them, by what the card is sold as: the catalog's GPUs, and smaller ones that people have.
+# GiB as torch reports them, by the GB that cards are sold with: the catalog's, and smaller ones.
 CARDS = {8: 7.8, 16: 15.7, 24: 23.64, 32: 31.74, 40: 39.39, 48: 47.45, 80: 79.11, 96: 95, 141: 139.8, 180: 178.35}
 MEMORY = {f"{sold} GB card, {gibibytes:g} GiB": gibibytes * GIB for sold, gibibytes in CARDS.items()}
 KERNELS = ("eager", "compiled", "tuned")
@@ -23,18 +23,15 @@ BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
 
 def labelled(name: str, toggles: Any) -> Any:
-    """Toggle buttons beside their name: ipywidgets itself breaks the line between the two."""
+    """Toggle buttons beside their name, where ipywidgets itself would break the line."""
     toggles.style.button_width, toggles.layout.width = "72px", "336px"
-    # As wide as the name of the other widgets, and as far from what it names.
+    # Aligned with the names of the other widgets.
     name_of = widgets.Label(name, layout={"width": "84px", "display": "flex", "justify_content": "flex-end"})
     return widgets.HBox([name_of, toggles])
 
 
 class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Model, GPUs, memory, bandwidth, precision, rows, kernels and checkpoints by widget; what fits, and settings.
-
-    `found` is the `Plan` that is shown.
-    """
+    """Widgets for the options of `theory.plan`; below them what fits, and settings. `found` is the `Plan` shown."""
 
     found: Plan
 
@@ -53,7 +50,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         )
         self._find()
         self.figure = go.FigureWidget(plots.plan(self.found))
-        self.figure.layout.width = chart.PANEL_WIDTH  # its own choice would squeeze two plots into 700 pixels
+        self.figure.layout.width = chart.PANEL_WIDTH  # by default, both plots would share 700 pixels
         self._tell()
         sliders = (self.model, self.world_size, self.memory, self.bandwidth, self.rows, self.kernels)
         for widget in sliders:
@@ -85,7 +82,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         )
 
     def _draw(self) -> None:
-        """Changes the bars where they stand, in one message, so that nothing flickers."""
+        """Changes the bars in place, in one message, so that nothing flickers."""
         new = plots.plan(self.found)
         with self.figure.batch_update():
             for mine, its in zip(self.figure.data, new.data, strict=True):
@@ -94,7 +91,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.figure.layout.width = chart.PANEL_WIDTH
 
     def _tell(self) -> None:
-        """The answer in words, how sure its seconds are, and the settings of the first stage that fits."""
+        """Shows the answer, what its seconds depend on, and the settings of the first stage that fits."""
         self.answer.value, self.sensitivity.value = self.found.answer, self.found.sensitivity
         if not self.found.fitting:
             self.fsdp2.value = self.deepspeed.value = self.lines.value = "Nothing fits, so there is nothing to set."
@@ -109,7 +106,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         return f"planner: {self.found.title}. {self.found.answer}"
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
-        """The widget beside its text; where nothing answers (ZEROLAB_STATIC=1), the figure in its place."""
+        """The widget and its text; in stored notebooks (ZEROLAB_STATIC=1), the figure instead."""
         if variables.static():
             return plots.plan(self.found)._repr_mimebundle_() | {"text/plain": repr(self)}
         shown = super()._repr_mimebundle_(**keywords)
@@ -119,13 +116,13 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
 @renamed(gpus="world_size", batch="rows")
 def what_fits(model: str = "7b", world_size: int = 8, rows: int = 1) -> Planner:
-    """Shows a panel with sliders over the planner, which stages fit on which GPUs: for the last line of a cell.
+    """Shows a panel with sliders over the planner, for the last line of a cell: which stages fit on which GPUs.
 
     Needs `pip install zerolab[lab]`.
 
     Args:
         model: a name of `catalog.ARCHITECTURES`, to begin with.
-        world_size: number of GPUs, to begin with: a power of two up to 1024.
-        rows: sequences a rank, to begin with.
+        world_size: number of GPUs to begin with, a power of two up to 1024.
+        rows: sequences per rank, to begin with.
     """
     return Planner(model, world_size, rows)

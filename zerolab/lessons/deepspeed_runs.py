@@ -1,9 +1,9 @@
-"""DeepSpeed's recordings: made now where DeepSpeed is installed, else those that the package brings along.
+"""DeepSpeed's recordings: made live where DeepSpeed is installed, else those that the package ships.
 
-DeepSpeed is an optional extra with hundreds of megabytes behind it, and a lesson about it should open everywhere. The
-recordings in `data/deepspeed/` are real ones, of the same training on the same batches; `about.json` beside them says
-which DeepSpeed and which torch ran, and when; tools/deepspeed_recordings.py makes them. A test records again and
-compares bytes and collectives.
+DeepSpeed is an optional extra of hundreds of megabytes, and a lesson about it should open everywhere. The recordings in
+`data/deepspeed/` are real ones of the same training on the same batches; `about.json` says with which DeepSpeed and
+torch they were made, and when, by tools/deepspeed_recordings.py. A test records again and compares bytes and
+collectives.
 """
 
 import json
@@ -26,7 +26,7 @@ FOLDER = files("zerolab").joinpath("data", "deepspeed")
 
 @dataclass(frozen=True)
 class Runs:
-    """A recording a stage, and one line that says where they come from."""
+    """A recording of each stage, and one line on where they come from."""
 
     recordings: dict[str, Recording]
     origin: str
@@ -42,7 +42,7 @@ def deepspeed_runs() -> Runs:
     if find_spec("deepspeed") is not None:
         return Runs(record_all(), f"recorded just now with DeepSpeed {version('deepspeed')}")
     about = json.loads(FOLDER.joinpath("about.json").read_text(encoding="utf-8"))
-    # Said in every place that shows them: a shipped recording must not pass for one made here.
+    # Shown with them: a shipped recording must not pass for one that was made here.
     origin = f"DeepSpeed is not installed here: recorded on {about['date']} with DeepSpeed {about['deepspeed']}"
     return Runs(load_all(), f"{origin}, torch {about['torch']}")
 
@@ -55,7 +55,7 @@ def record_all() -> dict[str, Recording]:
 
 
 def load_all() -> dict[str, Recording]:
-    """The recordings that the package brings along."""
+    """The recordings that the package ships."""
     recordings = {}
     for stage in STAGES:
         with as_file(FOLDER.joinpath(f"{stage}.json")) as path:

@@ -1,10 +1,10 @@
-"""Errors on purpose: a lesson shows what a failure says without storing an error."""
+"""Errors on purpose: a lesson shows an error's message as ordinary output."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# What differs from run to run, or from box to box, would make a stored output differ each time.
+# What differs from run to run or from box to box, and would change stored outputs.
 _VOLATILE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r",? ?\(?\bpid:? ?\d+\)?"), ""),

@@ -1,6 +1,6 @@
 """A guess before each measurement: `reveal` puts the two side by side.
 
-A number that one has guessed first is remembered; a number that one is told is not.
+A number is remembered if you have guessed it first.
 """
 
 from collections.abc import Callable
@@ -52,19 +52,19 @@ def _elements_sent_a_parameter(recording: "Recording") -> float:
 
 
 def _share_of_parameters(recording: "Recording") -> float:
-    """The most bytes of parameters that rank 0 held at any event, in percent of the whole model's in fp32."""
-    # Events of a step only: before it the model is whole on every rank while it is being cut.
+    """The most parameters that rank 0 held at any event, in percent of the model's bytes in fp32."""
+    # Only events of a step: before the first, the model is whole on every rank while it is being sharded.
     most = max(event.live.get("parameters", 0) for event in recording.ranks[0].events if event.step)
     return 100 * most / (4 * recording.num_params)
 
 
 def _parameters_on_an_a100(recording: "Recording") -> float:
-    """Billions of parameters whose model state, at the bytes that were measured for one, fills an A100 of 80 GiB."""
+    """Billions of parameters whose model state, at the measured bytes per parameter, fills an A100 of 80 GB."""
     return catalog.gpu("a100").memory_bytes / 1e9 / _bytes_a_parameter(recording)
 
 
 def _sent_for_each_byte(recording: "Recording") -> float:
-    """Bytes that rank 0 sends in an all-reduce, for each byte of what is reduced."""
+    """Bytes that rank 0 sends in an all-reduce, per byte of the reduced tensor."""
     reductions = [event for event in recording.ranks[0].events if event.op == "all_reduce" and event.logical_bytes]
     return float(reductions[-1].logical_bytes / (4 * reductions[-1].numel))
 
@@ -77,14 +77,14 @@ def _held_more_than_once(recording: "Recording") -> float:
 
 
 def _reductions_under_way(recording: "Recording") -> float:
-    """The most reductions of the last step that rank 0 had started and not yet waited for."""
+    """The most reductions of the last step that were under way on rank 0 at the same time."""
     under_way: set[int] = set()
     most = 0
     for event in recording.ranks[0].events:
         if event.step == recording.info.steps and event.op == "reduce_scatter":
             if event.kind == "collective":
                 under_way.add(event.seq)
-            # A wait points at the exchange that it ends, whichever order they end in.
+            # The parent of a wait is the exchange that it ends, in whatever order they end.
             elif event.kind == "wait" and event.parent is not None:
                 under_way.discard(event.parent)
             most = max(most, len(under_way))
@@ -112,7 +112,7 @@ PREDICTIONS = {
 
 
 def reveal(prediction_id: str, guess: float | None, recording: "Recording | None" = None) -> None:
-    """Measures what you have guessed, and prints guess, measurement and their ratio; without a guess a fixed line.
+    """Measures what you have guessed, and prints guess, measurement and their ratio; without a guess, a fixed line.
 
     Args:
         prediction_id: a key of `PREDICTIONS`.
@@ -120,19 +120,18 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
         recording: the lesson's recording of what was asked; None makes one now (`gpt-tiny`, 4 ranks on the CPU).
 
     Raises:
-        ValueError: an unknown id. A guess that is no number is answered with a line of text.
+        ValueError: an unknown id. A guess that is not a number is answered with a line of text.
     """
     check_known("prediction", prediction_id, PREDICTIONS)
     if guess is None:
         print(NO_GUESS)
         return
-    # True is an int to Python; as a guess it is a slip.
     if isinstance(guess, bool) or not isinstance(guess, int | float):
         print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
         return
     prediction = PREDICTIONS[prediction_id]
     measured = prediction.measure(recording if recording is not None else _experiment(prediction))
-    # Only a guess is noted, never what was measured: the file says what a person did.
+    # Only the guess is kept: the file is about what a person did.
     progress.note_guess(prediction_id, float(guess))
     print(f"guess     {guess:,.2f} {prediction.unit}")
     print(f"measured  {measured:,.2f} {prediction.unit}")

@@ -1,4 +1,4 @@
-"""Every lesson from top to bottom on this box, before people come: what a host would otherwise find out with them."""
+"""Runs every lesson from top to bottom on this box, so that a workshop's host finds problems before people come."""
 
 import os
 import tempfile
@@ -8,16 +8,16 @@ from pathlib import Path
 from zerolab.lessons.workspace import fill
 from zerolab.waiting import waiting
 
-CELL_SECONDS = 300.0  # a cell that takes longer is no lesson any more
+CELL_SECONDS = 300.0  # a cell that takes longer counts as failed
 
 
 def run_lessons() -> bool:
-    """Executes the lessons one after another in a folder of their own, and prints a line for each.
+    """Executes the lessons one after another in a temporary folder, and prints a line for each.
 
-    Returns whether all of them ran. Nothing is written to `work/` or to anybody's progress.
+    Returns whether all of them ran. Nothing is written to `work/` or to the progress file.
 
     Raises:
-        ImportError: JupyterLab, and what executes notebooks with it, is not installed.
+        ImportError: JupyterLab is not installed.
     """
     try:
         import nbclient  # noqa: F401
@@ -40,7 +40,7 @@ def _run(lesson: Path) -> bool:
         book,
         timeout=CELL_SECONDS,
         resources={"metadata": {"path": str(lesson.parent)}},
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # its warnings speak of the network, and come in each lesson
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # every lesson would repeat its warnings about the network
     )
     started, problem = time.monotonic(), ""
     with waiting(lesson.stem):

@@ -1,7 +1,7 @@
 """What a learner has tried and passed: a small JSON file in the user's data folder, never in the project.
 
-`ZEROLAB_PROGRESS` names another file, or `off`. Under tests, and where notebooks are executed for storing, nothing
-is written. Losing the file loses nothing but ticks, so trouble with it is never an error.
+`ZEROLAB_PROGRESS` names another file, or is `off`. Nothing is written in tests, or while notebooks are run to be stored.
+Losing the file loses only check marks, so a problem with it is never an error.
 """
 
 import json
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 def path() -> Path | None:
-    """The progress file; None where nothing is to be kept."""
+    """The progress file; None if nothing is to be kept."""
     named = variables.progress()
     if named:
         return None if named == "off" else Path(named)
@@ -24,7 +24,7 @@ def path() -> Path | None:
         return None
     try:
         import platformdirs
-    except ImportError:  # it comes with zerolab[lab]; a bare server keeps no progress
+    except ImportError:  # it is part of zerolab[lab]: without it, no progress is kept
         return None
     return Path(platformdirs.user_data_dir("zerolab")) / "progress.json"
 
@@ -32,7 +32,7 @@ def path() -> Path | None:
 def read(file: Path | None = None) -> dict[str, Any]:
     """`{"exercises": {id: {"tries", "passed"}}, "guesses": {id: guess}}`; empty for a missing or unreadable file.
 
-    `file` is another learner's; by default one's own.
+    `file` is another learner's; by default your own.
     """
     empty: dict[str, Any] = {"format": FORMAT, "exercises": {}, "guesses": {}}
     file = file or path()
@@ -48,12 +48,12 @@ def read(file: Path | None = None) -> dict[str, Any]:
 
 
 def _is_an_entry(entry: object) -> bool:
-    # A check must not fail because somebody has edited the file by hand.
+    # A check must not fail because of an edited file.
     return isinstance(entry, dict) and isinstance(entry.get("tries"), int) and isinstance(entry.get("passed"), bool)
 
 
 def note_attempt(exercise_id: str, passed: bool) -> None:
-    """Counts one try; an exercise that was passed once stays passed."""
+    """Counts one try; once passed, an exercise stays passed."""
     content = read()
     entry = content["exercises"].setdefault(exercise_id, {"tries": 0, "passed": False})
     entry["tries"] += 1
@@ -62,7 +62,7 @@ def note_attempt(exercise_id: str, passed: bool) -> None:
 
 
 def note_guess(prediction_id: str, guess: float) -> None:
-    """Keeps the first guess of a prediction; later ones are no predictions any more."""
+    """Keeps the first guess of a prediction."""
     content = read()
     content["guesses"].setdefault(prediction_id, guess)
     _write(content)
@@ -78,12 +78,11 @@ def reset() -> bool:
 
 
 def _write(content: dict[str, Any]) -> None:
-    """Replaces the file in one move, so that a reader never sees half of it."""
     file = path()
     if file is None:
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(file, content)
-    except (OSError, ValueError):  # a full or read-only home: progress is a convenience
+    except (OSError, ValueError):  # a full or read-only disk: progress is only a convenience
         return

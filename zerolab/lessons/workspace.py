@@ -1,7 +1,7 @@
 """The folder `work/` in which a learner works, and the JupyterLab that opens there.
 
-The notebooks of the series stay as they were published; a learner writes in copies. `lab` fills in the copies that
-are missing and starts JupyterLab on them, `reset` brings one back and keeps the old one beside it.
+The published notebooks stay as they are; a learner works in copies. `lab` makes the copies that are missing and starts
+JupyterLab on them; `reset` restores one and keeps the learner's beside it.
 """
 
 import importlib.util
@@ -16,24 +16,20 @@ from typing import NoReturn
 from zerolab import files
 
 FIRST_NOTEBOOK = "00-start-here.ipynb"
-# JupyterLab's own first port, which people know.
-FIRST_PORT, PORTS = 8888, 100
+FIRST_PORT, PORTS = 8888, 100  # the first is JupyterLab's own
 PACKAGE = Path(__file__).resolve().parent.parent
 WORK = Path("work")
-# Defaults that a person may still change. Otherwise a question covers a corner of the first lesson: whether Jupyter's
-# news may be fetched, from a network.
+# Defaults that a person may change. Without them, JupyterLab asks over the first lesson whether it may fetch its news.
 LAB_SETTINGS = PACKAGE / "data" / "jupyterlab"
 
 
 def published() -> dict[str, Path]:
-    """What belongs into a learner's folder, by name: the notebooks of the series and the glossary that they link to.
-
-    They are those of the checkout, or the copies that a wheel carries.
+    """The files of a learner's folder by name: the notebooks, and the glossary that they link to.
 
     Raises:
         RuntimeError: there are none, so this installation is incomplete.
     """
-    # Notebooks lie beside the package in a checkout, and inside it in a wheel.
+    # Notebooks are beside the package in a checkout, and inside it in a wheel.
     checkout = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "notebooks" if checkout else PACKAGE / "_notebooks"
     glossary = PACKAGE.parent / "docs" / "glossary.md" if checkout else folder / "glossary.md"
@@ -44,7 +40,7 @@ def published() -> dict[str, Path]:
 
 
 def fill(folder: Path = WORK) -> list[Path]:
-    """Copies what is missing of the series into `folder` and returns the new files; touches nothing that is there.
+    """Copies the published files that are missing in `folder`, and returns the new ones; changes nothing that exists.
 
     Raises:
         RuntimeError: `folder` cannot be written to.
@@ -53,7 +49,7 @@ def fill(folder: Path = WORK) -> list[Path]:
 
 
 def _copy(path: Path, target: Path) -> Path:
-    """Copies a text, its links to docs/ turned to the folder itself, so that it is whole or not there at all."""
+    """Copies a text, whole or not at all."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         files.write_text(target, _text(path))
@@ -65,12 +61,12 @@ def _copy(path: Path, target: Path) -> Path:
 
 
 def _text(path: Path) -> str:
-    """A published text as it stands in a learner's folder."""
+    """A published text with its links to docs/ changed to the learner's folder."""
     return path.read_text(encoding="utf-8").replace("](../docs/", "](")
 
 
 def reset(which: str, folder: Path = WORK) -> list[tuple[Path, Path | None]]:
-    """Brings notebooks of the series back; returns each, and where the old one is kept (None if it was not changed).
+    """Restores notebooks; returns each, and where the learner's is kept (None if it was unchanged).
 
     Args:
         which: the beginning of one notebook's name, such as `04`, or `all`.
@@ -95,7 +91,7 @@ def _bring_back(path: Path, target: Path) -> tuple[Path, Path | None]:
 
 
 def _keep(target: Path) -> Path:
-    """Moves a file to the first free of `.bak`, `.bak2`, `.bak3`, so that no earlier one is lost."""
+    """Renames a file to the first free one of `.bak`, `.bak2`, `.bak3`, so that no earlier copy is lost."""
     number, kept = 1, target.with_name(target.name + ".bak")
     while kept.exists():
         number += 1
@@ -104,22 +100,21 @@ def _keep(target: Path) -> Path:
 
 
 def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
-    """The first port from `first` on that is free, and what keeps it for this process until JupyterLab listens on it.
+    """The first free port from `first` on, and a socket that reserves it until JupyterLab listens on it.
 
-    Thirty people who start at once would all find the same port free. Each therefore first binds the UDP port of the
-    same number, which only one of them can, and which says nothing to anybody. JupyterLab, which replaces this
-    process, inherits it; it goes with the last process that has it.
+    Thirty people who start at the same time would all find the same port free. So each first binds the UDP port of the
+    same number, which only one of them can do. JupyterLab, which replaces this process, inherits the socket.
 
     Raises:
-        ValueError: there is no port of this number.
+        ValueError: `first` is not a port.
         RuntimeError: a hundred ports in a row are taken.
     """
-    if not 0 < first < 65536:  # 0 would be any port, and the address is printed before one is chosen
+    if not 0 < first < 65536:  # 0 would be any port, and the address is printed before JupyterLab chooses one
         raise ValueError(f"the port is {first}; give a number from 1 to 65535, such as {FIRST_PORT}")
     for port in range(first, min(first + PORTS, 65536)):
         keep = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # As the server itself does: a port that was closed a moment ago counts as free.
+            # As the server itself does: a port that has just been closed counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 keep.bind(("127.0.0.1", port))
@@ -132,13 +127,13 @@ def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
 
 
 def has_display(environment: Mapping[str, str]) -> bool:
-    """Whether a browser that is opened here would be seen."""
+    """Whether a person would see a browser that is opened here."""
     return sys.platform == "darwin" or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
 
 
 def how_to_reach(port: int, token: str, environment: Mapping[str, str]) -> str:
-    """The address of the first lesson, and the `ssh -L` line that brings it to the person's own machine."""
-    # The address by which this person came here; the host's own name may mean nothing outside.
+    """The address of the first lesson, and the `ssh -L` line that forwards it to the learner's own machine."""
+    # The address by which the learner has reached this host, whose own name may be unknown outside.
     connection = environment.get("SSH_CONNECTION", "").split()
     host = connection[2] if len(connection) == len(("client", "port", "server", "port")) else socket.gethostname()
     user = environment.get("USER") or environment.get("LOGNAME") or "USER"
@@ -151,9 +146,9 @@ def how_to_reach(port: int, token: str, environment: Mapping[str, str]) -> str:
 
 
 def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[str]:
-    """The command that starts JupyterLab on the loopback address, with the learner's folder as all it shows.
+    """The command that starts JupyterLab on the loopback address, in the learner's folder.
 
-    The token is not among its arguments: on a shared box everybody can read those.
+    The token is not among its arguments, which all users of a shared box can read.
     """
     return [
         sys.executable,
@@ -161,7 +156,7 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
         "jupyterlab",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
-        # The address is printed beforehand, so Jupyter may not choose another port.
+        # The address has been printed, so Jupyter must not choose another port.
         "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
@@ -172,11 +167,11 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
 
 
 def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
-    """Fills `folder`, says where to look, and becomes JupyterLab.
+    """Fills `folder`, prints the address, and replaces this process with JupyterLab.
 
     Args:
-        folder: the learner's folder; made if it is not there.
-        port: the first port to try; the next free one is taken.
+        folder: the learner's folder; created if it does not exist.
+        port: the first port to try; the next free one is used.
         browser: whether to open one; by default where there is a display.
 
     Raises:
@@ -185,8 +180,7 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
     if importlib.util.find_spec("jupyterlab") is None:
         raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')
     folder = folder.resolve()
-    # Before the port is sought: what could fail for want of rights should fail first.
-    new = fill(folder)
+    new = fill(folder)  # first, because it may fail for lack of permissions
     chosen, keep = take_port(port)
     keep.set_inheritable(True)
     token = os.environ.get("JUPYTER_TOKEN") or secrets.token_urlsafe(24)
@@ -197,7 +191,7 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
         print("You are root, and so is every cell that you run; --allow-root is added. A user of your own is safer.")
     if not browser:
         print(how_to_reach(chosen, token, os.environ))
-    # execve replaces this process, and with it what Python has not written yet.
+    # execve would lose what Python has not written yet.
     sys.stdout.flush()
     command = lab_command(folder, chosen, browser=browser, root=root)
     os.execve(command[0], command, os.environ | {"JUPYTER_TOKEN": token})  # noqa: S606  (no shell is wanted)

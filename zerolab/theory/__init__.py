@@ -1,9 +1,9 @@
 """Closed forms: what a rank holds and sends, what fits on which GPUs, and how long a step takes. No torch.
 
-forms        bytes of model state and bytes sent, stage by stage (ZeRO); terms beyond them
-planner      which stages fit a model onto GPUs, what a step costs, and the settings that do it
-moments activations schemes    the memory behind the planner
-seconds published_runs         the time behind it, and the runs of others that it was fitted to
+forms        bytes of model state and bytes sent, stage by stage (ZeRO); the terms beyond them
+planner      which stages fit a model onto GPUs, what a step costs, and the settings for it
+moments activations schemes    the planner's memory
+seconds published_runs         the planner's time, and the published runs that it was fitted to
 settings     what to type for a plan in FSDP2, DeepSpeed and Megatron
 systems      which closed form another system follows, and what it holds beyond it
 """

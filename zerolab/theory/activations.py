@@ -1,10 +1,10 @@
-"""What a forward keeps for its backward, in bytes: closed forms of the catalog's blocks, each term named. No torch.
+"""The bytes that a forward keeps for its backward: closed forms of the catalog's blocks, each term named. No torch.
 
-They are those of the very modules that a simulation runs (`simulation.architectures`), on a GPU, where a norm is one
-kernel and keeps its input; a test holds each of them against the recorder, to the byte. Korthikanti et al. 2022, arXiv
-2205.05198, equation 1 counts in the same way, with dropout, which these models do not have. A Llama whose norms are
-written out in Python, as Hugging Face's are, keeps six bytes more in each of them for each of a token's numbers (four
-in fp32); so does torch's own on the CPU.
+They are those of the modules that a simulation runs (`simulation.architectures`), on a GPU, where a norm is one kernel
+and keeps its input; a test compares each with the recorder, to the byte. Korthikanti et al. 2022, arXiv 2205.05198,
+equation 1 counts in the same way, with dropout, which these models do not have. A Llama whose norms are written out in
+Python, as Hugging Face's are, keeps six more bytes in each norm for each number of a token (four in fp32), and so do
+torch's own norms on the CPU.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from zerolab.catalog import Architecture
 
 CHECKPOINTING = ("none", "selective", "block")
-"""How much of a block is computed a second time in backward: nothing; all but attention and every second matrix
-multiplication (torchtitan's "selective op"); everything, so that its input alone is kept."""
+"""What of a block is computed again in backward: nothing; all but attention and every second matrix multiplication
+(torchtitan's "selective op"); everything, so that only its input is kept."""
 ATTENTION = ("fused", "math")
 """How attention is computed: in one kernel that never stores its matrix (flash, torch's SDPA), or step by step."""
 LOGITS = ("own", "fp32", "fused")
-"""What becomes of the logits at the loss: they stay in the precision of the model; they are made fp32 first, as Hugging
-Face, torchtitan and Megatron do; or one kernel writes their gradient in their place."""
+"""The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face, torchtitan and
+Megatron; or one kernel overwrites them with their gradient."""
 
 FP32_BYTES = 4
 
@@ -40,12 +40,12 @@ def kept_by_a_block(
         attention: one of `ATTENTION`.
 
     Returns:
-        * `input`: what came in, which the first norm keeps, too.
-        * `norms`: the second norm's input, what both gave, and their numbers a row in fp32 (a layer norm has two).
-        * `attention`: queries, keys, values (copied where heads share them), and what it made of them; in a Llama the
-          cosines and sines that queries and keys are turned by; fused, a number in fp32 for each row of its matrix.
-        * `attention_matrix`: only with "math", what its softmax gave, `heads * length` numbers a token.
-        * `mlp`: what went into and came out of each function in it: eight widths, or four times `hidden`.
+        * `input`: the block's input, which the first norm keeps too.
+        * `norms`: the second norm's input, the outputs of both, and their fp32 statistics per row, two of a layer norm.
+        * `attention`: queries, keys, values (copied where heads share them), and the output; in a Llama the cosines and
+          sines of the rotation; fused, one fp32 number for each row of the attention matrix.
+        * `attention_matrix`: only with "math", the output of the softmax, `heads * length` numbers per token.
+        * `mlp`: the inputs and outputs of each function in it: eight widths, or four times `hidden`.
         * `matrices`: only with "selective", the results of every second matrix multiplication.
     """
     tokens, width = rows * length, shape.width
@@ -53,11 +53,11 @@ def kept_by_a_block(
     if checkpointing == "block":
         return found
     matrix = word * shape.heads * length * tokens
-    # A fused kernel keeps the logarithm of the sum of each row of its matrix, so that it can compute it again.
+    # A fused kernel keeps the logsumexp of each row of its matrix, to compute the matrix again.
     of_attention = {"attention": FP32_BYTES * shape.heads * tokens} if attention == "fused" else {"attention": 0}
     if checkpointing == "selective":
         of_attention["attention"] += word * width * tokens
-        # The first, the third and so on, in the order of the forward: torchtitan's rule.
+        # The first, the third and so on, in the order of the forward, as torchtitan does.
         every_second = 3 * width + 4 * width
         if shape.kind == "llama":  # of queries, keys, values, output, gate, up, down
             every_second = 2 * width + shape.kv_heads * width // shape.heads + shape.hidden
@@ -77,16 +77,16 @@ def kept_by_a_block(
 
 
 def kept_at_the_end(shape: Architecture, rows: int, length: int, word: int) -> int:
-    """Bytes that the last norm and the output keep: the input of each, and the norm's numbers a row."""
+    """Bytes that the last norm and the output keep: the input of each, and the norm's statistics per row."""
     numbers_a_row = 2 if shape.kind == "gpt" else 1
     return (2 * word * shape.width + numbers_a_row * FP32_BYTES) * rows * length
 
 
 def at_the_loss(shape: Architecture, rows: int, length: int, word: int, logits: str = "own") -> tuple[int, int]:
-    """Bytes of logits and what is made of them: the most that there are at once, and what stays through backward.
+    """Bytes of logits and tensors of their size: the most that exist at once, and what stays through backward.
 
-    Four tensors are as large as the logits: these, the logarithms of their softmax, and the gradients of both. The
-    logits themselves stay as long as the training loop holds what the model returned.
+    There are four: the logits, the logarithms of their softmax, and the gradients of both. The logits themselves stay
+    as long as the training loop holds the model's output.
     """
     numbers = shape.vocabulary * rows * length
     if logits == "fused":

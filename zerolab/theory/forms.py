@@ -56,12 +56,12 @@ def state_bytes(stage: str, num_params: float, world_size: int, precision: str =
 
     Raises ValueError for an unknown stage or precision, and for counts below 1.
     """
-    # Whole numbers throughout: a float holds every integer only up to 2**53, about 9e15, and 16 bytes for each of a
-    # trillion parameters on 1,024 ranks are more than that.
+    # Whole numbers throughout: a float is exact only up to 2**53, about 9e15, and 16 bytes for each of a trillion
+    # parameters on 1,024 ranks are more.
     count, ranks = _checked(stage, num_params, world_size)
     sizes = _sizes(precision)
     return {
-        # Multiplied before it is divided: rounding a count of parameters down first would lose up to 12 bytes, not one.
+        # Multiplied first: to round down the number of parameters would lose up to 12 bytes, not one.
         category: sizes[category] * count // (ranks if category in SHARDED[stage] else 1)
         for category in STATE_CATEGORIES
     }
@@ -102,7 +102,7 @@ def terms(
     offload: bool = False,
     updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """What a rank really holds beyond `state_bytes`, by name, to the byte; the same on every rank that uses the same.
+    """What a rank holds beyond `state_bytes`, by name and to the byte; equal on all ranks that use the same parameters.
 
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
 
@@ -117,29 +117,28 @@ def terms(
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the
       master copy, which the formula counts).
-    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
-    * `other_dtypes`: only where the model has parameters that are not fp32 (a head in fp64, say), which the formula
-      counts as if they were; negative where they are smaller.
+    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
+    * `other_dtypes`: only for parameters that are not fp32 (a head in fp64, say), which the formula counts as if they
+      were; negative where they are smaller.
 
     Raises ValueError as `state_bytes` does.
     """
-    # An iterator may be given, and it is gone through several times.
-    layouts = list(flats)
+    layouts = list(flats)  # an iterator could be read only once
     trainable = [flat for flat in layouts if not flat.frozen]
     num_params = sum(flat.numel for flat in layouts)
     formula = state_bytes(stage, num_params, world_size, precision)
     needed = needed_bytes(stage, num_params, sum(flat.numel for flat in trainable), world_size, precision)
     held = _bytes_in_flats(stage, layouts, precision)
-    # What the optimizer's tensors are as long as: ddp updates everything on every rank.
+    # The elements that the optimizer updates: in ddp, everything on every rank.
     owned = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
     other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, offload)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
         "fp32_gradient_shard": FP32_BYTES * owned if precision == "bf16" else 0,
-        # Both sums are closed forms and rounded down; what the rounding takes is part of `padding`.
+        # Both sums are closed forms, rounded down; the rounding is part of `padding`.
         "frozen": sum(needed.values()) - sum(formula.values()),
-        # Left out where it cannot be, so that a table of a run without offload has no row of it.
+        # Only where it can occur, so that other tables have no column for it.
         **({"offloaded_copy": FP32_BYTES * owned} if offload and precision == "fp32" else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
         **({"unused": _bytes_of_unused(stage, trainable, precision, updated)} if updated else {}),
@@ -147,7 +146,7 @@ def terms(
 
 
 def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict[str, int]:
-    """Bytes of the padded flats, whole or divided as the stage says, without any other term."""
+    """Bytes of the padded flats, whole or sharded as the stage has them, without any other term."""
     sizes, held = _sizes(precision), {}
     for category in STATE_CATEGORIES:
         present = [flat for flat in flats if category == "parameters" or not flat.frozen]
@@ -157,14 +156,14 @@ def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict
 
 
 def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, offload: bool) -> int:
-    """Bytes that flats take beyond what they would take in fp32; negative for flats in half precision."""
+    """Bytes that flats take beyond what they would take in fp32; negative for half precision."""
     extra = 0
     for flat in flats:
         wider = flat.dtype.itemsize - FP32_BYTES
-        if precision == "fp32":  # everything is in the flat's own dtype: Adam's two moments and an offloaded copy, too
+        if precision == "fp32":  # everything is in the flat's own dtype, Adam's moments and an offloaded copy included
             parameters, gradients, updated = wider, wider, (2 + offload) * wider
         else:
-            # Cast to bf16, but whole numbers are not; master, moments and gradient copy have no less than fp32.
+            # Cast to bf16, unless they are integers; master, moments and gradient copy are at least fp32.
             parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
             gradients, updated = 0, 4 * max(wider, 0)
         extra += parameters * (flat.shard_numel if "parameters" in SHARDED[stage] else flat.padded)
@@ -175,7 +174,7 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
 
 
 def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, updated: Mapping[str, Sequence[int]]) -> int:
-    """Bytes that are not there, because an optimizer makes its state with a first gradient; negative."""
+    """Bytes that are missing because an optimizer makes its state with the first gradient; negative."""
     missing = 0
     for flat in flats:
         sizes, owned = updated.get(flat.name), flat.padded if stage == "ddp" else flat.shard_numel
@@ -186,7 +185,7 @@ def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, update
 
 
 def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
-    """`num_params` and `world_size` as Python's whole numbers, once every argument has been found usable."""
+    """`num_params` and `world_size` as ints, after all three arguments have been checked."""
     check_known("stage", stage, STAGES)
     if not _is_count(world_size):
         raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
@@ -196,7 +195,7 @@ def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
 
 
 def _is_count(value: float) -> bool:
-    # 7e9 is how people write seven billion, so a float that is a whole number is a count, too; and so is NumPy's.
+    # People write seven billion as 7e9, so a float that is a whole number is a count too, and so are NumPy's numbers.
     return isinstance(value, Real) and value >= 1 and value // 1 == value  # false for nan and inf too
 
 

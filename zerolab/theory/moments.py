@@ -1,15 +1,15 @@
-"""The highest moments of a step in closed form: bytes by part, for a model that exists as a shape only. No torch.
+"""The moments of a step at which memory may peak: closed forms of bytes by part, for a model's shape. No torch.
 
-What is largest is not large at the same time: at the loss there are all activations and no gradients, at the update it
-is the other way round. So a peak is the largest of a few sums, and each of these moments is one of them:
+Not everything is large at the same time: at the loss there are all activations and no gradients, at the update the
+reverse. So the peak is the largest of a few sums, one for each of these moments:
 
-* `loss`: everything that the forward kept, and the logits four times;
-* `backward of blocks.31`, of the last block and of the first one: what a checkpoint forgot is there once more;
-* `gradients of blocks.31`: they lie twice while they are laid end to end, or zero3 has the next block gathered;
-* `root`: the root's gradients are laid end to end, all other gradients being where the stage keeps them;
+* `loss`: everything that the forward kept, and four tensors of the size of the logits;
+* `backward of blocks.31`, and of the first block: what a checkpoint dropped has been computed again;
+* `gradients of blocks.31`: they exist twice while they are copied into the flat, and zero3 has gathered the next block;
+* `root`: the root's gradients are copied into their flat, all other gradients being where the stage keeps them;
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once.
 
-A simulation executes the engines themselves; a test holds these sums to within 3 % of it.
+A test keeps these sums within 3 % of a simulation, which executes the engines themselves.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_
 from zerolab.theory.schemes import scheme_bytes, stages_of
 
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
-"""What a moment is made of: the state as far as it exists then, buffers (gathered units; the update's temporaries), and
-activations."""
+"""A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
 
 FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one rank of `world_size` trains, and how; the words are those of `activations` and `schemes`.
+    """What one rank of `world_size` trains, and how; `activations` and `schemes` have the names of the options.
 
-    Raises ValueError for a word that is none of theirs.
+    Raises ValueError for a name that they do not have.
     """
 
     shape: Architecture
@@ -53,7 +52,7 @@ class Job:
 
     @property
     def word(self) -> int:
-        """Bytes of a number that is computed with."""
+        """Bytes of a number in the precision of the computation."""
         return 2 if self.precision == "bf16" else 4
 
     @property
@@ -84,11 +83,11 @@ class _Step:
         shape, word = job.shape, job.word
         self.job, self.stage, self.depth = job, stage, shape.depth
         self.state = scheme_bytes(job.scheme, stage, shape.num_params, job.world_size, job.precision)
-        # As they are gathered, and as autograd leaves their gradients.
+        # Bytes of a gathered block, of the root and of all parameters, and of their gradients as autograd leaves them.
         self.block, self.root, self.whole = (
             word * count for count in (shape.block_params, shape.root_params, shape.num_params)
         )
-        # The output's gradient comes first and waits for the embedding's, because both are in the root unit.
+        # The output's gradient comes first, and is kept until the embedding's: both are in the root unit.
         self.waiting = word * shape.vocabulary * shape.width
         self.kept = sum(
             kept_by_a_block(shape, *job.batch, checkpointing=job.checkpointing, attention=job.attention).values()
@@ -96,15 +95,15 @@ class _Step:
         self.inside = sum(kept_by_a_block(shape, *job.batch, attention=job.attention).values())
         self.logits, self.returned = at_the_loss(shape, *job.batch, job.logits)
         self.end = kept_at_the_end(shape, *job.batch)
-        # A gradient of a block's input; the MLP's are wider, and two of them exist at once.
+        # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
         self.through = word * shape.width * job.rows * job.length
         self.widest = self.through * 4 if shape.kind == "gpt" else self.through * 2 * shape.hidden / shape.width
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """All of them, by name, as far as they are not zero."""
+        """All moments by name, with their parts that are not zero."""
         last = self.depth - 1
         yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, self._gathered(0), 0)
-        # What grows and what shrinks on the way does so evenly, so that the highest block is at one of the ends.
+        # Through backward, memory grows or shrinks evenly, so the highest block is the first or one of the last two.
         for number in sorted({last, max(last - 1, 0), 0}):
             yield f"backward of blocks.{number}", self._within(number)
             yield f"gradients of blocks.{number}", self._done(number)
@@ -113,27 +112,27 @@ class _Step:
 
     def _moment(self, activations: float, gathered: float, gradients: float) -> dict[str, float]:
         held: dict[str, float] = {name: self.state[name] for name in ("parameters", "optimizer_state")}
-        # Megatron's buffer of gradients is always there, and what autograd leaves is added to it at once.
+        # Megatron's gradient buffer always exists, and autograd's gradients are added to it at once.
         always = self.state["gradients"] if self.job.scheme == "megatron" else 0
         return held | {"gradients": always + gradients, "buffers": gathered, "activations": activations}
 
     def _within(self, number: int) -> dict[str, float]:
-        """Early in the backward of a block: all of its inside is there, the gradients of the one before travel."""
+        """Early in the backward of a block: all its activations exist, and the gradients of the one before are sent."""
         activations = number * self.kept + self.inside + self.end + self.returned + self.through + self.widest
         travelling = self.block if number < self.depth - 1 else 0
         gradients = self.waiting + travelling + self._reduced(number)
         return self._moment(activations, self._gathered(1, root=True), gradients)
 
     def _done(self, number: int) -> dict[str, float]:
-        """At the end of it: its gradients as autograd left them and laid end to end, or the next block gathered."""
+        """At its end: its gradients exist as autograd left them and in the flat, or the next block is gathered."""
         activations = number * self.kept + self.end + self.returned + self.through
         gradients = self.waiting + 2 * self.block + self._reduced(number)
         return self._moment(activations, self._gathered(1, root=True), gradients)
 
     def _gathered(self, blocks: int, *, root: bool = False) -> float:
-        """Bytes of parameters that are whole for a while, beside those that the stage always has."""
+        """Bytes of parameters that are gathered at the moment, besides those that the stage always has."""
         if self.job.scheme == "fsdp2":
-            # Its root stays gathered from forward to backward; what is received is copied to where it is used.
+            # The root stays gathered from forward to backward; a block is received in a buffer, and copied from there.
             return self.root + self.block + (blocks * self.block if self.stage == "zero3" else self.whole - self.root)
         return self.root * root + blocks * self.block if self.stage == "zero3" else 0
 
@@ -142,8 +141,8 @@ class _Step:
         return (self.depth - 1 - number) * self.block * self._kept_of_a_gradient()
 
     def _root_gradients(self) -> float:
-        """The root's as autograd left them and laid end to end, beside all others."""
-        # A tied output has a gradient of its own, which is added to the embedding's.
+        """The root's, as autograd left them and in the flat, and all others."""
+        # A tied output has a gradient of its own, which is then added to the embedding's.
         tied = self.waiting if self.job.shape.kind == "gpt" else 0
         return (self.whole - self.root) * self._kept_of_a_gradient() + 2 * self.root + tied
 

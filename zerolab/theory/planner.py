@@ -1,10 +1,9 @@
-"""Which stages fit a model onto GPUs, what they cost, and the settings that do it: arithmetic only, no torch.
+"""Which stages fit a model onto GPUs, what they cost, and the settings for them: arithmetic only, no torch.
 
-Bytes are those of the highest moment of a step (`moments`): state, gathered units, and what the model's own
-blocks keep for backward, in one of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes
-for them, less what CUDA itself takes. Seconds are
-those of `seconds`, fitted to published runs: how good the kernels are is the one thing here that nobody can
-compute, and how far the seconds depend on it, `Plan.sensitivity` says. GB is 1e9 bytes.
+Bytes are those of the highest moment of a step (`moments`): state, gathered units, and what the blocks keep for
+backward, in one of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes, less what CUDA takes.
+Seconds are those of `seconds`, fitted to published runs: the quality of kernels cannot be computed, and
+`Plan.sensitivity` says how much the seconds depend on it. GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from zerolab.theory.moments import Job, peak
 from zerolab.theory.published_runs import published_utilisation
 from zerolab.theory.settings import settings
 
-LEAST = 1e6  # bytes, or bytes a second, below which a number was meant in other units
+LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in other units
 
 
 class Plan(Table):
-    """What `plan` found: a table with one row a stage, and what follows from it.
+    """What `plan` found: a table with one row per stage, and what follows from it.
 
     `title` says what was asked, `memory` is that of a GPU in bytes and `usable` what CUDA leaves of it, `parts` has the
-    bytes of each stage at its highest moment by `moments.PARTS`, `steps` its seconds by what they go to; `job` and
-    `setting` are what both were worked out for.
+    bytes of each stage at its highest moment by `moments.PARTS`, `steps` its seconds by what they are spent on; `job`
+    and `setting` are what both were computed for.
     """
 
     def __init__(
@@ -51,16 +50,16 @@ class Plan(Table):
 
     @property
     def fitting(self) -> list[str]:
-        """The stages that fit; of several, one that shards less is simpler and sends no more."""
+        """The stages that fit, those that shard least first: they are simpler, and send no more."""
         return [str(row["stage"]) for row in self if row["fits"]]
 
     @property
     def answer(self) -> str:
-        """One sentence: which stages fit, or the number that is missing."""
+        """One sentence: which stages fit, or what is missing and what would help."""
         if self.fitting:
             lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
             return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
-        # The last stage divides the most, so what it lacks is what must be found.
+        # The last stage shards the most, so what it lacks is what is needed.
         row = self[-1]
         return (
             f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of the {self.usable / 1e9:.1f} GB that CUDA "
@@ -69,7 +68,7 @@ class Plan(Table):
 
     @property
     def _remedy(self) -> str:
-        """What helps, in the order in which it would be tried: what costs nothing, then time, then money."""
+        """What helps, tried in this order: smaller batches, more computing, more GPUs."""
         stage = str(self[-1]["stage"])
         fewer = [replace(self.job, rows=count) for count in range(self.job.rows - 1, 0, -1)]
         again = [replace(self.job, checkpointing=name) for name in CHECKPOINTING[1:] if name != self.job.checkpointing]
@@ -87,7 +86,7 @@ class Plan(Table):
 
     @property
     def sensitivity(self) -> str:
-        """Two sentences: where the seconds of the first stage that fits go, and what they owe to the kernels."""
+        """What the first stage that fits spends its seconds on, and how much they depend on the kernels."""
         stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
         step, setting = self.steps[stage], self.setting
         shape = replace(self.job.shape, context=self.job.length)
@@ -103,7 +102,7 @@ class Plan(Table):
         )
 
     def settings(self, stage: str | None = None) -> dict[str, Any]:
-        """The same in other systems, as the function `settings` gives it; None takes the first stage that fits.
+        """The same in other systems, as the function `settings` returns it; None takes the first stage that fits.
 
         Raises ValueError if none fits.
         """
@@ -132,29 +131,29 @@ def plan(
     gpus_per_node: int = 8,
     utilisation: float | None = None,
 ) -> Plan:
-    """One row a stage: bytes a GPU at the highest moment, whether they fit, and if not, what is missing; seconds.
+    """One row per stage: bytes per GPU at the highest moment, whether they fit, and what is missing if not; seconds.
 
     Args:
         model: a name of the catalog, or a shape of your own.
         world_size: number of GPUs, one rank each.
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the
             catalog's.
-        bandwidth: bytes a second that a ring carries, wherever the GPUs are; None takes the GPU's link and the network.
+        bandwidth: bytes per second of a ring, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32" or "bf16".
         rows: sequences a rank.
         length: tokens a sequence; None takes the model's context.
         checkpointing: what of a block backward computes again: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18) or "fsdp2"
-            (16); only the stages are told that it has.
+            (16); only the stages of the scheme are planned.
         attention: "fused", or "math", which stores its matrix.
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
             do), or by one kernel ("fused").
-        gpu: a name of the catalog, for its rate and what is not given.
+        gpu: a name of the catalog, for its rate, and for memory and link where they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
-        gpus_per_node: how many the GPU's own link joins.
-        utilisation: the part of that rate which a whole step reaches, as it is quoted; None works it out.
+        gpus_per_node: how many GPUs the GPU's own link connects.
+        utilisation: the part of the GPU's rate that a whole step reaches, as quoted in papers; None computes it.
 
     Raises ValueError for an unknown name, a count below 1, a memory or bandwidth that is not positive, or a utilisation
     outside (0, 1].
@@ -207,7 +206,7 @@ def _row(
 
 
 def _title(job: Job, gpu: str, memory: float) -> str:
-    """What a reader may have changed, so that two plans beside each other can be told apart."""
+    """What was asked, with every option that is not the default, so that plans can be told apart."""
     plain = Job(job.shape, job.world_size, job.precision, 1, job.shape.context)
     changed = _difference(plain, job)
     title = f"{job.shape.name} on {job.world_size} {gpu}, {job.precision}, {memory / 1e9:.4g} GB each"
@@ -215,7 +214,7 @@ def _title(job: Job, gpu: str, memory: float) -> str:
 
 
 def _difference(one: Job, other: Job) -> str:
-    """What the other has that this one has not, as one would type it."""
+    """The options in which the other job differs, as keywords."""
     changed = [name for name in vars(one) if getattr(one, name) != getattr(other, name)]
     return ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
 
@@ -230,7 +229,7 @@ def _check_sizes(memory: float, bandwidth: float | None) -> None:
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
         ("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9"),
     )
-    # Who writes 80 means gigabytes: it would be answered with a GPU of 8e-08 GB.
+    # A person who writes 80 means gigabytes; the answer would be about a GPU of 8e-08 GB.
     for name, value, unit, example in sizes:
         if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")

@@ -1,13 +1,13 @@
-"""Runs that others have published, read from published_runs.csv: what was trained on what, its seconds and its bytes.
+"""Published runs, read from published_runs.csv: what was trained on what, its seconds and its bytes.
 
-The planner's figures are held against them in docs/published-runs.md. Every other row of a source is fitted
-(`PublishedRun.used_for_fitting`), the rest never: the rule goes by the place in the source, and not by the result.
-Of a source, all runs are here that divide the data only (plain or hybrid sharding, ZeRO, DDP), in 16 bit; of MosaicML's
-tables those of 7 to 70 billion parameters on cards of 80 GB with 2,048 to 8,192 tokens a row.
+docs/published-runs.md compares the planner's figures with them. Every other row of a source was used for fitting
+(`PublishedRun.used_for_fitting`), the rest never: the place in the source decides, not the result. Of each source, all
+purely data-parallel runs (sharded, hybrid, ZeRO, DDP) in 16 bits are here; of MosaicML's tables, those of 7 to 70
+billion parameters on cards of 80 GB with 2,048 to 8,192 tokens per row.
 
-Where a source does not say, it is assumed: 400 Gb/s a GPU between MosaicML's H100s and torchtitan's A100s 200; every
-other block checkpointed where it says "selective". fms-fsdp says "selective" of its compiled 34B and 70B, but its
-table of utilisations has a third more operations done than counted there: that is every block, and so it stands here.
+Assumed where a source does not say: 400 Gb/s per GPU between MosaicML's H100s, and 200 between torchtitan's A100s;
+"selective" checkpointing of every other block. fms-fsdp says "selective" of its compiled 34B and 70B, but its table of
+utilisations has a third more operations done than counted there: that is every block, and so it is listed here.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class PublishedRun:
     """One row of the file.
 
     Attributes:
-        source: whose, as on GitHub; `table` is the file in it, its version after @, and the table or the variant.
-        model: what was trained; its context is as long as the run's rows.
-        setting: what on, and how.
-        stage: ZeRO's; "zero3" for fully sharded data parallel.
-        scheme: how parameters, gradients and Adam's state are kept, as `schemes` has it; DeepSpeed's is ours.
-        logits: what becomes of the logits at the loss, as `activations` has it.
-        caches: how many steps' keys and values, of all blocks, are there besides. ATorch's script leaves transformers'
-            `use_cache` on, and its `outputs` hold those of the step before until the next forward is done.
-        seconds: of a step, from what was published; None where no time was.
+        source: the repository on GitHub; `table` is the file in it, its version after @, and the table or the variant.
+        model: what was trained; its context is the length of the run's rows.
+        setting: on what, and how.
+        stage: ZeRO's stage; "zero3" for fully sharded data parallel.
+        scheme: how parameters, gradients and Adam's state are kept, a name of `schemes`; DeepSpeed's is "zerolab".
+        logits: what is done with the logits at the loss, a name of `activations`.
+        caches: how many steps' keys and values, of all blocks, are also in memory. ATorch's script leaves
+            transformers' `use_cache` on, and its `outputs` keep those of the last step until the next forward ends.
+        seconds: of a step, as published; None without a published time.
         memory_bytes: the most that a GPU had allocated (torchtitan: reserved); None where that was not published.
         fits: whether it ran.
-        used_for_fitting: whether `seconds.FITTED` has seen it.
+        used_for_fitting: whether `seconds.FITTED` was fitted to it.
     """
 
     source: str
@@ -71,12 +71,12 @@ class PublishedRun:
 
     @property
     def predicted_seconds(self) -> float:
-        """Of a step, by the closed form."""
+        """Seconds of a step by the closed form."""
         return seconds.step(self.model, self.stage, self.setting).total
 
     @property
     def utilisation(self) -> float | None:
-        """Part of the card's dense rate, counted as it is quoted; None without seconds."""
+        """Part of the card's dense rate, counted as in papers; None without seconds."""
         if self.seconds is None:
             return None
         flops = seconds.quoted_flops(self.model) * tokens(self.model, self.setting)
@@ -84,10 +84,7 @@ class PublishedRun:
 
 
 def published_utilisation(gpu: catalog.Gpu) -> tuple[float, float]:
-    """The least and the most that runs on a chip like the GPU's reached of its dense rate, all waits included.
-
-    What claims more than all of it is not counted.
-    """
+    """The lowest and the highest utilisation of published runs on a GPU's chip, without impossible ones above 1."""
     chip = seconds.chip(gpu)
     found = [run.utilisation for run in runs() if run.utilisation and seconds.chip(run.setting.gpu) == chip]
     possible = [part for part in found if part < 1]
@@ -95,13 +92,13 @@ def published_utilisation(gpu: catalog.Gpu) -> tuple[float, float]:
 
 
 def tokens(model: Architecture, setting: seconds.Setting) -> int:
-    """Tokens that one GPU sees in a step."""
+    """Tokens of one GPU in a step."""
     return setting.micro_batches * setting.rows * model.context
 
 
 @cache
 def runs() -> tuple[PublishedRun, ...]:
-    """All of them, in the order of the file."""
+    """All published runs, in the order of the file."""
     seen: Counter[str] = Counter()
     found = []
     text = resources.files("zerolab.theory").joinpath("published_runs.csv").read_text(encoding="utf-8")
@@ -137,7 +134,7 @@ def _architecture(name: str) -> Architecture:
 
 
 def _setting(row: dict[str, str]) -> seconds.Setting:
-    # What a network of the catalog's kind carries, at the rate that the source names.
+    # A network of the catalog, at the source's rate.
     network = replace(catalog.link("infiniband-ndr"), bytes_per_second=float(row["gigabits"]) / 8 * 1e9)
     return seconds.Setting(
         catalog.gpu(row["gpu"]),
@@ -154,7 +151,7 @@ def _setting(row: dict[str, str]) -> seconds.Setting:
 
 
 def _seconds(published: str, unit: str, model: Architecture, setting: seconds.Setting) -> float | None:
-    """Seconds of a step, from a figure as it was printed."""
+    """Seconds of a step, from the published figure."""
     if not published:
         return None
     figure, count = float(published), tokens(model, setting)
@@ -162,7 +159,7 @@ def _seconds(published: str, unit: str, model: Architecture, setting: seconds.Se
         return figure
     if unit == "days":
         return figure * 24 * 3600 / STEPS_OF_NANO_GPT
-    if unit == "TFLOP/s/GPU":  # ATorch counts what is done: the blocks four times, forward twice, and the output three
+    if unit == "TFLOP/s/GPU":  # ATorch counts what is computed: each block's forward four times, the output's three
         block = 2 * model.block_params + 4 * model.width * model.context
         done = 4 * model.depth * block + 3 * 2 * model.width * model.vocabulary
         return count * done / (figure * 1e12)

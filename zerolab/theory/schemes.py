@@ -1,14 +1,14 @@
-"""Three ways to train in mixed precision, by the bytes that each keeps for a parameter with Adam. No torch.
+"""Three schemes of mixed precision, by the bytes that each keeps for a parameter with Adam. No torch.
 
-All three compute in bf16 and update in fp32; they differ in what is kept besides:
+All three compute in bf16 and update in fp32; they differ in what else they keep:
 
-* `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update a fp32 copy of the gradients (4),
-  masters and two moments (12). DeepSpeed keeps the same; ZeRO's paper leaves the copy out, and says 16.
-* `megatron`, 18 bytes: gradients are added up in fp32 (4), in a buffer that is never given back, beside bf16 parameters
-  (2) and the 12. Its distributed optimizer divides the 12: 6 + 12/N (NVIDIA/Megatron-LM, docs on the distributed
+* `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
+  masters and two moments (12). DeepSpeed keeps the same; ZeRO's paper leaves out the copy, and says 16.
+* `megatron`, 18 bytes: gradients are accumulated in fp32 (4), in a buffer that is never freed, beside bf16 parameters
+  (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N (NVIDIA/Megatron-LM, docs on the distributed
   optimizer).
 * `fsdp2`, 16 bytes: with `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay fp32 and *are* the masters
-  (4 + 4 + 8), and bf16 exists only while a unit is gathered. Nothing is kept twice, and all of it is divided.
+  (4 + 4 + 8), and bf16 exists only while a unit is gathered. Nothing is kept twice, and everything is sharded.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SCHEMES: dict[str, dict[str, int]] = {
     "megatron": {"parameters": 2, "gradients": 4, "optimizer_state": 12},
     "fsdp2": {"parameters": 4, "gradients": 4, "optimizer_state": 8},
 }
-"""Bytes a parameter; those of `zerolab` without the copy of the gradients."""
+"""Bytes per parameter; for `zerolab` without the copy of the gradients."""
 
 STAGES = {"zerolab": ("ddp", "zero1", "zero2", "zero3"), "megatron": ("ddp", "zero1"), "fsdp2": ("zero2", "zero3")}
-"""What each can do: Megatron's distributed optimizer is stage 1, FSDP2 either keeps its units gathered from forward to
+"""The stages of each: Megatron's distributed optimizer is stage 1; FSDP2 keeps its units gathered from forward to
 backward (2), or gathers them again (3)."""
 
 
@@ -39,16 +39,15 @@ def scheme_bytes(
 ) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that a rank holds at the update, under a scheme.
 
-    As `theory.state_bytes` has them, but with the fp32 copy of the gradients among the gradients. In fp32 there are no
-    masters, so there is one scheme, 16 bytes; FSDP2 divides all of it in stage 2, too.
+    As `theory.state_bytes`, but with the fp32 copy of the gradients among the gradients. In fp32 there are no masters,
+    so all schemes keep 16 bytes; FSDP2 shards all of them in stage 2 too.
 
     Raises ValueError for an unknown scheme, a stage that it does not have, and as `theory.state_bytes` does.
     """
-    # Every argument is checked there, before the scheme is asked for what it has.
     held = forms.state_bytes(stage, num_params, world_size, precision)
     if stage not in stages_of(scheme):
         raise ValueError(f"{scheme} has no {stage}: it has {', '.join(STAGES[scheme])}")
-    if scheme == "fsdp2":  # its shards are of everything; what stage 2 leaves gathered are buffers, and not state
+    if scheme == "fsdp2":  # it shards everything; what stage 2 keeps gathered are buffers, not state
         return forms.state_bytes("zero3", num_params, world_size, "fp32")
     if precision == "fp32":
         return held

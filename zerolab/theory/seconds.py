@@ -1,16 +1,15 @@
-"""How long a step takes, in closed form: what is multiplied, moved and sent, and what of that is waited for.
+"""How long a step takes, in closed form: computing, moving, sending, and waiting for what is sent.
 
-* Matrices: two operations a parameter and token in forward, four in backward, and forward's once more where activations
-  are recomputed, at the part of the card's dense rate that large matrices reach. A table of embeddings multiplies
-  nothing.
-* Attention: 12 L d s operations a token, as quoted utilisations count them (PaLM, arXiv 2204.02311, appendix B). A
+* Matrices: two operations per parameter and token in forward, four in backward, and those of forward again where
+  activations are recomputed, at the part of the card's dense rate that large matrices reach. Embeddings are looked up.
+* Attention: 12 L d s operations per token, as quoted utilisations count them (PaLM, arXiv 2204.02311, appendix B). A
   causal kernel does half of them and a sixth more, as its backward begins with its forward (arXiv 2205.14135).
-* Everything else is bound by the memory: the bytes that a block keeps for backward, as often as the kernels move them.
+* Everything else is bound by memory: the bytes that a block keeps for backward, times how often the kernels move them.
 * The update reads parameters, gradients and both moments, writes all but the gradients, and clips: `UPDATE_BYTES`.
-* Sending is NCCL's (`zerolab.simulation.nccl`). A block's runs beside another block's computing, and slows it. What
-  takes longer than the computing beside it, the first gather and the last reduction are waited for.
+* Collectives are NCCL's (`zerolab.simulation.nccl`). Those of a block run while another block computes, and slow it
+  down. What takes longer than that, the first gather and the last reduction are waited for.
 
-`Constants` were fitted, all at once, to one half of the runs in `published_runs` (tests/bench/fit_seconds.py).
+All `Constants` were fitted together to one half of the runs in `published_runs` (tests/bench/fit_seconds.py).
 docs/published-runs.md shows both halves.
 """
 
@@ -26,14 +25,14 @@ from zerolab.simulation.nccl import Group
 
 @dataclass(frozen=True)
 class Constants:
-    """What was fitted: the quality of cards, kernels and networks, which nobody can compute.
+    """What was fitted: the quality of cards, kernels and networks, which cannot be computed.
 
     Attributes:
-        a100, h100: part of the dense rate that matrix multiplications reach on the chip; the first held below 0.85.
-        eager: how often a kept byte is moved in a step by torch's operations one by one, norms and attention fused.
-        fused: the same by torch.compile, or by kernels written by hand.
-        contention: part of the time of sending that computing beside it loses.
-        straggling: part of a step that is waited for the slowest, for each doubling of the nodes.
+        a100, h100: part of the dense rate that matrix multiplications reach on the chip; a100 was bounded by 0.85.
+        eager: how often a step moves a kept byte with torch's separate operations, norms and attention fused.
+        fused: the same with torch.compile, or with kernels written by hand.
+        contention: part of the sending time by which simultaneous computing is slowed.
+        straggling: part of a step spent waiting for the slowest node, for each doubling of the nodes.
     """
 
     a100: float = 0.85
@@ -46,28 +45,28 @@ class Constants:
 
 FITTED = Constants()
 CHIPS = {"a100": "a100", "a100-40gb": "a100", "a800": "a100"}
-"""Which chip a card has; all others count as H100's: H200 has the same, and no run of V100 or B200 was fitted."""
+"""The chip of a card; all others count as H100: H200 has the same chip, and no run on V100 or B200 was fitted."""
 ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
 """Part of the dense rate that attention's kernel reaches, not fitted: FlashAttention-2's on A100 is 50 to 73 %, on H100
 35 % (Dao 2023, arXiv 2307.08691, abstract; Shah et al. 2024, arXiv 2407.08608, abstract)."""
 KERNELS = {"eager": "eager", "compiled": "fused", "tuned": "fused"}
-UPDATE_BYTES = 40  # a parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
-LOGIT_WORDS = 4  # of 16 bit, moved as often as what a block keeps: logits and their gradients in fp32
+UPDATE_BYTES = 40  # per parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
+LOGIT_WORDS = 4  # of 16 bits, for each logit: the logit and its gradient in fp32, moved as often as kept bytes
 RECOMPUTED = {"none": 0.0, "selective": 0.5, "block": 1.0}
-"""Part of a block's forward that is done again. Selective: every other block, or every other matrix multiplication."""
+"""Part of a block's forward that is computed again; selective: every other block or matrix multiplication."""
 WORD = {"fp32": 4, "bf16": 2}
-QUOTED_OPERATIONS = 12  # of attention for each layer, width and length, a token; the causal mask does not count there
+QUOTED_OPERATIONS = 12  # of attention per token, times layers, width and length; the causal mask does not count
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step, by what they go to; `total` is less than their sum where sending is hidden.
+    """Seconds of one step, by what they are spent on; `total` is less than their sum where sending is hidden.
 
     Attributes:
         computing: arithmetic and memory traffic of forward and backward.
-        updating: the optimizer's.
+        updating: the optimizer's update.
         sending: all collectives, one after the other.
-        waiting: what of that computing does not hide, or is slowed by.
+        waiting: the part of sending that is not hidden by computing, or slows it.
         straggling: waiting for the slowest node.
     """
 
@@ -93,13 +92,13 @@ class Setting:
         precision: what it computes in, "bf16" or "fp32".
         checkpointing: "none", "selective" or "block" (every block).
         kernels: "eager", "compiled" or "tuned".
-        gradient_bytes: of a gradient as it travels; None takes the precision's.
-        hybrid: sharded within a node, and replicated over the nodes.
-        utilisation: part of the dense rate that a whole step reaches, as quoted; None works it out.
+        gradient_bytes: of a gradient as it is sent; None takes the precision's.
+        hybrid: sharded within a node, and replicated across nodes.
+        utilisation: part of the dense rate that a whole step reaches, as quoted in papers; None computes it.
         link: within a node; None takes the GPU's.
         constants: what was fitted.
 
-    Raises ValueError for a name that is none of these, a count below 1, or a utilisation outside (0, 1].
+    Raises ValueError for an unknown name, a count below 1, or a utilisation outside (0, 1].
     """
 
     gpu: Gpu
@@ -139,11 +138,11 @@ class Setting:
 
 
 def step(shape: Architecture, stage: str, setting: Setting) -> Step:
-    """How long a step of AdamW takes under a stage, rows as long as the shape's context. Source: this module's head."""
+    """How long a step of AdamW takes under a stage; rows are as long as the shape's context. Source: see the module."""
     block, again = _block(shape, setting), RECOMPUTED[setting.checkpointing]
     forward, backward = block, (2 + again) * block + _attention(shape, setting) / 2
     sending, exposed = _communication(shape, stage, setting, forward, backward)
-    if setting.utilisation is not None:  # as quoted it has all of it in: what is recomputed, moved and waited for
+    if setting.utilisation is not None:  # as quoted, it includes everything that is recomputed, moved and waited for
         computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
         computing /= setting.rate * setting.utilisation
         return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
@@ -155,25 +154,25 @@ def step(shape: Architecture, stage: str, setting: Setting) -> Step:
 
 
 def _owners(stage: str, setting: Setting) -> int:
-    """Among how many an update is divided."""
+    """The number of ranks over which an update is sharded."""
     if stage == "ddp":
         return 1
     return min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
 
 
 def quoted_flops(shape: Architecture) -> float:
-    """Operations a token of forward and backward, as a quoted utilisation counts them: 6 a matrix parameter, 12 L d s.
+    """Operations per token of forward and backward, as quoted utilisations count: 6 per matrix parameter, 12 L d s.
 
     Source: torchtitan, utils.py, get_num_flop_per_token; mosaicml/llm-foundry, scripts/train/benchmarking/README.md.
-    Neither what is recomputed nor the causal mask counts.
+    Neither recomputation nor the causal mask counts.
     """
     attention = QUOTED_OPERATIONS * shape.depth * shape.width * shape.context
     return 6 * matrix_params(shape) + attention
 
 
 def matrix_params(shape: Architecture) -> int:
-    """Parameters that are multiplied with: the blocks' and the output's; embeddings and positions are looked up."""
-    # A tied output is the embedding, stored once; it is multiplied with all the same.
+    """Parameters of matrix multiplications: the blocks' and the output's; embeddings and positions are looked up."""
+    # A tied output is stored once, as the embedding, but it is multiplied too.
     return shape.depth * shape.block_params + shape.vocabulary * shape.width
 
 
@@ -182,12 +181,12 @@ def _tokens(shape: Architecture, setting: Setting) -> int:
 
 
 def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
-    """Part of a card's dense rate that large matrix multiplications reach."""
+    """The part of a card's dense rate that large matrix multiplications reach."""
     return float(getattr(constants, chip(gpu)))
 
 
 def chip(gpu: Gpu) -> str:
-    """Whose constants a card takes: "a100" or "h100"."""
+    """The chip whose constants hold for a card: "a100" or "h100"."""
     return CHIPS.get(gpu.name, "h100")
 
 
@@ -195,12 +194,12 @@ def _block(shape: Architecture, setting: Setting) -> float:
     """Forward of one block."""
     tokens, rate = _tokens(shape, setting), setting.rate * matrix_part(setting.gpu, setting.constants)
     multiplied = 2 * shape.block_params * tokens / rate
-    # A third of what is moved in a step is moved in forward.
+    # Forward moves a third of what a step moves.
     return multiplied + _attention(shape, setting) + _moved(_kept(shape), shape, setting) / 3
 
 
 def _attention(shape: Architecture, setting: Setting) -> float:
-    """Forward of one block's attention: half of what is quoted, because of the mask; backward takes 2.5 times that."""
+    """Forward of one block's attention: half the quoted operations, due to the mask; backward takes 2.5 times it."""
     flops = QUOTED_OPERATIONS / 6 * shape.width * shape.context * _tokens(shape, setting)
     return flops / (setting.rate * ATTENTION_PART[chip(setting.gpu)])
 
@@ -215,14 +214,14 @@ def _head(shape: Architecture, setting: Setting) -> float:
 
 
 def _moved(numbers: float, shape: Architecture, setting: Setting) -> float:
-    """Seconds in which `numbers` a token are moved as often as the kernels do it."""
+    """Seconds to move `numbers` per token as often as the kernels do."""
     nbytes = WORD[setting.precision] * numbers * _tokens(shape, setting)
     times = float(getattr(setting.constants, KERNELS[setting.kernels]))
     return times * nbytes / setting.gpu.memory_bytes_per_second
 
 
 def _kept(shape: Architecture) -> float:
-    """Numbers a token that a block keeps for backward, attention and norms fused (arXiv 2205.05198, equation 1)."""
+    """Numbers per token that a block keeps for backward, attention and norms fused (arXiv 2205.05198, equation 1)."""
     return 17 * shape.width if shape.kind == "gpt" else 8 * shape.width + 4 * shape.hidden
 
 
@@ -233,7 +232,7 @@ def _nodes(setting: Setting) -> int:
 def _communication(
     shape: Architecture, stage: str, setting: Setting, forward: float, backward: float
 ) -> tuple[float, float]:
-    """Seconds of all collectives of a step, and of those that no computing runs beside."""
+    """Seconds of all collectives of a step, and of those that no computing hides."""
     gather, reduce = _gather(shape.block_params, setting), _reduce(stage, shape.block_params, setting)
     first, last = _gather(shape.root_params, setting), _reduce(stage, shape.root_params, setting)
     if stage == "zero3":
@@ -244,7 +243,7 @@ def _communication(
         return setting.micro_batches * sending, setting.micro_batches * exposed
     if stage == "ddp":  # an all-reduce does both halves
         gather = first = 0.0
-    # Only the last micro-batch is reduced; in stage 2 each one is, as nobody has room to add them up.
+    # Only the last micro-batch is reduced; in stage 2 each is, as there is no room to accumulate whole gradients.
     reductions = setting.micro_batches if stage == "zero2" else 1
     late = shape.depth * (reductions * max(0.0, reduce - backward) + max(0.0, gather - forward))
     return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
@@ -268,6 +267,6 @@ def _link(setting: Setting) -> Link:
 
 
 def _within(setting: Setting) -> Group:
-    """The ranks that shard among them."""
+    """The ranks over which parameters are sharded."""
     ranks = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
     return Group(ranks, -(-ranks // setting.gpus_per_node), _link(setting), setting.network)

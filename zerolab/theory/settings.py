@@ -44,7 +44,7 @@ for block in blocks:
     block.forward = partial(checkpoint, block.forward, **options)
 """
 _CHECKPOINTS = {"none": None, "block": _WHOLE_BLOCKS, "selective": _SELECTIVE}
-# Megatron's own selection is what attention computes besides matrices: another one than torchtitan's.
+# Megatron's selective recomputation is that of core attention: another selection than torchtitan's.
 _MEGATRON = {
     "none": "",
     "block": " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
@@ -60,14 +60,14 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
         stage; "deepspeed": its configuration, to pass to `deepspeed.initialize(config=...)` or to save as JSON;
         "megatron": arguments of its training script, or None where it has no such stage; "checkpointing": lines of
-        Python to run before either of the first two, or None. In bf16 they do not keep the same bytes a parameter:
-        `schemes`.
+        Python to run before either of the first two, or None. In bf16 the systems differ in bytes per parameter:
+        see `schemes`.
 
-    Raises ValueError for a stage or a checkpointing that is none.
+    Raises ValueError for an unknown stage or checkpointing.
     """
     check_known("stage", stage, DEEPSPEED)
     check_known("checkpointing", checkpointing, CHECKPOINTING)
-    # DeepSpeed refuses a configuration without a batch size, and takes fp32 for granted only if bf16 is off.
+    # DeepSpeed refuses a configuration without a batch size, and computes in fp32 only if bf16 is off.
     deepspeed: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": rows,
         "zero_optimization": {"stage": DEEPSPEED[stage]},
@@ -82,9 +82,8 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
 
 
 def _fsdp2(stage: str, precision: str) -> str:
-    # Shards stay fp32, so the optimizer updates masters; what is gathered and computed with is bf16.
     policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16)" if precision == "bf16" else "MixedPrecisionPolicy()"
-    # The root is gathered first and used last: of itself, FSDP2 keeps it from forward to backward.
+    # No reshard_after_forward for the root, which FSDP2 by default keeps gathered from forward to backward.
     return f"""import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -104,5 +103,4 @@ def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
 
 def as_json(configuration: dict[str, Any]) -> str:
     """DeepSpeed's configuration as the text of its file."""
-    # Indented, because it is to be read before it is used.
     return json.dumps(configuration, indent=2)

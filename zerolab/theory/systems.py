@@ -1,8 +1,8 @@
-"""Other systems beside the formulas: which closed form is theirs, and what they hold beyond it, read off themselves.
+"""Other systems beside the formulas: which closed form is theirs, and what they hold beyond it.
 
-What this project's engines hold beyond the formula follows from the layout of their flats (`theory.terms`). Another
-system lays things out its own way, so here the terms are read from its own tensors at the optimizer's update. What the
-ledger counts as model state and the system does not show is a term of its own, `not_shown`: nothing hides in a sum.
+What this project's engines hold beyond the formula follows from the layout of their flats (`theory.terms`). Other
+systems have layouts of their own, so here the terms are read from their tensors at the optimizer's update. What the
+ledger counts as model state, but the system does not show, is a term too (`not_shown`): nothing is hidden in a sum.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ FORMS = {
     "deepspeed-2": "zero2",
     "deepspeed-3": "zero3",
 }
-"""The stage whose closed form a system should follow; hsdp with half the ranks."""
+"""The stage whose closed form a system should follow; hsdp on half the ranks."""
 
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
@@ -38,7 +38,7 @@ def check(stage: str, world_size: int, precision: str) -> None:
         ValueError: an odd number of ranks for hsdp, or bf16 where a system keeps no fp32 masters.
         ImportError: DeepSpeed is asked for and not installed.
     """
-    # Said before ranks start: on them it would be an error of a device mesh, one from each rank.
+    # Before ranks start: there it would be an error of a device mesh, on each of them.
     if stage == "hsdp" and world_size % 2:
         raise ValueError(f"hsdp needs two halves of equal size, and {world_size} ranks have none: take an even N")
     if precision == "bf16" and stage in WITHOUT_MASTERS:
@@ -50,7 +50,7 @@ def check(stage: str, world_size: int, precision: str) -> None:
 def state_bytes(stage: str, num_params: int, world_size: int, precision: str) -> dict[str, int]:
     """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks.
 
-    Raises ValueError as `theory.state_bytes` does; for an unknown name it lists all that there are.
+    Raises ValueError as `theory.state_bytes` does.
     """
     check_known("stage", stage, (*forms.STAGES, *FORMS))
     return forms.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
@@ -62,14 +62,13 @@ def needed_bytes(stage: str, num_params: int, trained: int, world_size: int, pre
 
 
 def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
-    """`theory.traffic_bytes`, for other systems too; hsdp's halves also add up their shards of the gradients.
+    """`theory.traffic_bytes`, for other systems too; hsdp's halves also all-reduce their shards of the gradients.
 
     Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
     """
     shards = _shards(stage, world_size)
-    # Within a half it is what the form says; between the halves a rank all-reduces only the shard that it owns.
     within = forms.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
-    # Two halves, whatever N is: that is how `engines/fsdp2.py` lays its mesh.
+    # Between the halves, a rank all-reduces only the shard that it owns.
     return within + (forms.traffic_bytes("ddp", num_params, 2, precision) // shards if stage == "hsdp" else 0)
 
 
@@ -79,11 +78,10 @@ def _shards(stage: str, world_size: int) -> int:
 
 @contextmanager
 def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
-    """Gives a dictionary that holds, after each update of `engine`, what it showed then; None shows nothing."""
+    """Gives a dictionary that is filled at each update of `engine` with what `shown` finds; empty without an engine."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     latest: dict[str, int] = {}
-    # A learner's own engine or a bare loop, of which nothing is known here.
     if engine is None:
         yield latest
         return
@@ -98,7 +96,7 @@ def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
             latest.clear()
             latest.update(shown(engine))
 
-    # Hooks of torch, not of a system: all of them call the module, and end in some torch optimizer.
+    # Hooks of torch, not of a system: every system calls the module, and ends in some torch optimizer.
     handles = engine.model.register_forward_pre_hook(before_forward), register_optimizer_step_pre_hook(before_update)
     try:
         yield latest
@@ -111,8 +109,8 @@ def shown(engine: Any) -> dict[str, int]:
     """Bytes that `engine.holdings()` shows now, each storage once.
 
     Returns:
-        By category; `step_counters`, which are among the optimizer's; and by `padding of` a category what its storages
-        have beyond the parameters that lie in them.
+        Bytes by category; `step_counters`, which are part of the optimizer state; and as `padding of` a category, what
+        its storages have beyond the parameters in them.
     """
     storages: dict[int, tuple[str, int, bool]] = {}
     covered: dict[int, set[tuple[str, tuple[int, int], int]]] = {}
@@ -121,12 +119,12 @@ def shown(engine: Any) -> dict[str, int]:
         key, (start, stop) = storage._cdata, holding.span  # noqa: SLF001  (storages have no public identity)
         storages[key] = holding.category, storage.nbytes(), holding.tensor.dim() == 0
         if stop > start:
-            # A set: a span may be shown through several views, and its bytes count once.
+            # A set: several views may show the same span, and its bytes count once.
             covered.setdefault(key, set()).add((holding.unit, holding.span, holding.tensor.element_size()))
     sums: Counter[str] = Counter()
     for key, (category, nbytes, is_number) in storages.items():
         sums[category] += nbytes
-        # A step counter is no part of any formula, and some systems keep one a parameter where others keep one a flat.
+        # Step counters are in no formula: some systems keep one per parameter, others one per flat.
         if is_number and category == "optimizer_state":
             sums["step_counters"] += nbytes
         else:
@@ -141,22 +139,20 @@ def terms(
     """What one rank of another system holds beyond its closed form, by name; their sum is `state` minus the formula.
 
     * `step_counters`, `padding`: as in `theory.terms`, but as the system has them.
-    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradient nor optimizer state.
-    * `more_parameters`, `more_gradients`, `more_optimizer_state`: the system hands out whole parameters or rows, so
-      that a rank may have more or less than its Nth; or it keeps another copy, or another precision, than the formula
-      says (DeepSpeed's fp32 masters in fp32; FSDP's bf16, whose shards are fp32). Negative where it has less.
-    * `not_shown`: what the ledger counts as model state and the system's own tensors do not account for.
+    * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
+    * `more_parameters`, `more_gradients`, `more_optimizer_state`: the system shards by whole parameters or rows, so
+      that a rank may have more or less than its Nth; or it has another copy, or another precision, than the formula
+      (DeepSpeed's fp32 masters in fp32; FSDP's bf16, whose shards are fp32). Negative where it has less.
+    * `not_shown`: what the ledger counts as model state, but the system's own tensors do not account for.
     """
     num_params, world_size = sum(layout.numel for layout in layouts), layouts[0].world_size
     trained = sum(layout.numel for layout in layouts if not layout.frozen)
     formula = state_bytes(stage, num_params, world_size, precision)
     needed = needed_bytes(stage, num_params, trained, world_size, precision)
-    # A Counter, because a system that has none of something says nothing of it.
-    seen = Counter(showed)
+    seen = Counter(showed)  # zero for what the system does not have
     padding = {category: seen[f"padding of {category}"] for category in forms.STATE_CATEGORIES}
     counted = {category: seen[category] - padding[category] for category in forms.STATE_CATEGORIES}
-    # They have a term of their own, and one byte must not be in two.
-    counted["optimizer_state"] -= seen["step_counters"]
+    counted["optimizer_state"] -= seen["step_counters"]  # a term of their own
     return {
         "padding": sum(padding.values()),
         "step_counters": seen["step_counters"],
@@ -167,7 +163,7 @@ def terms(
 
 
 def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: int = 0) -> dict[str, int]:
-    """DeepSpeed's own estimate of a GPU's model state in 16 bit, taken apart: its difference from ZeRO's form, named.
+    """DeepSpeed's own estimate of a GPU's model state in 16 bit, as ZeRO's form and named differences from it.
 
     Args:
         stage: "zero2" or "zero3"; DeepSpeed estimates no other.
@@ -181,17 +177,16 @@ def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: 
 
         * `formula`: ZeRO's own, 2P + 14P/N or 16P/N (arXiv 1910.02054, table 1).
         * `fp32_gradient_shard`: 4P/N, the copy of the gradients that the update reads; `theory.terms` has it, too.
-        * `parameters_not_counted`: in zero3 -2P/N. The 18 are those of zero2, where the parameters stand apart as 2P;
-          in zero3 nobody counts the rank's own shard of them.
-        * `largest_layer`: in zero3 parameters and gradient of one whole layer, 2 + 2 bytes.
+        * `parameters_not_counted`: in zero3 -2P/N. The 18 are those of zero2, which counts parameters separately as
+          2P; in zero3 the rank's own shard of them is not counted.
+        * `largest_layer`: in zero3 parameters and gradients of one whole layer, 2 + 2 bytes.
 
     Raises ValueError for another stage.
     """
     if stage not in ("zero2", "zero3"):
         raise ValueError(f"DeepSpeed has no estimate for {stage!r}: choose zero2 or zero3")
-    # The four terms add up to DeepSpeed's own sum, so each of its numbers can be found in exactly one of them.
     sharded = stage == "zero3"
-    # Each term in whole bytes; DeepSpeed rounds once, in the end, so sums differ by at most two bytes.
+    # Each term is rounded to whole bytes, where DeepSpeed rounds their sum: they differ by at most two bytes.
     return {
         "formula": sum(forms.state_bytes(stage, num_params, world_size, "bf16").values()),
         "fp32_gradient_shard": int(4 * num_params // world_size),

@@ -1,4 +1,4 @@
-"""Which exercises are solved, in the order of the lessons: one's own, and those of a class."""
+"""Which exercises are solved, in the order of the lessons: by yourself, and by a class."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from zerolab.lessons.workspace import published
 
 
 def by_lesson() -> list[tuple[str, str]]:
-    """(number of the lesson, id) of each exercise, in the order of the lessons; `-` for one that is in none."""
+    """(number of the lesson, id) of each exercise in the order of the lessons; the number is `-` for those in none."""
     found = {
         tag.removeprefix(TAG): name[:2]
         for name, file in published().items()
@@ -23,7 +23,7 @@ def by_lesson() -> list[tuple[str, str]]:
 
 
 def summary() -> str:
-    """The progress as text, one line an exercise."""
+    """Your progress as text, one line per exercise."""
     done, exercises = progress.read()["exercises"], by_lesson()
     width = max(len(name) for _, name in exercises)
     lines, passed = [], 0
@@ -37,12 +37,12 @@ def summary() -> str:
 
 
 def of_class(files: Sequence[Path]) -> str:
-    """How far a class is: for each exercise how many of the learners have tried and passed it, one file a learner.
+    """The progress of a class: how many learners have tried and passed each exercise, from one file per learner.
 
-    Raises OSError for a file that is not there, or may not be read.
+    Raises OSError for a file that is missing or cannot be read.
     """
     for file in files:
-        file.read_bytes()  # one that was mistyped must not count as a learner who has done nothing
+        file.read_bytes()  # a mistyped name must not count as a learner who has done nothing
     learners, exercises = [progress.read(file)["exercises"] for file in files], by_lesson()
     width = max(len(name) for _, name in exercises)
     lines = []
