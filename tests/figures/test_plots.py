@@ -52,7 +52,7 @@ def test_the_slider_gives_the_seconds_of_each_bandwidth():
     computing, sending = step.args[0]["y"]
     assert list(computing) == [0.5] * 4
     assert list(sending) == pytest.approx([6.0, 6.0, 6.0, 9.0])
-    assert "upper end" in figures.traffic_against_bandwidth.__doc__
+    assert "upper bound" in figures.traffic_against_bandwidth.__doc__
 
 
 def test_a_figure_is_the_same_text_every_time():

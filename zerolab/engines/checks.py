@@ -1,4 +1,4 @@
-"""What an engine refuses before it starts, each with one sentence."""
+"""What an engine refuses before it starts, each in one sentence."""
 
 import inspect
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from zerolab.engines.flat import Flat
 from zerolab.engines.partition import ParamGroups, has_forward
 from zerolab.engines.precision import compute_dtype
 
-# By name where the reason can be told; the others are found by trying (`_is_element_wise`).
+# By name, with the reason; the others are found by a trial (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
     "LBFGS": "it searches along one direction for all parameters together",
     "Adafactor": "it keeps statistics by row and column of each matrix",
@@ -34,10 +34,10 @@ def check_before_start(  # noqa: PLR0917  (the arguments of an engine, in their 
     overlap: bool,
     offload: bool,
 ) -> None:
-    """Refuses what an engine cannot train, before anything is exchanged; the arguments are those of `Engine`.
+    """Refuses what an engine cannot train, before any communication; the arguments are those of `Engine`.
 
     Raises:
-        TypeError: an argument is of another kind, or a keyword unknown to the optimizer.
+        TypeError: an argument has the wrong type, or the optimizer does not know a keyword.
         ValueError: a model or an optimizer that cannot be sharded, or an unknown precision.
     """
     check_optimizer(optimizer_cls, optimizer_keywords)
@@ -57,14 +57,14 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
     if not (isinstance(optimizer_cls, type) and issubclass(optimizer_cls, torch.optim.Optimizer)):
         raise TypeError(f"optimizer_cls is {optimizer_cls!r}: pass an optimizer's class, such as torch.optim.AdamW")
     for name, reason in WHOLE_TENSOR_OPTIMIZERS.items():
-        # The names of the bases, too: a subclass of LBFGS needs whole tensors as well.
+        # Including the bases: a subclass of LBFGS needs whole tensors too.
         if name in {base.__name__ for base in optimizer_cls.__mro__}:
             raise ValueError(f"{name} cannot run on shards, because {reason}: use an element-wise one, such as AdamW")
-    for option in ("release_after_forward", "prefetch"):  # or it would be called an unknown keyword of the optimizer
+    for option in ("release_after_forward", "prefetch"):  # otherwise called an unknown keyword of the optimizer
         if option in keywords:
             raise TypeError(f"{option}={keywords[option]!r} is for Zero3, which alone releases units: leave it out")
     try:
-        # Here and not in the optimizer: by then the ranks would have exchanged parameters.
+        # Here, because the optimizer would refuse it only after the ranks have exchanged parameters.
         inspect.signature(optimizer_cls).bind([], **keywords)
     except TypeError as error:
         raise TypeError(f"{optimizer_cls.__name__} does not take {sorted(keywords)}: {error}") from None
@@ -76,8 +76,8 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
 
 
 def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
-    """Tries it: two updates of a matrix must be those of its rows, one by one."""
-    # No two values alike and no zero, so that a rule by row, column or norm shows.
+    """Tries it: two updates of a matrix must equal those of its rows, one by one."""
+    # All values differ and none is zero, so that a rule by row, column or norm shows.
     matrix, gradient = torch.arange(1.0, 9).view(2, 4), torch.arange(8.0).sub(3.3).view(2, 4)
     whole, rows = [nn.Parameter(matrix.clone())], [nn.Parameter(row.clone()) for row in matrix]
     try:
@@ -96,7 +96,7 @@ def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
 
 
 def check_options(optimizer_cls: type, units: Any, param_groups: Any, reduce_dtype: Any) -> None:
-    """Raises TypeError for options of another kind than `Engine` names."""
+    """Raises TypeError for options of other types than `Engine` documents."""
     if isinstance(units, str):
         raise TypeError(f"units is the string {units!r}: pass a list of module names, such as [{units!r}]")
     if not (reduce_dtype is None or isinstance(reduce_dtype, torch.dtype)):
@@ -119,7 +119,7 @@ def check_switches(**switches: Any) -> None:
 
 
 def check_residency(release_after_forward: bool, prefetch: int) -> None:
-    """Raises TypeError or ValueError for options by which no unit could come and go."""
+    """Raises TypeError or ValueError for unusable options of `Zero3`."""
     check_switches(release_after_forward=release_after_forward)
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch is {prefetch!r}: give a whole number of units, 0 or more")
@@ -154,26 +154,26 @@ def check_parameters(model: nn.Module) -> None:
         # Two engines on one model would each reduce the other's gradients.
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise ValueError(f"{name!r} belongs to an engine already (or has a gradient hook): make a new model")
-        # Laid into a flat they would become two copies, and train apart from then on.
+        # In a flat they would become two copies, and be trained separately.
         memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
         if parameter.numel() and names.setdefault(memory, name) != name:
             raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
 
 
 def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) -> None:
-    """Refuses a model that is not the one that the engine was made for.
+    """Refuses a model that has changed since the engine was made.
 
     Args:
         model: the module as it is now.
-        flats: the engine's flats; what has been written into their parameters is taken over.
-        reached: the ids of the tensors that the next backward brings gradients for.
+        flats: the engine's flats; values that were written into their parameters are taken over.
+        reached: the ids of the tensors for which the next backward computes gradients.
 
     Raises:
-        RuntimeError: a parameter that gets a gradient was frozen or came later, or one of the engine's own has other
+        RuntimeError: a parameter with a gradient was frozen or did not exist, or one of the engine's own has other
             memory.
     """
     others = reached.difference(id(parameter) for flat in flats for parameter in flat.parameters)
-    # Mostly none, and else perhaps inputs or another model's parameters: only then the model is searched.
+    # Usually none; they may be inputs or another model's parameters. Only if there are any is the model searched.
     for name, parameter in model.named_parameters() if others else ():
         if id(parameter) in others:
             raise RuntimeError(
@@ -204,7 +204,7 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
-    """Raises ValueError for what another system cannot take, and would refuse without naming it, or stumble on later.
+    """Raises ValueError for what another system cannot train: it would not name it, or would fail only later.
 
     Args:
         stage: the system's name.

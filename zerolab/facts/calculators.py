@@ -8,7 +8,6 @@ from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter
 from zerolab.facts.sizes import gigabytes
 from zerolab.theory.systems import deepspeed_estimate
 
-GIB = 2**30
 LLAMA3_8B = 8_030_261_248
 T5_3B = 2_851_598_336
 NEOX = 6.87e9

@@ -14,6 +14,7 @@ from zerolab import models, theory
 from zerolab.engines import ENGINES, Engine
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
+from zerolab.simulation.run import simulate
 
 MODEL = "gpt-tiny"
 STEPS = 2  # Adam makes its state in the first, so that is measured in the second
@@ -72,8 +73,6 @@ class Evidence:
 
     def simulated(self, stage: str, world_size: int, model: str, **options: Any) -> dict[str, Any]:
         """The row of `simulate` for one stage: the same engine file on a fake rank."""
-        from zerolab.simulation.run import simulate
-
         key = ("simulated", stage, world_size, model, *sorted(options.items()))
         return self._once(key, lambda: simulate(stage, world_size, model, **options).rows[0])
 

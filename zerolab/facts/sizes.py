@@ -4,7 +4,6 @@ from zerolab import theory
 from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most
 from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 
-GB = 1e9
 SHARDED = ("zero1", "zero2", "zero3")
 
 

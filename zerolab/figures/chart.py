@@ -28,8 +28,8 @@ STAGE_COLOURS = {"ddp": "#5b6270", "zero1": "#0072b2", "zero2": "#e69f00", "zero
 DASHES = {"ddp": "solid", "zero1": "dash", "zero2": "dashdot", "zero3": "dot"}
 MARKS = {"ddp": "circle", "zero1": "square", "zero2": "diamond", "zero3": "cross"}
 PATTERNS = {"gradients": "/", "optimizer_state": ".", "communication": "\\"}  # the others are plain, as in the player
-# A figure in a notebook does not know the theme and cannot follow it, so all that plotly draws must be readable on white
-# and on JupyterLab's #111. This grey has a contrast of 4.3 to 1 on the one and 4.4 to 1 on the other.
+# A figure in a notebook does not know the theme and cannot follow it, so all that plotly draws must be readable on
+# white and on JupyterLab's #111. This grey has a contrast of 4.3 to 1 on the one and 4.4 to 1 on the other.
 NEUTRAL = "#737b88"
 GRID = "rgba(128,136,150,0.28)"
 INK = "#1d2430"

@@ -1,6 +1,6 @@
 """What a learner has tried and passed: a small JSON file in the user's data folder, never in the project.
 
-`ZEROLAB_PROGRESS` names another file, or is `off`. Nothing is written in tests, or while notebooks are run to be stored.
+`ZEROLAB_PROGRESS` names another file, or is `off`. Nothing is written in tests, or when notebooks are run to be stored.
 Losing the file loses only check marks, so a problem with it is never an error.
 """
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zerolab.theory.forms import FP32_BYTES
+
 if TYPE_CHECKING:
     from zerolab.catalog import Architecture
 
@@ -22,8 +24,6 @@ ATTENTION = ("fused", "math")
 LOGITS = ("own", "fp32", "fused")
 """The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face, torchtitan and
 Megatron; or one kernel overwrites them with their gradient."""
-
-FP32_BYTES = 4
 
 
 def kept_by_a_block(

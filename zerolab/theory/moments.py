@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from zerolab.catalog import Architecture
 from zerolab.names import check_known
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
+from zerolab.theory.forms import FP32_BYTES
 from zerolab.theory.schemes import scheme_bytes, stages_of
 
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 """A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
-
-FP32_BYTES = 4
 
 
 @dataclass(frozen=True)

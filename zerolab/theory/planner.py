@@ -171,17 +171,13 @@ def plan(
     setting = seconds.Setting(device, world_size, ring or catalog.link(network), gpus_per_node, rows, link=ring, **own)
     length = shape.checked_length(rows, length)
     job = Job(shape, world_size, precision, rows, length, checkpointing, scheme, attention, logits)
-    return _plan(job, setting, memory)
-
-
-def _plan(job: Job, setting: seconds.Setting, memory: float) -> Plan:
     stages = schemes.stages_of(job.scheme)
     steps = {stage: seconds.step(replace(job.shape, context=job.length), stage, setting) for stage in stages}
     every = {stage: peak(job, stage) for stage in stages}
-    rows = [_row(job, stage, every[stage], memory - catalog.CONTEXT_BYTES, steps[stage]) for stage in stages]
+    found = [_row(job, stage, every[stage], memory - catalog.CONTEXT_BYTES, steps[stage]) for stage in stages]
     parts = {stage: its for stage, (_, its) in every.items()}
     title = _title(job, setting.gpu.name, memory)
-    return Plan(rows, title, memory=memory, parts=parts, job=job, setting=setting, steps=steps)
+    return Plan(found, title, memory=memory, parts=parts, job=job, setting=setting, steps=steps)
 
 
 def _row(

@@ -16,21 +16,14 @@ from __future__ import annotations
 from zerolab.names import check_known
 from zerolab.theory import forms
 
-SCHEMES: dict[str, dict[str, int]] = {
-    "zerolab": {"parameters": 2, "gradients": 2, "optimizer_state": 12},
-    "megatron": {"parameters": 2, "gradients": 4, "optimizer_state": 12},
-    "fsdp2": {"parameters": 4, "gradients": 4, "optimizer_state": 8},
-}
-"""Bytes per parameter; for `zerolab` without the copy of the gradients."""
-
 STAGES = {"zerolab": ("ddp", "zero1", "zero2", "zero3"), "megatron": ("ddp", "zero1"), "fsdp2": ("zero2", "zero3")}
 """The stages of each: Megatron's distributed optimizer is stage 1; FSDP2 keeps its units gathered from forward to
 backward (2), or gathers them again (3)."""
 
 
 def stages_of(scheme: str) -> tuple[str, ...]:
-    """The stages that a scheme has. Raises ValueError for an unknown one."""
-    check_known("scheme", scheme, SCHEMES)
+    """The stages that a scheme has. Raises ValueError for an unknown scheme."""
+    check_known("scheme", scheme, STAGES)
     return STAGES[scheme]
 
 
