@@ -117,7 +117,7 @@ class _Sharded(DeepSpeed0):
     precisions = ("fp32", "bf16")
 
     def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
-        """For each parameter group: the fp32 partition, its gradient in parts, and the pieces of parameters in it."""
+        """For each parameter group: the fp32 partition, the tensors of its gradient, and the pieces of parameters in it."""
         raise NotImplementedError
 
     def owned(self) -> Iterator[Owned]:
@@ -212,13 +212,13 @@ class DeepSpeed3(_Sharded):
         for number, master in enumerate(zero.fp32_partitioned_groups_flat):
             pieces, place = [], 0
             for parameter in zero.fp16_groups[number]:
-                name, start, numel = self._part(parameter)
+                name, start, numel = self._shard(parameter)
                 pieces.append(Piece(name, place, start, numel))
                 place += parameter.ds_tensor.ds_numel
             yield master, list(zero.averaged_gradients.get(number) or ()), pieces
 
-    def _part(self, parameter: Any) -> tuple[str, int, int]:
-        """Name, first element and number of elements of this rank's part of a parameter."""
+    def _shard(self, parameter: Any) -> tuple[str, int, int]:
+        """Name, first element and number of elements of this rank's shard of a parameter."""
         size = parameter.ds_tensor.ds_numel
         # Of a small parameter, the last ranks may have nothing but padding.
         start = min(self.rank * size, parameter.ds_numel)
@@ -226,7 +226,7 @@ class DeepSpeed3(_Sharded):
 
     def _held_parameters(self) -> Iterator[Holding]:
         for parameter in self.module.parameters():
-            name, start, numel = self._part(parameter)
+            name, start, numel = self._shard(parameter)
             yield self._held("parameters", name, parameter.ds_tensor, start, numel)  # type: ignore[attr-defined]
             if parameter.numel() == parameter.ds_numel:  # type: ignore[attr-defined]  # whole just now, else empty
                 yield self._held("parameters", name, parameter)

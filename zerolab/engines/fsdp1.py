@@ -130,7 +130,7 @@ class FSDP1(Native):
         return {name.replace(_WRAPPER, ""): tensor for name, tensor in named}
 
     def owned(self) -> Iterator[Owned]:
-        """This rank's part of each flat parameter, or of the parameters in it."""
+        """This rank's shard of each flat parameter, or of the parameters in it."""
         for prefix, flat in self._flat_params():
             if flat._params is None:  # without use_orig_params the optimizer knows the flat alone
                 yield Owned(flat, self._own_pieces(prefix, flat))
@@ -141,7 +141,7 @@ class FSDP1(Native):
                     yield Owned(parameter, [Piece(prefix + fqn, 0, start, numel)])
 
     def _held_parameters(self) -> Iterator[Holding]:
-        """This rank's part of each flat parameter and its gradient, and what is whole at the moment."""
+        """This rank's shard of each flat parameter and its gradient, and what is whole at the moment."""
         for prefix, flat in self._flat_params():
             shard, mine = _shard(flat), self._own_pieces(prefix, flat)
             everything = pieces_within(_laid_out(prefix, flat), 0, sum(flat._numels_with_padding))
@@ -171,7 +171,7 @@ class FSDP1(Native):
 
 
 def _shard(flat: Any) -> torch.Tensor:
-    """This rank's part of a flat parameter, which has a name of its own from the first forward on."""
+    """This rank's shard of a flat parameter, which has a name of its own from the first forward on."""
     shard: torch.Tensor = getattr(flat, "_local_shard", flat.data)
     return shard
 

@@ -73,7 +73,7 @@ class FSDP2(Native):
         for module in [*map(model.get_submodule, self.units), model]:
             fully_shard(module, **options)
         sharded = {id(parameter): name for name, parameter in zip(names, model.parameters(), strict=True)}
-        self._parts = {sharded[id(part.sharded_param)]: part for part in _parts(model)}
+        self._fsdp_params = {sharded[id(param.sharded_param)]: param for param in _fsdp_params(model)}
         return model
 
     @contextmanager
@@ -109,31 +109,31 @@ class FSDP2(Native):
 
     def owned(self) -> Iterator[Owned]:
         """This rank's rows of each parameter, perhaps none."""
-        for name, part in self._parts.items():
-            if part.sharded_param.requires_grad:
-                start, numel = _rows(part)
-                yield Owned(part.sharded_param, [Piece(name, 0, start, numel)])
+        for name, param in self._fsdp_params.items():
+            if param.sharded_param.requires_grad:
+                start, numel = _rows(param)
+                yield Owned(param.sharded_param, [Piece(name, 0, start, numel)])
 
     def _held_parameters(self) -> Iterator[Holding]:
         """This rank's rows of parameters and gradients, and what is whole at the moment."""
-        for name, part in self._parts.items():
-            start, numel = _rows(part)
-            yield self._held("parameters", name, part._sharded_param_data, start, numel)
-            yield from self._whole(name, part)
-            if part.sharded_param.grad is not None:
-                yield self._held("gradients", name, local(part.sharded_param.grad), start, numel)
+        for name, param in self._fsdp_params.items():
+            start, numel = _rows(param)
+            yield self._held("parameters", name, param._sharded_param_data, start, numel)
+            yield from self._whole(name, param)
+            if param.sharded_param.grad is not None:
+                yield self._held("gradients", name, local(param.sharded_param.grad), start, numel)
 
-    def _whole(self, name: str, part: Any) -> Iterator[Holding]:
+    def _whole(self, name: str, param: Any) -> Iterator[Holding]:
         """The gathered parameter, and its gradient before the reduction."""
         numel = self._slots[name][1].shape.numel()
-        for gathered in part.all_gather_outputs:
+        for gathered in param.all_gather_outputs:
             if gathered.untyped_storage().size():
                 yield self._held("parameters", name, gathered, 0, numel)
-        parameter = getattr(part, "_unsharded_param", None)  # from the first gather on
+        parameter = getattr(param, "_unsharded_param", None)  # from the first gather on
         if parameter is not None and parameter.grad is not None:
             yield self._held("gradients", name, parameter.grad)
-        if part.unsharded_accumulated_grad is not None:
-            yield self._held("gradients", name, part.unsharded_accumulated_grad)
+        if param.unsharded_accumulated_grad is not None:
+            yield self._held("gradients", name, param.unsharded_accumulated_grad)
 
 
 class HSDP(FSDP2):
@@ -159,12 +159,12 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _rows(part: Any) -> tuple[int, int]:
+def _rows(param: Any) -> tuple[int, int]:
     """The first element of a parameter that this rank has, and how many it has; the last rank may have fewer."""
-    return part.mesh_info.shard_mesh_rank * part.padded_sharded_param_size.numel(), part.sharded_size.numel()
+    return param.mesh_info.shard_mesh_rank * param.padded_sharded_param_size.numel(), param.sharded_size.numel()
 
 
-def _parts(model: nn.Module) -> Iterator[Any]:
+def _fsdp_params(model: nn.Module) -> Iterator[Any]:
     """FSDP2's own record of every parameter; torch 2.11 keeps one group of them per module, later versions a list."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -157,7 +157,7 @@ def _number(key: str, value: Any, shape: torch.Size) -> Any:
 
 
 def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, state: dict[str, dict[str, Any]]) -> Any:
-    """This rank's part of one entry: of the shape that the optimizer updates, or a number."""
+    """This rank's shard of one entry: of the shape that the optimizer updates, or a number."""
     if not isinstance(example, torch.Tensor):
         return example
     # Cloned, because torch increments a step in place.

@@ -16,7 +16,7 @@ NEOX = 6.87e9
 def playbook_figure(_: Evidence) -> Fact:
     """Wrong number 1: the figure says K = 12 and draws K = 8."""
     said = 60
-    # The figure's 8 bytes are the two moments alone, which is what the optimizer has in fp32.
+    # The figure's 8 bytes are the two moments alone, as in fp32.
     k12 = theory.state_bytes("ddp", LLAMA3_8B, 1, "bf16")["optimizer_state"] / GIB
     k8 = theory.state_bytes("ddp", LLAMA3_8B, 1, "fp32")["optimizer_state"] / GIB
     return Fact(
@@ -30,8 +30,8 @@ def playbook_figure(_: Evidence) -> Fact:
 
 
 def deepspeed_documentation(_: Evidence) -> Fact:
-    """Wrong number 2: the page prints what older code computed."""
-    # The older form, as the page has it: 4 bytes a parameter whole, and 16 divided.
+    """Wrong number 2: the page shows the result of older code."""
+    # The older form, as on the page: 4 bytes per parameter whole, and 16 sharded.
     old = (4 + 16 / 8) * T5_3B / GIB
     now = sum(deepspeed_estimate("zero2", T5_3B, 8).values()) / GIB
     paper = sum(theory.state_bytes("zero2", T5_3B, 8, "bf16").values()) / GIB
@@ -47,8 +47,8 @@ def deepspeed_documentation(_: Evidence) -> Fact:
 
 
 def eleuther_calculator(_: Evidence) -> Fact:
-    """Wrong number 3: 64 GPUs are counted, and then the 8 of them that share a tensor once more."""
-    # 64 GPUs are 8 of tensor parallel times 8 of data parallel; over those 8 the model is divided already.
+    """Wrong number 3: divided by 64 GPUs, and by the 8 of them that share a tensor once more."""
+    # 64 GPUs are 8 tensor-parallel times 8 data-parallel: all 64 shard the model already.
     once, twice = (2 * NEOX / 64 / split / GIB for split in (1, 8))
     return Fact(
         claim="6.87B parameters in 16 bit on 64 GPUs, tensor parallel 8, stage 3: 0.02 GiB of model a GPU",
@@ -63,7 +63,7 @@ def eleuther_calculator(_: Evidence) -> Fact:
 def mixed_zero1_notebook(evidence: Evidence) -> Fact:
     """Wrong number 4: 2 + 2 + 4 + 8/N, as if every rank needed the whole fp32 master."""
     sharded = gigabytes("zero1", 7e9, 8, "bf16")
-    # Parameters, gradients, the master that it leaves whole, and the moments: only these it divides.
+    # Parameters, gradients and the master whole, and the moments sharded.
     unsharded = (2 + 2 + 4 + 8 / 8) * 7e9 / 1e9
     recording = evidence.recording("zero1", precision="bf16")
     found = bytes_a_parameter(recording, "optimizer_state")

@@ -13,8 +13,8 @@ ODD = 71  # elements: no multiple of 2, 3 or 4
 
 
 def zero1_of_any_model(evidence: Evidence) -> Fact:
-    """Claim 6: the shard is cut from padded parameters, the gradient from bare ones."""
-    # Only the last rank has padding; the slices of all others agree.
+    """Claim 6: the shard is a slice of padded parameters, the gradient a slice without padding."""
+    # Only the last rank has padding; on all others the slices agree.
     *_, last = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD)
     even = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD + 1)
     gradient, shard, _ = last
@@ -31,8 +31,7 @@ def zero1_of_any_model(evidence: Evidence) -> Fact:
 
 
 def zero3_that_trains(evidence: Evidence) -> Fact:
-    """Claim 7: the first layer's backward hook is called before its weight has got the gradient."""
-    # All ranks do the same, so one of them speaks for all.
+    """Claim 7: the first layer's backward hook is called before its weight has the gradient."""
     happened, went_through = evidence.answers(mistakes.release_in_the_modules_backward_hook)[0]
     return Fact(
         claim="the ZeRO-3 class that is published trains",
@@ -46,7 +45,7 @@ def zero3_that_trains(evidence: Evidence) -> Fact:
 
 
 def swapping_data(evidence: Evidence) -> Fact:
-    """Claim 8: autograd has a view of the weight, and with it the memory."""
+    """Claim 8: autograd has a view of the weight, which keeps the memory."""
     found = evidence.answers(mistakes.release_by_swapping_data)[0]
     kept, later, freed = found.values()
     return Fact(
@@ -60,12 +59,12 @@ def swapping_data(evidence: Evidence) -> Fact:
 
 
 def ceiling_division(_: Evidence) -> Fact:
-    """Claim 9: without padding the last ranks get less or nothing, which is how FSDP2 cuts rows, too."""
+    """Claim 9: without padding the last ranks get less or nothing, which is how FSDP2 shards rows too."""
     spans = mistakes.ceiling_spans(9, 8)
     sizes = [max(stop - start, 0) for start, stop in spans]
     outside = sum(start > 9 for start, _ in spans)
     chunks = [len(chunk) for chunk in torch.arange(9).chunk(8)]
-    # The same nine elements as an engine lays them out, beside what the rounding does.
+    # The same nine elements in an engine's flat, beside the rounding.
     [flat] = partition(nn.Linear(9, 1, bias=False), 8)
     return Fact(
         claim="rounding the shard's size up, in simplified code, gives every rank its part",
@@ -80,7 +79,7 @@ def ceiling_division(_: Evidence) -> Fact:
 
 def an_import_that_fails(evidence: Evidence) -> Fact:
     """Claim 10: there is no such module, and one API on top of the other does not train."""
-    # `fully_shard` is a function in torch.distributed.fsdp, and no module below it.
+    # `fully_shard` is a function in torch.distributed.fsdp, not a module.
     missing = mistakes.how_import_fails("torch.distributed.fsdp.fully_shard")
     mixed = evidence.answers(mistakes.mix_the_two_fsdps)[0]
     return Fact(
@@ -96,7 +95,7 @@ def an_import_that_fails(evidence: Evidence) -> Fact:
 def fsdp1_with_offload(evidence: Evidence) -> Fact:
     """Claim 11: it pins memory for an accelerator."""
     failure = evidence.answers(mistakes.offload_with_fsdp1)[0]
-    # What is not tried here is not judged: without an accelerator only the failure can be seen.
+    # Without an accelerator, only the failure can be observed.
     place, said = ("with", "true") if torch.cuda.is_available() else ("without", "open: not without an accelerator")
     return Fact(
         claim="FSDP1 with CPUOffload runs where the memory of the GPU is short",
@@ -109,11 +108,11 @@ def fsdp1_with_offload(evidence: Evidence) -> Fact:
 
 
 def a_loop_that_shards(evidence: Evidence) -> Fact:
-    """Claim 18: one variable for all pieces, and a copy beside what is already there."""
+    """Claim 18: one variable for all pieces, and a copy in addition to the parameters."""
     model = models.build(MODEL)
     whole = sum(parameter.numel() for parameter in model.parameters())
     piece = mistakes.keep_one_piece(model, evidence.world_size)
-    # Had the loop sharded anything, there would be less than before and not more.
+    # If the loop sharded anything, there would be less afterwards, not more.
     after = sum(parameter.numel() for parameter in model.parameters()) + piece.numel()
     return Fact(
         claim="the loop over the parameters that is published shards the model",
@@ -128,10 +127,10 @@ def a_loop_that_shards(evidence: Evidence) -> Fact:
 
 def fsdp1_snippet(evidence: Evidence) -> Fact:
     """Claim 19: a missing import, and a size that wraps single layers."""
-    # The line that fails is enough: what comes after it in the snippet is never reached.
+    # One line is enough: after its failure nothing else in the snippet runs.
     missing = mistakes.how_an_unknown_name_fails("functools.partial(int)")
     wrapped = evidence.answers(mistakes.wrapped_by_size, 10_000)[0]
-    # "blocks.0" is a block, "blocks.0.mlp.0" a layer in it.
+    # "blocks.0" is a block, "blocks.0.mlp.0" one of its layers.
     blocks = [name for name in wrapped if name.count(".") == 1]
     return Fact(
         claim="the FSDP1 snippet that is published runs",

@@ -13,8 +13,8 @@ def gigabytes(stage: str, num_params: float, world_size: int, precision: str = "
 
 
 def seven_billion_under_ddp(evidence: Evidence) -> Fact:
-    """Claim 1: the same 16 bytes a parameter in fp32 and in mixed precision, made up differently."""
-    # The claim is about bytes a parameter: a recording of a small model proves them, 7e9 is arithmetic from there.
+    """Claim 1: 16 bytes per parameter in fp32 and in mixed precision, differently composed."""
+    # A recording of a small model proves the bytes per parameter; the rest is arithmetic.
     said = [gigabytes("ddp", 7e9, 1, precision) for precision in ("fp32", "bf16")]
     fp32, bf16 = evidence.recording("ddp"), evidence.recording("ddp", precision="bf16")
     parts = [
@@ -33,13 +33,13 @@ def seven_billion_under_ddp(evidence: Evidence) -> Fact:
 
 
 def sharded_seven_billion(evidence: Evidence) -> Fact:
-    """Claim 2: true at the update; the same engines' peaks are higher."""
+    """Claim 2: true at the update; the peaks are higher."""
     rows = [evidence.simulated(stage, 8, "7b") for stage in SHARDED]
     state = [sum(row["state"].values()) / GB for row in rows]
     peak = [sum(row["peak"].values()) / GB for row in rows]
     more = [highest - held for highest, held in zip(peak, state, strict=True)]
     said = [gigabytes(stage, 7e9, 8) for stage in SHARDED]
-    # To a hundredth of a GB: padding and step counters are in what the engines hold, and not in the closed form.
+    # To a hundredth of a GB: the engines also hold padding and step counters.
     agrees = all(abs(found - formula) < 0.01 for found, formula in zip(state, said, strict=True))
     return Fact(
         claim="ZeRO-1, 2 and 3 bring 7B in fp32 on 8 GPUs to 63, 38.5 and 14 GB",
@@ -52,9 +52,9 @@ def sharded_seven_billion(evidence: Evidence) -> Fact:
 
 
 def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
-    """Claim 3: 14 GB is an eighth of what it takes, and the activations come on top."""
+    """Claim 3: 14 GB is an eighth of the state, and activations come on top."""
     alone, eighth = gigabytes("zero3", 7e9, 1), gigabytes("zero3", 7e9, 8)
-    # The smallest batch there is, one row: it is the least that comes on top.
+    # One row is the smallest batch, with the fewest activations.
     peak = evidence.simulated("zero3", 8, "7b")["peak"]
     return Fact(
         claim="gathering parameters just in time lets a 7B model run on 14 GB",
@@ -70,12 +70,11 @@ def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
 def wasted_copies(evidence: Evidence) -> Fact:
     """Claim 12: 1 - 1/N of the optimizer's memory is copies; what sharding frees on a rank levels off."""
     ranks = evidence.world_size
-    # Spans tell copies better than bytes: two halves on two ranks are one copy, two wholes are two.
+    # Counted by spans: two halves on two ranks are one copy, two wholes are two.
     ddp, zero1 = (copies(evidence.recording(stage), "optimizer_state") for stage in ("ddp", "zero1"))
-    # Two GPUs free half of it and a hundred all but a hundredth: the curve is flat long before.
     freed = [100 * (1 - 1 / size) for size in (2, 4, 8, 100)]
     state = [gigabytes("zero1", 7e9, size) for size in (1, 8, 100)]
-    # What all GPUs together need for one model: the same on any number of them, so that N times as much fits on N.
+    # All GPUs together need the same for any N, so a model N times as large fits on N GPUs.
     together = {round(size * gigabytes("zero3", 7e9, size), 6) for size in (1, 8, 100)}
     return Fact(
         claim="100 GPUs waste 99 % of the optimizer's memory on copies; sharded, their memory adds up linearly",
@@ -91,14 +90,13 @@ def wasted_copies(evidence: Evidence) -> Fact:
 
 
 def activations_stay(evidence: Evidence) -> Fact:
-    """Claim 13: the activations at the end of forward are the same bytes in every stage."""
-    # To the byte, because all stages run the same model on the same batches.
+    """Claim 13: activations take the same bytes in every stage."""
     found = {stage: most(evidence.recording(stage), "activations") for stage in theory.STAGES}
     return Fact(
         claim="ZeRO does nothing for activations",
         where=f"{MULTIPLE_GPUS}; {MORTALAPPS}",
         measured="at most " + ", ".join(f"{nbytes:,} ({stage})" for stage, nbytes in found.items()) + " bytes",
-        # The paper's other half, ZeRO-R, does: it divides the checkpoints of tensor parallelism (section 6.1).
+        # The paper's ZeRO-R does: it shards the activation checkpoints of tensor parallelism (section 6.1).
         verdict="true: of stages 1 to 3, and not of the paper's ZeRO-R",
         borne_out=len(set(found.values())) == 1,
         how="four stages recorded on the same batches",
@@ -106,8 +104,8 @@ def activations_stay(evidence: Evidence) -> Fact:
 
 
 def never_the_whole_model(evidence: Evidence) -> Fact:
-    """Claim 15: what is whole at once is what a unit is, so it depends on how the model was cut."""
-    # No units at all leaves everything in the root unit, which is whole from its gather to its release.
+    """Claim 15: one unit is whole at a time, so it depends on the model's units."""
+    # Without other units everything is in the root unit, which is whole from its gather to its release.
     blocks, one = evidence.recording("zero3"), evidence.recording("zero3", units=[])
     whole = [most(run, "parameters") / (4 * run.num_params) for run in (blocks, one)]
     kept = [most(run, "optimizer_state") / (8 * run.num_params) for run in (blocks, one)]
@@ -124,9 +122,9 @@ def never_the_whole_model(evidence: Evidence) -> Fact:
 
 def adam_of_100_billion(evidence: Evidence) -> Fact:
     """Claim 17: 12 bytes a parameter are the fp32 master and Adam's two moments; in fp32 it is 8."""
-    # A hundred billion by the closed form; that 12 is right is what the ranks are asked.
+    # The closed form for 100 billion; recordings show that 12 is right.
     said = theory.state_bytes("ddp", 100e9, 1, "bf16")["optimizer_state"] / GB
-    # On DDP, where nothing is divided, so that bytes a parameter are those of the formula.
+    # On DDP, where nothing is sharded.
     bf16 = bytes_a_parameter(evidence.recording("ddp", precision="bf16"), "optimizer_state")
     fp32 = bytes_a_parameter(evidence.recording("ddp"), "optimizer_state")
     return Fact(

@@ -19,7 +19,7 @@ MICRO_BATCHES = 4
 def overhead_of_stages_1_and_2(evidence: Evidence) -> Fact:
     """Claim 4: three articles, three answers, because the code decides: two passes of the model or three."""
     ddp, zero1, zero2 = (passes(evidence.recording(stage)) for stage in ("ddp", "zero1", "zero2"))
-    # What the articles' code does: the all-reduce brings each rank all gradients, of which it needs its Nth.
+    # In the articles' code an all-reduce gives each rank all gradients, of which it needs its shard.
     wasteful = passes(evidence.recording(AllReduceZero1))
     return Fact(
         claim="ZeRO-1 and 2 send no more than DDP; or some more; or ZeRO-2 less than ZeRO-1",
@@ -46,7 +46,7 @@ def overhead_of_stage_3(evidence: Evidence) -> Fact:
 
 
 def accumulation(evidence: Evidence) -> Fact:
-    """Claim 14: stage 2 has nowhere to add up whole gradients, so each micro-batch is reduced."""
+    """Claim 14: stage 2 has no room to accumulate whole gradients, so it reduces each micro-batch."""
     # Four reductions and one gather make five passes; stage 1 still reduces once.
     zero1, zero2 = (passes(evidence.recording(stage, micro_batches=MICRO_BATCHES)) for stage in ("zero1", "zero2"))
     return Fact(
@@ -60,8 +60,8 @@ def accumulation(evidence: Evidence) -> Fact:
 
 
 def small_models(evidence: Evidence) -> Fact:
-    """Claim 16: small models fit without; by the cost model a small one pays no time either, and a large one may."""
-    # Like with like: both models get the same tokens a step, or the longer context of the larger would hide more.
+    """Claim 16: small models fit without it; by the cost model they lose no time either, but a large one may."""
+    # Both models get the same tokens per step: the longer context of the larger one would hide more.
     prices = [[_price(evidence, model, network) for model in SIZES] for network in NETWORKS]
     fast, slow = prices
     shown = [
@@ -76,7 +76,7 @@ def small_models(evidence: Evidence) -> Fact:
         measured=f"a step of ZeRO-3 over one of DDP on 8 H100, {' and '.join(SIZES)}: {'; '.join(shown)}; "
         f"DDP holds {small:.0f} and {large:.0f} GB",
         verdict="half true: they do not need the memory; but it is a large model over a slow network that pays in time",
-        # Each rank updates its Nth only, which over a fast network is worth more than the third pass costs.
+        # Each rank updates only its shard, which over a fast network saves more than the third pass costs.
         borne_out=max(fast) < 1 and slow[0] < 1 < slow[1] and small * 1e9 < gpu("h100").memory_bytes < large * 1e9,
         how=f"simulated: the engine files timed by a cost model, bf16, {ROWS} rows of {LENGTH} tokens a GPU",
     )
@@ -89,19 +89,19 @@ def _price(evidence: Evidence, model: str, network: str) -> float:
 
 
 def _simulated(evidence: Evidence, stage: str, model: str, network: str) -> dict[str, Any]:
-    """Eight H100 in one node, or each in its own where the network is no NVLink."""
-    # NVLink joins the GPUs of a node; for any other network to matter each must be in a node of its own.
+    """Eight H100 in one node, or each in its own where the network is not NVLink."""
+    # For another network than NVLink to be used, each GPU must be in a node of its own.
     place = {} if network == NETWORKS[0] else {"gpus_per_node": 1, "network": network}
     return evidence.simulated(stage, 8, model, precision="bf16", rows=ROWS, length=LENGTH, **place)
 
 
 def broadcasts(evidence: Evidence) -> Fact:
-    """Claim 20: it is an all-gather, in which every rank sends its shard and gets all others."""
+    """Claim 20: it is an all-gather, in which every rank sends its shard and receives all others."""
     recording = evidence.recording("zero3")
     gathers = [collective for collective in recording.collectives if _is_gather(collective, recording)]
     ops = sorted({op for collective in gathers for op in collective.ops})
     sent = {rank: sum(each.events[rank].logical_bytes for each in gathers) for rank in range(recording.world_size)}
-    # A broadcast would be sent by one rank alone, and whole; here each sends (N-1)/N of what it helps to gather.
+    # A broadcast would be sent by one rank; here each rank sends (N-1)/N of the bytes of the unit.
     share = sent[0] / (4 * sum(each.events[0].numel for each in gathers))
     all_alike = len(set(sent.values())) == 1
     return Fact(
@@ -121,16 +121,16 @@ def _is_gather(collective: Collective, recording: Recording) -> bool:
 
 
 def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
-    """Claim 21: all ranks do all of the data-parallel step; but they do wait."""
+    """Claim 21: all ranks run the whole data-parallel step; but they wait."""
     recording, ddp = evidence.recording("zero3"), evidence.recording("ddp")
-    # If ZeRO were another kind of parallelism, it would compute something else, or elsewhere: losses and units tell.
+    # Another kind of parallelism would compute something else, or elsewhere: losses and units would differ.
     apart = max(
         abs(one - other)
         for mine, theirs in zip(recording.results or [], ddp.results or [], strict=True)
         for one, other in zip(mine, theirs, strict=True)
     )
     used = [_units_used(recording, rank) for rank in range(recording.world_size)]
-    # Data-parallel means that each rank runs the whole model, if on other rows.
+    # Data-parallel: each rank runs the whole model, on other rows.
     whole = [{unit.name for unit in recording.units}] * recording.world_size
     waits = [sum(event.kind == "wait" for event in rank.events) > 0 for rank in recording.ranks]
     return Fact(
@@ -146,7 +146,6 @@ def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
 
 def _units_used(recording: Recording, rank: int) -> set[str | None]:
     """The units that a rank ran both forward and backward."""
-    # From events, not from the model: what counts is what this rank did.
     ran = {(event.op, event.unit) for event in recording.rank(rank).events if event.kind == "module"}
     return {unit for op, unit in ran if op == "forward" and ("backward", unit) in ran}
 
