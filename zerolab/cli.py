@@ -66,15 +66,49 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="zerolab", description="Real ranks run ZeRO; what they did is replayed.")
     parser.add_argument("--version", action="version", version=f"zerolab {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    _add_lab(commands)
-    _add_doctor(commands)
-    _add_compare(commands)
-    _add_simulate(commands)
-    _add_record(commands)
-    _add_play(commands)
-    _add_reset(commands)
-    _add_progress(commands)
+    lab = _command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
+    lab.add_argument("--port", type=int, default=8888, help="the first port to try (default: 8888)")
+    lab.add_argument("--no-browser", action="store_true", help="only print the address")
+    doctor = _command(commands, "doctor", _doctor, "say what this box has, and what is missing")
+    _add_json(doctor)
+    doctor.add_argument("--lessons", action="store_true", help="run every lesson from top to bottom; takes minutes")
+    _add_runs(commands)
+    play = _command(commands, "play", _play, "write a recording's page and open it")
+    play.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
+    play.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
+    play.add_argument("--no-open", action="store_true", help="only write the page")
+    reset = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
+    reset.add_argument("which", help="the beginning of a lesson's name, such as 04; or all; or progress")
+    progress = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
+    _add_json(progress)
+    progress.add_argument("--reset", action="store_true", help=argparse.SUPPRESS)
+    progress.add_argument("files", nargs="*", type=Path, help="progress files of a class: how many passed what")
     return parser
+
+
+def _add_runs(commands: Any) -> None:
+    """The commands that train, or simulate it."""
+    compare = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
+    _add_stages(compare, f", {OTHERS}")
+    _add_training(compare, model="gpt-10m", steps=5)
+    simulate = _command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
+    _add_stages(simulate, "")
+    _add_size(simulate)
+    simulate.add_argument("--model", default="7b", help="published, such as llama-7b or 1t (default: %(default)s)")
+    simulate.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
+    simulate.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
+    simulate.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
+    simulate.add_argument("--gpu", default="h100", help="v100, a100, h100, h200 or b200 (default: %(default)s)")
+    simulate.add_argument("--network", default="infiniband-ndr", help="between nodes (default: %(default)s)")
+    sent = "bytes a second that one GPU sends to other nodes, such as 50e9 (default: the network's)"
+    simulate.add_argument("--bandwidth", type=float, metavar="B/S", help=sent)
+    simulate.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
+    reached = "part of the dense rate that matrix products reach (default: fitted)"
+    simulate.add_argument("--utilisation", type=float, help=reached)
+    record = _command(commands, "record", _record, "record a training under one stage")
+    record.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
+    _add_training(record, model="gpt-tiny", steps=3)
+    record.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
 
 
 def _command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
@@ -149,40 +183,12 @@ def _options(given: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _add_compare(commands: Any) -> None:
-    parser = _command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
-    _add_stages(parser, f", {OTHERS}")
-    _add_training(parser, model="gpt-10m", steps=5)
-
-
 def _compare(arguments: Arguments) -> None:
     from zerolab.comparison import compare
 
     comparison = compare(arguments.stages, **_training(arguments))
     _keep(comparison, arguments)
     _say(arguments, comparison.rows, comparison.table(times=True))
-
-
-def _add_simulate(commands: Any) -> None:
-    parser = _command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
-    _add_stages(parser, "")
-    _add_size(parser)
-    parser.add_argument("--model", default="7b", help="published, such as llama-7b or 1t (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
-    parser.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
-    parser.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
-    parser.add_argument("--gpu", default="h100", help="v100, a100, h100, h200 or b200 (default: %(default)s)")
-    parser.add_argument("--network", default="infiniband-ndr", help="between nodes (default: %(default)s)")
-    parser.add_argument(
-        "--bandwidth",
-        type=float,
-        metavar="B/S",
-        help="bytes a second that one GPU sends to other nodes, such as 50e9 (default: the network's)",
-    )
-    parser.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
-    parser.add_argument(
-        "--utilisation", type=float, help="part of the dense rate that matrix products reach (default: fitted)"
-    )
 
 
 def _simulate(arguments: Arguments) -> None:
@@ -200,26 +206,12 @@ def _simulate(arguments: Arguments) -> None:
     _say(arguments, simulation.rows, f"{simulation.table(times=True)}\n{seconds}")
 
 
-def _add_record(commands: Any) -> None:
-    parser = _command(commands, "record", _record, "record a training under one stage")
-    parser.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
-    _add_training(parser, model="gpt-tiny", steps=3)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
-
-
 def _record(arguments: Arguments) -> None:
     from zerolab.comparison import record
 
     recording = record(arguments.stage, **_training(arguments))
     recording.save(arguments.out)
     print(f"{len(recording.events):,} events of {recording.world_size} ranks in {arguments.out}")
-
-
-def _add_play(commands: Any) -> None:
-    parser = _command(commands, "play", _play, "write a recording's page and open it")
-    parser.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
-    parser.add_argument("--no-open", action="store_true", help="only write the page")
 
 
 def _play(arguments: Arguments) -> None:
@@ -234,22 +226,11 @@ def _play(arguments: Arguments) -> None:
         webbrowser.open(page.resolve().as_uri())
 
 
-def _add_lab(commands: Any) -> None:
-    parser = _command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
-    parser.add_argument("--port", type=int, default=8888, help="the first port to try (default: 8888)")
-    parser.add_argument("--no-browser", action="store_true", help="only print the address")
-
-
 def _lab(arguments: Arguments) -> None:
     from zerolab.lessons.workspace import lab
 
     # None: if there is a display.
     lab(port=arguments.port, browser=False if arguments.no_browser else None)
-
-
-def _add_reset(commands: Any) -> None:
-    parser = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
-    parser.add_argument("which", help="the beginning of a lesson's name, such as 04; or all; or progress")
 
 
 def _reset(arguments: Arguments) -> None:
@@ -263,12 +244,6 @@ def _reset(arguments: Arguments) -> None:
     print("If JupyterLab has it open, choose Revert when it asks.")
 
 
-def _add_doctor(commands: Any) -> None:
-    parser = _command(commands, "doctor", _doctor, "say what this box has, and what is missing")
-    _add_json(parser)
-    parser.add_argument("--lessons", action="store_true", help="run every lesson from top to bottom; takes minutes")
-
-
 def _doctor(arguments: Arguments) -> int:
     from zerolab import doctor
     from zerolab.lessons.preflight import run_lessons
@@ -280,13 +255,6 @@ def _doctor(arguments: Arguments) -> int:
     _say(arguments, report, doctor.describe(report))
     # A workshop host's script can stop here, before thirty people arrive.
     return 0 if report["ok"] else 1
-
-
-def _add_progress(commands: Any) -> None:
-    parser = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
-    _add_json(parser)
-    parser.add_argument("--reset", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("files", nargs="*", type=Path, help="progress files of a class: how many passed what")
 
 
 def _progress(arguments: Arguments) -> None:

@@ -22,7 +22,7 @@ def test_only_the_options_of_the_chosen_stage_can_be_changed():
 @pytest.mark.slow
 def test_options_reach_the_engine_and_progress_is_told():
     panel = explore()
-    panel.ranks.value = 2
+    panel.world_size.value = 2
     told = []
     panel.said.observe(lambda change: told.append(change["new"]), "value")
     panel.button.click()

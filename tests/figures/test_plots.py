@@ -207,7 +207,7 @@ def test_explore_runs_and_keeps_the_run_before_beside_the_new_one():
     from zerolab.figures.explore import explore
 
     panel = explore()
-    panel.ranks.value = 2
+    panel.world_size.value = 2
     panel.button.click()
     assert repr(panel) == "explore: 1 run", panel.said.value
     panel.stage.value = "ddp"

@@ -117,7 +117,7 @@ class _Sharded(DeepSpeed0):
     precisions = ("fp32", "bf16")
 
     def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
-        """For each parameter group: the fp32 partition, the tensors of its gradient, and the pieces of parameters in it."""
+        """For each parameter group: the fp32 partition, its gradient tensors, and the pieces of parameters in it."""
         raise NotImplementedError
 
     def owned(self) -> Iterator[Owned]:

@@ -32,7 +32,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def __init__(self) -> None:
         self.runs: list[Comparison] = []
         self.stage = widgets.ToggleButtons(options=theory.STAGES, value="zero3")
-        self.ranks = widgets.IntSlider(4, 1, 8, description="ranks")
+        self.world_size = widgets.IntSlider(4, 1, 8, description="ranks")
         self.model = widgets.Dropdown(options=sorted(RECIPES), value="gpt-tiny", description="model")
         self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="precision")
         self.steps = widgets.IntSlider(2, 2, 6, description="steps")
@@ -44,11 +44,11 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.button.on_click(lambda _: self.run())
         self.stage.observe(self._offer, "value")
         self._offer()
-        for widget in (self.ranks, self.steps, self.model, self.precision):
+        for widget in (self.world_size, self.steps, self.model, self.precision):
             widget.style.description_width, widget.layout.width = "90px", "420px"  # in two aligned columns
         rows = [
             (labelled("stage", self.stage),),
-            (self.ranks, self.steps),
+            (self.world_size, self.steps),
             (self.model, self.precision),
             tuple(self.options.values()),
         ]
@@ -60,10 +60,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Trains as chosen and shows the run beside the one before; errors are shown in the panel."""
         self.button.disabled = True
         try:
-            self._say(1, f"starting {self.ranks.value} ranks ...")
+            self._say(1, f"starting {self.world_size.value} ranks ...")
             run = compare(
                 [self.stage.value],
-                world_size=self.ranks.value,
+                world_size=self.world_size.value,
                 model=self.model.value,
                 steps=self.steps.value,
                 precision=self.precision.value,
