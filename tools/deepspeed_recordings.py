@@ -2,12 +2,9 @@
 
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 
 from zerolab.files import write_json
-from zerolab.lessons.deepspeed_runs import record_all
-
-FOLDER = Path(__file__).resolve().parent.parent / "zerolab" / "data" / "deepspeed"
+from zerolab.lessons.deepspeed_runs import FOLDER, record_all
 
 if __name__ == "__main__":
     for stage, recording in record_all().items():

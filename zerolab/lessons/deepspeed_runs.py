@@ -10,10 +10,10 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from importlib.resources import as_file, files
 from importlib.util import find_spec
 
 from zerolab import comparison, models
+from zerolab.lessons.workspace import PACKAGE
 from zerolab.names import check_known
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
@@ -21,7 +21,7 @@ from zerolab.runtime.cluster import Cluster
 STAGES = ("deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3")
 # Small, because the files lie in the package; two steps, because Adam has its state from the second on.
 MODEL, RANKS, STEPS = "gpt-tiny", 4, 2
-FOLDER = files("zerolab").joinpath("data", "deepspeed")
+FOLDER = PACKAGE / "data" / "deepspeed"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def deepspeed_runs() -> Runs:
     """Two steps of `gpt-tiny` on four CPU ranks under each of DeepSpeed's stages: live, or else as shipped."""
     if find_spec("deepspeed") is not None:
         return Runs(record_all(), f"recorded just now with DeepSpeed {version('deepspeed')}")
-    about = json.loads(FOLDER.joinpath("about.json").read_text(encoding="utf-8"))
+    about = json.loads((FOLDER / "about.json").read_text(encoding="utf-8"))
     # Shown with them: a shipped recording must not pass for one that was made here.
     origin = f"DeepSpeed is not installed here: recorded on {about['date']} with DeepSpeed {about['deepspeed']}"
     return Runs(load_all(), f"{origin}, torch {about['torch']}")
@@ -56,8 +56,4 @@ def record_all() -> dict[str, Recording]:
 
 def load_all() -> dict[str, Recording]:
     """The recordings that the package ships."""
-    recordings = {}
-    for stage in STAGES:
-        with as_file(FOLDER.joinpath(f"{stage}.json")) as path:
-            recordings[stage] = Recording.load(path)
-    return recordings
+    return {stage: Recording.load(FOLDER / f"{stage}.json") for stage in STAGES}

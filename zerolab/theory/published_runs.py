@@ -16,7 +16,7 @@ import csv
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from zerolab import catalog
 from zerolab.catalog import GIB, Architecture
@@ -101,8 +101,7 @@ def runs() -> tuple[PublishedRun, ...]:
     """All published runs, in the order of the file."""
     seen: Counter[str] = Counter()
     found = []
-    text = resources.files("zerolab.theory").joinpath("published_runs.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(text.splitlines()):
+    for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines()):
         place = seen[row["source"]]
         seen[row["source"]] += 1
         found.append(_run(row, fitted=place % 2 == 0))
@@ -110,7 +109,8 @@ def runs() -> tuple[PublishedRun, ...]:
 
 
 def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
-    model = replace(_architecture(row["model"]), context=int(row["length"]))
+    model = _OTHERS.get(row["model"]) or catalog.architecture(row["model"])
+    model = replace(model, context=int(row["length"]))
     setting = _setting(row)
     memory = float(row["memory"]) * {"GiB": GIB, "MiB": MIB}[row["memory_unit"]] if row["memory"] else None
     return PublishedRun(
@@ -127,10 +127,6 @@ def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
         row["fits"] == "yes",
         fitted,
     )
-
-
-def _architecture(name: str) -> Architecture:
-    return _OTHERS[name] if name in _OTHERS else catalog.architecture(name)
 
 
 def _setting(row: dict[str, str]) -> seconds.Setting:
