@@ -22,7 +22,7 @@ FORMAT = "zerolab-checkpoint-1"
 
 
 class Checkpoints:
-    """Saves and loads an engine's model and optimizer; the engine says what its optimizer updates (`owned`)."""
+    """Saves and loads an engine's model and optimizer; the engine says what its optimizer updates (`_owned`)."""
 
     optimizer: Any
 
@@ -34,7 +34,7 @@ class Checkpoints:
         """Takes the whole model."""
         raise NotImplementedError
 
-    def owned(self) -> Iterator[optimizer_state.Owned]:
+    def _owned(self) -> Iterator[optimizer_state.Owned]:
         """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         raise NotImplementedError
 
@@ -54,7 +54,7 @@ class Checkpoints:
             "params". A tensor has the parameter's shape, or is a single number such as Adam's step. A parameter
             without state has no keys.
         """
-        state = optimizer_state.gather(self.owned(), self._state(), self._trained_shapes())
+        state = optimizer_state.gather(self._owned(), self._state(), self._trained_shapes())
         # torch's optimizer numbers its parameters; names stay the same with another number of ranks.
         groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
         return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
@@ -70,7 +70,7 @@ class Checkpoints:
         for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
             # Keywords, such as a scheduled learning rate; the optimizer's own "params" stay.
             group |= {key: value for key, value in saved.items() if key != "params"}
-        optimizer_state.scatter(self.owned(), self._state(), state["state"])
+        optimizer_state.scatter(self._owned(), self._state(), state["state"])
 
     def save(self, path: str | Path) -> None:
         """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective."""

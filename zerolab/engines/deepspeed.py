@@ -120,7 +120,7 @@ class _Sharded(DeepSpeed0):
         """For each parameter group: the fp32 partition, its gradient tensors, and the pieces of parameters in it."""
         raise NotImplementedError
 
-    def owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[Owned]:
         """This rank's fp32 partitions."""
         return (Owned(master, pieces) for master, _, pieces in self._flats())
 

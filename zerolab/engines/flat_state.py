@@ -70,7 +70,7 @@ class FlatCheckpoints(Checkpoints):
                 flat.split(self.optimizer)
         super().load_optimizer_state_dict(state)
 
-    def owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[Owned]:
         """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         for flat in self.trainable:
             for updated, (first, last) in flat.updated():

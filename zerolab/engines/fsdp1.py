@@ -129,7 +129,7 @@ class FSDP1(Native):
         named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         return {name.replace(_WRAPPER, ""): tensor for name, tensor in named}
 
-    def owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[Owned]:
         """This rank's shard of each flat parameter, or of the parameters in it."""
         for prefix, flat in self._flat_params():
             if flat._params is None:  # without use_orig_params the optimizer knows the flat alone

@@ -107,7 +107,7 @@ class FSDP2(Native):
             else:
                 mine.copy_(value)
 
-    def owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[Owned]:
         """This rank's rows of each parameter, perhaps none."""
         for name, param in self._fsdp_params.items():
             if param.sharded_param.requires_grad:

@@ -1,7 +1,7 @@
 """Other systems behind the same step: what they share.
 
 These engines are not the lesson but what it is measured against. Each runs somebody else's code as its users run it,
-and only says where the model's state lies in it: `holdings`, and `owned` for checkpoints in our own format. torch's DDP
+and only says where the model's state lies in it: `holdings`, and `_owned` for checkpoints in our own format. torch's DDP
 and ZeroRedundancyOptimizer are in `torch_ddp.py`, FSDP in `fsdp1.py` and `fsdp2.py`, DeepSpeed in `deepspeed.py`. A
 system's further options have the names that it gives them.
 """
@@ -139,7 +139,7 @@ class Native(Explained, Checkpoints):
         """A context in which the system reduces no gradients."""
         raise NotImplementedError
 
-    def owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[Owned]:
         """What this rank's optimizer updates; by default whole parameters."""
         for name, parameter in self._trained_parameters():
             yield Owned(parameter, [Piece(name, 0, 0, parameter.numel())])
@@ -253,7 +253,7 @@ class Native(Explained, Checkpoints):
 
     def _held_state(self) -> Iterator[Holding]:
         """The optimizer's entries for what this rank updates; a step counter covers no elements."""
-        for updated, pieces in self.owned():
+        for updated, pieces in self._owned():
             for value in map(local, self._state().get(updated, {}).values()):
                 if isinstance(value, torch.Tensor):
                     covered = pieces if value.dim() else [Piece(piece.name, 0, piece.start, 0) for piece in pieces[:1]]

@@ -109,11 +109,11 @@ class TorchZero1(TorchDDP):
             **keywords,
         )
 
-    def owned(self) -> Iterator[Owned]:
+    def _owned(self) -> Iterator[Owned]:
         """The whole parameters that this rank updates."""
         # The inner optimizer has only this rank's parameters; the outer one has those of all ranks.
         mine = {id(parameter) for group in self.optimizer.optim.param_groups for parameter in group["params"]}
-        return (owned for owned in super().owned() if id(owned.key) in mine)
+        return (owned for owned in super()._owned() if id(owned.key) in mine)
 
     def _state(self) -> Any:
         return self.optimizer.optim.state  # of the inner optimizer
