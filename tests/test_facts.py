@@ -148,9 +148,9 @@ def test_one_rank_is_refused_because_it_sends_nothing():
 
 
 def test_a_number_that_no_claim_has_is_told():
-    with pytest.raises(ValueError, match="there is no claim 22: choose of 1 to 21"):
+    with pytest.raises(ValueError, match="there is no claim 22: choose one from 1 to 21"):
         facts.claims(None, 22)
-    with pytest.raises(ValueError, match="there is no wrong number 0: choose of 1 to 5"):
+    with pytest.raises(ValueError, match="there is no wrong number 0: choose one from 1 to 5"):
         facts.wrong_numbers(None, 0)
 
 

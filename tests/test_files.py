@@ -92,7 +92,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_in_a_sentence(tmp_path, pl
 
 def test_a_folder_of_somebody_elses_is_refused_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "access", lambda place, _: place != tmp_path)  # root may write everywhere
-    with pytest.raises(ValueError, match="it is not yours to write there"):
+    with pytest.raises(ValueError, match="you have no permission to write there"):
         files.write_text(tmp_path / "run.json", "text")
 
 

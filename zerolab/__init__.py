@@ -73,7 +73,7 @@ _HOMES = {
         "recording.wire": "bytes_sent",
         "runtime.cluster": "Cluster",
         "runtime.faults": "CollectiveHang RankError",
-        "runtime.magics": "load_ipython_extension",  # IPython asks for it by name; nobody else does
+        "runtime.magics": "load_ipython_extension",  # only IPython asks for it, by name
         "simulation.run": "simulate",
         "tables": "Table",
         "theory.systems": "deepspeed_estimate",

@@ -141,11 +141,11 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
     layouts, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
-        told = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
+        now = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
         if progress is not None:
-            progress(told)
+            progress(now)
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave in memory would count in the next stage's peak.
-        with waiting(told), Cluster(world_size=world_size, device=device) as cluster:
+        with waiting(now), Cluster(world_size=world_size, device=device) as cluster:
             # The cluster's device, not the caller's: "auto" has been resolved, once for all ranks.
             choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
             training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, **choice)

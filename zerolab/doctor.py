@@ -208,7 +208,7 @@ def check_links(links: dict[str, list[str]]) -> Check:
     found = ", ".join(f"{kind}: {len(pairs)} pairs" for kind, pairs in sorted(links.items()))
     fast = bool(links) and all(kind.startswith("NV") for kind in links)
     slow = "not all GPUs are joined by NVLink: expect collectives to take longer"
-    return _check("links", fast, found or "not told by the driver", slow)
+    return _check("links", fast, found or "not reported by the driver", slow)
 
 
 def check_memory(total: int, available: int) -> Check:

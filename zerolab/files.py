@@ -29,7 +29,7 @@ def check_place(path: StrPath) -> None:
     if not folder.is_dir():
         raise ValueError(f"cannot write {str(path)!r}: its folder does not exist; create it, or choose another")
     if not os.access(place if _takes_writes_only(place) else folder, os.W_OK):
-        raise ValueError(f"cannot write {str(path)!r}: it is not yours to write there; choose another folder")
+        raise ValueError(f"cannot write {str(path)!r}: you have no permission to write there; choose another folder")
 
 
 @contextmanager

@@ -206,14 +206,14 @@ def feed(model: ModelSource, given: BatchSource | Sequence[Batch] | None, world_
     if callable(given):
         return given
     if len(given) < steps:
-        raise ValueError(f"there are {len(given)} batches for {steps} steps: pass one a step")
+        raise ValueError(f"there are {len(given)} batches for {steps} steps: pass one per step")
     check_pairs(given)
     for index, (inputs, targets) in enumerate(given):
         for what, part in (("inputs", inputs), ("targets", targets)):
             leaves = tree_leaves(part)
             if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
                 raise TypeError(
-                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be shared out: "
+                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be divided: "
                     "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
                 )
             if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:

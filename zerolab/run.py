@@ -123,7 +123,7 @@ def _join(options: argparse.Namespace) -> torch.device:
     if rank == 0:
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         print(f"{options.stage} on {dist.get_world_size()} ranks of {nodes} nodes")
-        print(f"torch's store at {endpoint} takes whoever can reach it: keep to a network that you trust")
+        print(f"torch's store at {endpoint} accepts whoever can reach it: use a network that you trust")
     return device
 
 

@@ -87,7 +87,7 @@ def test_ranks_whose_losses_need_different_units_are_refused_by_zero3(clusters, 
 
 
 def test_an_optimizer_that_is_not_element_wise_is_found_by_trying_it(clusters):
-    assert "LayerWise updates a matrix otherwise than its rows" in _sentence(
+    assert "LayerWise updates a matrix differently from its rows" in _sentence(
         clusters, lambda: _engine(optimizer_cls=LayerWise)
     )
 
@@ -118,8 +118,8 @@ def _accumulate_and(action):
         (_call(_accumulate_and(lambda engine: engine.step())), "step() without gradients: call backward() first"),
         (_call(_accumulate_and(lambda engine: engine.clip_grad_norm_(1.0))), "no gradients to clip: call backward()"),
         (_call(lambda engine: engine.clip_grad_norm_(-1.0)), "max_norm is -1.0: give a norm above 0"),
-        (_call(lambda engine: engine.load_state_dict(None)), "the state is no dict of tensors"),
-        (_call(lambda engine: engine.load_state_dict({"0.weight": 1})), "the state is no dict of tensors"),
+        (_call(lambda engine: engine.load_state_dict(None)), "the state is not a dict of tensors"),
+        (_call(lambda engine: engine.load_state_dict({"0.weight": 1})), "the state is not a dict of tensors"),
         (_call(lambda engine: engine.load_optimizer_state_dict({})), "has no 'state' and 'param_groups'"),
         (
             _call(lambda engine: engine.load_optimizer_state_dict(_engine().optimizer_state_dict())),

@@ -236,8 +236,8 @@ def test_what_would_help_helps():
         ({"world_size": 8, "scheme": "fsdp"}, "unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"),
         ({"world_size": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
         ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
-        ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it is a part"),
-        ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it is a part"),
+        ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it must be a fraction"),
+        ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it must be a fraction"),
         ({"world_size": 8, "gpu": "h10"}, "did you mean 'h100'"),
     ],
 )

@@ -105,7 +105,7 @@ class Checkpoints:
 
 
 def check_tensors(entries: dict[str, Any]) -> None:
-    """Raises TypeError for a module that keeps something in its state that is no tensor."""
+    """Raises TypeError for a module with something other than tensors in its state."""
     for key, entry in entries.items():
         if not isinstance(entry, torch.Tensor):
             raise TypeError(f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()")
@@ -114,7 +114,7 @@ def check_tensors(entries: dict[str, Any]) -> None:
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:
     """Raises TypeError or ValueError unless `state` has exactly the keys and shapes of the model."""
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise TypeError("the state is no dict of tensors: pass what engine.state_dict() gave")
+        raise TypeError("the state is not a dict of tensors: pass what engine.state_dict() gave")
     if different := sorted(shapes.keys() ^ state.keys()):
         where = "the model" if different[0] in shapes else "the state"
         raise ValueError(f"{different[0]!r} is only in {where}: load a state that was saved from the same model")

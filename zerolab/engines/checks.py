@@ -70,7 +70,7 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
         raise TypeError(f"{optimizer_cls.__name__} does not take {sorted(keywords)}: {error}") from None
     if not _is_element_wise(optimizer_cls, keywords):
         raise ValueError(
-            f"{optimizer_cls.__name__} updates a matrix otherwise than its rows, so it cannot run on shards: "
+            f"{optimizer_cls.__name__} updates a matrix differently from its rows, so it cannot run on shards: "
             "use an element-wise one, such as AdamW"
         )
 
@@ -129,7 +129,7 @@ def check_parameters(model: nn.Module) -> None:
     """Refuses parameters that cannot be laid into flats.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
         ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory; a
             module writes into its own parameters; or all of them are frozen.
     """
@@ -225,4 +225,6 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
             raise ValueError(f"{stage} cannot gather {unit!r}, a {kind} without forward: name what is in it in units=")
     dtypes = sorted({str(parameter.dtype) for parameter in trained.values()})
     if "dtypes" in cannot and len(dtypes) > 1:
-        raise ValueError(f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it by model.to")
+        raise ValueError(
+            f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it with model.to"
+        )

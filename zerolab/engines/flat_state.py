@@ -41,7 +41,7 @@ class FlatCheckpoints(Checkpoints):
         """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
 
         Raises:
-            TypeError: something in it is no tensor.
+            TypeError: something in it is not a tensor.
             ValueError: a key is missing or unknown, or a tensor has another shape.
         """
         entries = self.model.state_dict(keep_vars=True)

@@ -1,7 +1,7 @@
 """Other systems behind the same step: what they share.
 
 These engines are not the lesson but what it is measured against. Each runs somebody else's code as its users run it,
-and only says where the model's state lies in it: `holdings`, and `_owned` for checkpoints in our own format. torch's DDP
+and only says where the model's state lies in it: `holdings`, and `_owned` for checkpoints in our format. torch's DDP
 and ZeroRedundancyOptimizer are in `torch_ddp.py`, FSDP in `fsdp1.py` and `fsdp2.py`, DeepSpeed in `deepspeed.py`. A
 system's further options have the names that it gives them.
 """
@@ -53,7 +53,7 @@ class Native(Explained, Checkpoints):
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
 
     Raises:
-        TypeError: `model` is no module, `optimizer_cls` no optimizer class, or a keyword is unknown to it.
+        TypeError: `model` is not a module, `optimizer_cls` not an optimizer class, or it does not know a keyword.
         ValueError: nothing to train, a precision or option that the system lacks, or ranks whose models differ.
     """
 
@@ -181,7 +181,9 @@ class Native(Explained, Checkpoints):
         Raises:
             RuntimeError: the system accumulates gradients in buffers of its own, and has no call that drops them.
         """
-        raise RuntimeError(f"{self.stage} has no call that drops gradients: call step(), or leave the batch out before")
+        raise RuntimeError(
+            f"{self.stage} has no call that drops gradients: call step(), or skip the batch before its backward"
+        )
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

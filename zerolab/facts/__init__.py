@@ -76,5 +76,5 @@ def _table(experiments: Mapping[int, Experiment], evidence: Evidence, numbers: t
     # Before anything runs: experiments may take a minute.
     for number in numbers:
         if number not in experiments:
-            raise ValueError(f"there is no {what} {number!r}: choose of 1 to {len(experiments)}")
+            raise ValueError(f"there is no {what} {number!r}: choose one from 1 to {len(experiments)}")
     return Table([{"#": number, **asdict(experiments[number](evidence))} for number in numbers or experiments])

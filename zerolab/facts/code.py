@@ -78,7 +78,7 @@ def ceiling_division(_: Evidence) -> Fact:
 
 
 def an_import_that_fails(evidence: Evidence) -> Fact:
-    """Claim 10: there is no such module, and one API on top of the other does not train."""
+    """Claim 10: there is no such module, and one API over the other does not train."""
     # `fully_shard` is a function in torch.distributed.fsdp, not a module.
     missing = mistakes.how_import_fails("torch.distributed.fsdp.fully_shard")
     mixed = evidence.answers(mistakes.mix_the_two_fsdps)[0]

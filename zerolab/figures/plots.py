@@ -27,7 +27,7 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     """
     every = list(rows)
     if not every:
-        raise ValueError("there are no rows to draw: give the rows of compare(...), one a stage")
+        raise ValueError("there are no rows to draw: give the rows of compare(...), one per stage")
     figure = go.Figure()
     for said, opacity, offset in (("measured", 1.0, 0), ("formula", 0.6, 1)):
         for category in theory.STATE_CATEGORIES:

@@ -35,7 +35,7 @@ def published() -> dict[str, Path]:
     glossary = PACKAGE.parent / "docs" / "glossary.md" if checkout else folder / "glossary.md"
     notebooks = sorted(folder.glob("*.ipynb"))
     if not notebooks:
-        raise RuntimeError(f"no notebooks in {folder}, where this zerolab should keep them; install it again")
+        raise RuntimeError(f"no notebooks in {folder}, which this installation should have; install it again")
     return {path.name: path for path in (*notebooks, glossary)}
 
 

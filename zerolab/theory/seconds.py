@@ -129,7 +129,7 @@ class Setting:
             if not count >= 1 or count % 1:
                 raise ValueError(f"the {name} is {count!r}: it must be a whole number, 1 or more")
         if self.utilisation is not None and not 0 < self.utilisation <= 1:
-            raise ValueError(f"the utilisation is {self.utilisation!r}: it is a part, above 0 and at most 1")
+            raise ValueError(f"the utilisation is {self.utilisation!r}: it must be a fraction, above 0 and at most 1")
 
     @property
     def rate(self) -> float:
