@@ -63,9 +63,7 @@ class Comparison:
         )
         if times and self.seconds:
             steps = len(next(iter(self.seconds.values())))
-            title += (
-                f"\nseconds: the median of {steps} step{'s' * (steps > 1)}; stages whose ranges overlap may be alike"
-            )
+            title += f"\nseconds: the median of {count(steps, 'step')}; stages whose ranges overlap may be alike"
         rows = [_summary(row) | _range(self.seconds.get(row["stage"])) for row in self.rows]
         sizes = {name for row in rows for name, value in row.items() if isinstance(value, int)}
         return Table(rows, title, times=times, sizes=() if exact else sizes)
@@ -264,7 +262,7 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
 
 
 def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
-    """One stage's row; what its keys mean stands with `Comparison`."""
+    """One stage's row; `Comparison` says what its keys mean."""
     ranks = recording.ranks
     stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []
     num_params = sum(layout.numel for layout in layouts)
@@ -273,7 +271,7 @@ def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step
             systems.terms(stage, layouts, precision, state=rank.state, showed=training.shown)
             for rank, training in zip(ranks, trainings, strict=True)
         ]
-    else:  # every rank has equal shards, so equal terms, unless a parameter is not used
+    else:  # shards are equal on all ranks, and so are the terms, unless a parameter is not used
         terms = [
             theory.terms(stage, layouts, world_size, precision, offload=rank.info.offload, updated=rank.info.updated)
             for rank in ranks

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         merged = _merge(recordings, before, after, first)
         merged.save(options.out)
         print(f"{len(merged.events):,} events of {merged.world_size} ranks in {options.out}; {merged.info.clocks}")
-    dist.barrier()  # nobody leaves before the file is there
+    dist.barrier()  # no rank leaves before the file is written
     dist.destroy_process_group()
 
 
@@ -182,7 +182,7 @@ def _mean(loss: torch.Tensor) -> float:
 
 
 def _gather(mine: RankRecording) -> list[RankRecording]:
-    """All ranks' recordings, on rank 0. They travel as JSON, because nothing from a network is unpickled."""
+    """The recordings of all ranks, on rank 0. They are sent as JSON: nothing from a network is unpickled."""
     contents = jsonfile.Contents(mine.world_size, RunInfo(), mine.units, mine.sources, [mine])
     data = torch.frombuffer(bytearray(jsonfile.text(contents).encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(mine.world_size)]

@@ -4,6 +4,7 @@ GB is 1e9 bytes, GiB is 2**30.
 """
 
 from zerolab import theory
+from zerolab.catalog import GIB
 from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter
 from zerolab.facts.sizes import gigabytes
 from zerolab.theory.systems import deepspeed_estimate
@@ -73,7 +74,7 @@ def mixed_zero1_notebook(evidence: Evidence) -> Fact:
         measured=f"{sharded:g} GB; with the fp32 master whole on every GPU {unsharded:g}; on {recording.world_size} "
         f"ranks the optimizer's state is {found:.0f} bytes a parameter, 12/N",
         verdict="wrong: the master is sharded, too",
-        # Padding and step counters may differ, and nothing else: less than a thousand bytes in all.
+        # Only padding and step counters may differ: less than a thousand bytes in all.
         borne_out=unsharded == 63 and abs(found - 12 / recording.world_size) < 1000 / recording.num_params,
         how="theory.state_bytes, and zero1 recorded in bf16",
     )

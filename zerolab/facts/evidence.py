@@ -127,7 +127,7 @@ def passes(recording: Recording) -> float:
 
 def most(recording: Recording, category: str) -> int:
     """The most bytes of one category that were live on rank 0 at any event of the last step."""
-    # Of the last step only: in the first, Adam has no moments yet, and before it the ranks compare their models.
+    # Not the first step, in which Adam has no moments yet.
     last = recording.info.steps
     return max(event.live.get(category, 0) for event in recording.ranks[0].events if event.step == last)
 
@@ -137,6 +137,6 @@ def copies(recording: Recording, category: str) -> float:
     held: dict[tuple[int, str | None], int] = {}
     for event in recording.events:
         if event.op == "hold" and event.category == category and event.step:
-            # An event of ownership says all that the rank holds of the unit from then on, so the last one counts.
+            # Such an event has everything that the rank holds of the unit from then on, so the last one counts.
             held[event.rank, event.unit] = event.held
     return round(sum(held.values()) / recording.num_params, 3)

@@ -1,6 +1,7 @@
 """Claims about memory: what a rank holds, at the update and at the peak. GB is 1e9 bytes."""
 
 from zerolab import theory
+from zerolab.catalog import GB
 from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most
 from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 

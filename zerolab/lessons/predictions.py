@@ -70,9 +70,9 @@ def _sent_for_each_byte(recording: "Recording") -> float:
 
 
 def _held_more_than_once(recording: "Recording") -> float:
-    """Percent of all ranks' model state that would be left over if one copy were kept."""
+    """Percent of all ranks' model state beyond a single copy."""
     sizes = [sum(rank.state.values()) for rank in recording.ranks]
-    # One whole copy is what the fullest rank holds; under DDP all are as full.
+    # The fullest rank holds one whole copy; under DDP all ranks do.
     return 100 * (1 - max(sizes) / sum(sizes))
 
 
