@@ -182,9 +182,11 @@ def told(op: str) -> "Callable[[Collective], Collective]":
             if not _observers or _here.inside:
                 return collective(flat, group, name)
             call = Call(op, flat, group, name)
-            exchange: Exchange = _surrounded(lambda observer: observer.starting(call), collective, flat, group, name)
+            contexts = [observer.starting(call) for observer in _observers]
+            exchange: Exchange = _surrounded(contexts, collective, flat, group, name)
             exchange.call = call
-            tell(lambda observer: observer.started(call, exchange))
+            for observer in _observers.copy():
+                observer.started(call, exchange)
             return exchange
 
         return start
@@ -201,14 +203,13 @@ def told_of_wait(wait: "Callable[[Exchange], None]") -> "Callable[[Exchange], No
         if call is None or _here.inside:
             wait(exchange)
             return
-        _surrounded(lambda observer: observer.waiting(call), wait, exchange)
+        _surrounded([observer.waiting(call) for observer in _observers], wait, exchange)
 
     return wait_for
 
 
-def _surrounded(moment: Callable[[Observer], Within], function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function within what everybody has for this moment; of collectives that it uses nobody is told."""
-    contexts = [moment(observer) for observer in _observers]
+def _surrounded(contexts: list[Within], function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function within the contexts; of collectives that it uses nobody is told."""
     _here.inside = True
     try:
         return _call_within(contexts, function, *args)
