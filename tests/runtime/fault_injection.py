@@ -130,6 +130,8 @@ def while_the_result_is_pickled(injection):
 
 
 def while_idle(injection):
+    # The rank may have survived an earlier injection, with that one's limit: a thread needs room for its stack.
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     dist.barrier()
     threading.Timer(0.05, injection.inject).start()
 
