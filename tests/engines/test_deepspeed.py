@@ -135,6 +135,38 @@ def test_a_parameter_that_deepspeed_cannot_take_is_refused_by_name(clusters, tra
             clusters(2).run(build, stage)
 
 
+def clip_and_train_in_fp16(stage, is_supported):
+    """The norm of a gradient that is clipped, and the weights after; DeepSpeed asks the processor for fast fp16."""
+    from zerolab.engines.deepspeed import import_deepspeed
+
+    accelerator = import_deepspeed("cpu").accelerator.get_accelerator()
+    accelerator.is_fp16_supported = lambda: is_supported
+    engine = ENGINES[stage](make(), torch.optim.SGD, lr=0.5, precision="fp16")
+    tokens, targets = my_rows(0)
+    # Divided, so that from the first scale on no gradient of this model overflows.
+    engine.backward(engine.scaler.scale(loss_fn(engine.model(tokens), targets) / 64))
+    engine.scaler.unscale_(engine.optimizer)
+    norm = float(engine.clip_grad_norm_(0.01))
+    if engine.scaler.is_enabled():
+        engine.scaler.step(engine.optimizer)
+    else:
+        engine.step()
+    return norm, engine.state_dict()
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_in_fp16_it_scales_by_itself_and_clips_the_gradients_themselves(clusters, trained, stage):
+    ((norm, weights), *_) = clusters(2).run(clip_and_train_in_fp16, "zero1", is_supported=True)
+    for measured, state in clusters(2).run(clip_and_train_in_fp16, stage, is_supported=True):
+        assert measured == pytest.approx(norm, rel=1e-3)
+        assert distance(state, weights) <= 1e-3
+
+
+def test_fp16_is_refused_in_a_sentence_where_deepspeed_has_none(clusters, trained):
+    with pytest.raises(RankError, match="deepspeed-2 has no fp16 on this processor"):
+        clusters(2).run(clip_and_train_in_fp16, "deepspeed-2", is_supported=False)
+
+
 def test_without_the_package_it_is_one_sentence_with_the_remedy(monkeypatch):
     from zerolab.engines.deepspeed import import_deepspeed
 

@@ -22,10 +22,13 @@ FROZEN = ("blocks.1", "blocks.3.0")  # a whole unit, and a part of one
 SGD = (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}, 1e-6)
 ADAMW = (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}, 1e-5)  # which divides, and so magnifies rounding
 BF16 = torch.bfloat16
+DTYPES = {"fp32": torch.float32, "bf16": BF16, "fp16": torch.float16}
 OPTIONS = {
     "plain": {},
     "bf16": {"precision": "bf16"},
     "bf16, added up in fp32": {"precision": "bf16", "reduce_dtype": torch.float32},
+    "fp16": {"precision": "fp16", "clip": True},
+    "fp16, added up in fp32": {"precision": "fp16", "reduce_dtype": torch.float32},
     "fp32, added up in bf16": {"reduce_dtype": BF16},
     "no overlap": {"overlap": False},
     "offload": {"offload": True},
@@ -80,10 +83,15 @@ def train(stage, case, optimizer_cls, keywords):
         with engine.accumulate():
             for rows in earlier:
                 engine.training_step(*rows, loss_fn)
-        engine.backward(loss_fn(engine.model(last[0]), last[1]))
+        engine.backward(engine.scaler.scale(loss_fn(engine.model(last[0]), last[1])))
         if options.get("clip"):
+            engine.scaler.unscale_(engine.optimizer)
             engine.clip_grad_norm_(0.1)
-        engine.step()
+        if engine.scaler.is_enabled():
+            engine.scaler.step(engine.optimizer)
+            engine.scaler.update()
+        else:
+            engine.step()
         if schedule:
             schedule.step()
         if options.get("resume") and step == 1:
@@ -97,7 +105,8 @@ def train(stage, case, optimizer_cls, keywords):
 def train_alone(options, optimizer_cls, keywords, parts):
     """The same in one process that takes the rows of each of `parts` ranks alone."""
     torch.set_num_threads(1)
-    model, dtype = make(FROZEN), BF16 if options.get("precision") else torch.float32
+    model, dtype = make(FROZEN), DTYPES[options.get("precision", "fp32")]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**15, enabled=dtype == torch.float16)
     for parameter in model.parameters():  # a frozen one has no fp32 master
         parameter.data = parameter.data if parameter.requires_grad else parameter.data.to(dtype)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -108,28 +117,30 @@ def train_alone(options, optimizer_cls, keywords, parts):
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if options.get("schedule") else None
     for step in range(STEPS):
         for micro in range(options.get("micro", 1)):
-            for name, gradient in mean_gradients(model, 10 * step + micro, dtype, options, parts).items():
+            for name, gradient in mean_gradients(model, 10 * step + micro, options, parts, scaler).items():
                 before = trained[name].grad
                 trained[name].grad = gradient if before is None else before + gradient
         if options.get("clip"):
+            scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(trained.values(), 0.1)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         if schedule:
             schedule.step()
     return model.state_dict()
 
 
-def mean_gradients(model, step, dtype, options, parts):
-    """The mean of the ranks' gradients, each computed in `dtype`, added up in rank order in the reduction's dtype."""
-    total = {}
+def mean_gradients(model, step, options, parts, scaler):
+    """The mean of the ranks' gradients, each of its precision, added up in rank order in the reduction's dtype."""
+    total, dtype = {}, DTYPES[options.get("precision", "fp32")]
     for rank in range(parts):
         replica = make(FROZEN)
         replica.load_state_dict(model.state_dict())
         for parameter in replica.parameters():
             parameter.data = parameter.data.to(dtype)
         tokens, targets = (shard_of(tensor, rank, parts) for tensor in batch(step))
-        loss_fn(replica(tokens), targets).backward()
+        scaler.scale(loss_fn(replica(tokens), targets)).backward()
         for name, parameter in replica.named_parameters():
             if parameter.grad is not None:  # one that no rank has a gradient for is left alone
                 gradient = parameter.grad.to(options.get("reduce_dtype") or dtype)

@@ -179,11 +179,66 @@ def test_a_unit_is_seen_whole_while_it_is_used_and_only_then(clusters, stage):
     assert len(gathers) == 5 + 4  # every unit for forward; for backward all but the root, which stays
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("stage", ["fsdp1", "fsdp2"])
-def test_bf16_trains_over_fp32_masters(clusters, stage):
-    for state in clusters(2).run(train_sharded, stage, torch.optim.SGD, steps=3, lr=0.1, precision="bf16"):
+def test_mixed_precision_trains_over_fp32_masters(clusters, stage, precision):
+    def training():
+        engine = build(stage, torch.optim.SGD, lr=0.1, precision=precision)
+        if precision == "fp16":  # from where these gradients fit into fp16, so that no step is skipped
+            engine.scaler.load_state_dict({**engine.scaler.state_dict(), "scale": 2.0**10})
+        for step in range(3):
+            engine.training_step(*my_rows(step), loss_fn)
+        return engine.state_dict()
+
+    for state in clusters(2).run(training):
         assert {value.dtype for value in state.values()} == {torch.float32}
         assert distance(state, train_alone(torch.optim.SGD, steps=3, lr=0.1)) <= 2e-2
+
+
+class Spoilt(torch.autograd.Function):
+    """Passes its input on; the last number of the gradient overflows."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        gradient = gradient.clone()
+        gradient.view(-1)[-1] = float("inf")
+        return gradient
+
+
+class Biased(nn.Module):
+    """A product, and a bias whose gradient may be spoilt: no other parameter has a part in that."""
+
+    def __init__(self):
+        super().__init__()
+        self.product = nn.Linear(4, 6, bias=False)
+        self.bias = nn.Parameter(torch.zeros(6))
+        self.is_spoilt = False
+
+    def forward(self, x):
+        return self.product(x) + (Spoilt.apply(self.bias) if self.is_spoilt else self.bias)
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
+def test_in_fp16_an_overflow_in_the_shard_of_one_rank_skips_the_step_on_all(clusters, stage):
+    def training():
+        torch.manual_seed(0)
+        engine = ENGINES[stage](Biased(), torch.optim.SGD, lr=0.1, precision="fp16")
+        ends = []
+        for step in range(3):
+            engine.module.is_spoilt = step == 1 and engine.rank == 0
+            engine.training_step(torch.ones(2, 4), None, lambda outputs, _: outputs.pow(2).mean())
+            ends.append((engine.state_dict(), engine.scaler.get_scale()))
+        return ends
+
+    for (first, before), (second, after), (third, last) in clusters(sizes(stage)).run(training):
+        assert (before, after, last) == (2.0**15, 2.0**14, 2.0**14)
+        assert distance(second, first) == 0
+        assert distance(third, second) > 0
+        assert all(torch.isfinite(value).all() for value in third.values())
 
 
 @pytest.mark.parametrize("stage", ["torch-ddp", "torch-zero1", "fsdp1", "fsdp2"])
@@ -201,6 +256,7 @@ def test_frozen_parameters_and_groups_are_left_as_they_should_be(clusters, stage
     ("stage", "options", "message"),
     [
         ("torch-ddp", {"precision": "bf16"}, "torch-ddp has no bf16 with fp32 masters"),
+        ("torch-zero1", {"precision": "fp16"}, "torch-zero1 has no fp16 with fp32 masters"),
         ("fsdp1", {"sharding_strategy": "HALF"}, "sharding_strategy is 'HALF': choose FULL_SHARD or SHARD_GRAD_OP"),
         ("fsdp1", {"backward_prefetch": "LATE"}, "backward_prefetch is 'LATE': choose BACKWARD_PRE"),
         ("fsdp2", {"momentun": 0.9}, "SGD does not take"),

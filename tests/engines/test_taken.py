@@ -23,6 +23,10 @@ def clamp(parameter):
     parameter.grad.clamp_(-1e-3, 1e-3)
 
 
+def updated_by(engine):
+    return [parameter for group in engine.optimizer.param_groups for parameter in group["params"]]
+
+
 def replace(engine):
     engine.model.head.bias.grad = torch.ones_like(engine.model.head.bias)
     engine.step()
@@ -34,7 +38,7 @@ BEHIND_ITS_BACK = {
     "an edit": halve,
     "a read": lambda engine: engine.model.entry.weight.grad.norm(),
     "an optimizer of one's own": lambda engine: torch.optim.AdamW(engine.model.parameters(), lr=0.1).step(),
-    "the engine's optimizer by hand": lambda engine: engine.optimizer.step(),
+    "clipping what the engine's optimizer has": lambda engine: nn.utils.clip_grad_norm_(updated_by(engine), 1e-9),
     "a backward of one's own": lambda engine: loss_of(engine.model(my_rows(0))).backward(),
     "zeros": lambda engine: engine.model.zero_grad(set_to_none=False),
     "no gradients": lambda engine: (clear(engine), engine.step()),
@@ -51,9 +55,7 @@ def test_what_would_do_nothing_to_the_engines_gradients_is_refused_and_the_train
             engine.zero_grad()
         before = engine.state_dict()
         step(engine, 0)
-        after_a_step = [
-            sentence_of(lambda name=name: BEHIND_ITS_BACK[name](engine)) for name in list(BEHIND_ITS_BACK)[4:6]
-        ]
+        after_a_step = sentence_of(lambda: BEHIND_ITS_BACK["an optimizer of one's own"](engine))
         untouched = distance(before, make("plain").state_dict()) == 0
         return sentences, after_a_step, untouched, engine.state_dict()
 
@@ -65,7 +67,7 @@ def test_what_would_do_nothing_to_the_engines_gradients_is_refused_and_the_train
         for stage in STAGES:
             sentences, after_a_step, untouched, state = ends[stage]
             assert {name for name, sentence in sentences.items() if "engine.step()" not in sentence} == set()
-            assert all("engine.step()" in sentence for sentence in after_a_step)
+            assert "engine.step()" in after_a_step
             assert untouched
             assert distance(state, reference.state_dict()) <= 1e-6
 

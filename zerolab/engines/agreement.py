@@ -39,6 +39,16 @@ def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
 
 
 @within(lambda observer: observer.comparing())
+def take_maximum_over_ranks(number: torch.Tensor) -> None:
+    """Makes a single number the largest that any rank has of it, in place; a collective of its few bytes."""
+    if dist.get_backend() == "fake":
+        return
+    largest = number.to(communication_device())
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    number.copy_(largest)
+
+
+@within(lambda observer: observer.comparing())
 def gather_texts(mine: str) -> list[str]:
     """Every rank's text; sent as bytes, because nothing that comes from a network is unpickled. Collective."""
     text = mine.encode()

@@ -22,9 +22,10 @@ FORMAT = "zerolab-checkpoint-1"
 
 
 class Checkpoints:
-    """Saves and loads an engine's model and optimizer; the engine says what its optimizer updates (`_owned`)."""
+    """Saves and loads an engine's model, optimizer and loss scale; the engine says what its optimizer updates (`_owned`)."""
 
     optimizer: Any
+    scaler: torch.amp.GradScaler
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank, by the module's own keys."""
@@ -74,7 +75,7 @@ class Checkpoints:
 
     def save(self, path: str | Path) -> None:
         """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective."""
-        write(path, self.state_dict(), self.optimizer_state_dict())
+        write(path, self.state_dict(), self.optimizer_state_dict(), self.scaler.state_dict())
 
     def load(self, path: str | Path) -> None:
         """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.
@@ -83,10 +84,12 @@ class Checkpoints:
             ValueError: the file is missing, damaged, or of another model.
         """
         # Every rank reads the file itself, so nothing has to be sent.
-        model, optimizer = read(path)
+        model, optimizer, scaler = read(path)
         self._check_optimizer_state(optimizer)  # before anything is changed
         self.load_state_dict(model)
         self.load_optimizer_state_dict(optimizer)
+        if scaler and self.scaler.is_enabled():  # one of another precision has none
+            self.scaler.load_state_dict(scaler)
 
     def _check_optimizer_state(self, state: dict[str, Any]) -> None:
         """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
@@ -155,7 +158,7 @@ def check_optimizer_state(
         raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
 
 
-def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any]) -> None:
+def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any], scaler: dict[str, Any]) -> None:
     """Writes what every rank has whole, from rank 0; returns when the file is there. Collective."""
     if dist.get_rank() == 0:
         # Every rank has the whole state; one writes, because all of them would write the same file.
@@ -169,14 +172,15 @@ def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str,
                 else:
                     numbers[place] = value
         about = {"format": FORMAT, "numbers": json.dumps(numbers), "groups": json.dumps(optimizer["param_groups"])}
+        about |= {"scaler": json.dumps(scaler)}  # empty but in fp16
         with files.replacing(path) as part:
             save_file(tensors, part, metadata=about | {"trained": json.dumps(list(optimizer["state"]))})
     # Without it another rank could look for the file before it is there.
     dist.barrier()
 
 
-def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The states of model and optimizer that `write` left at `path`.
+def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, Any]]:
+    """The states of model, optimizer and scaler that `write` left at `path`.
 
     Raises:
         ValueError: the file is missing, or not a checkpoint of this kind.
@@ -200,4 +204,5 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             name, key = place.removeprefix("optimizer/").rsplit("/", 1)
             state[name][key] = value
     model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
-    return model, {"state": state, "param_groups": json.loads(about["groups"])}
+    optimizer = {"state": state, "param_groups": json.loads(about["groups"])}
+    return model, optimizer, json.loads(about.get("scaler", "{}"))

@@ -6,6 +6,7 @@ below 100,000 elements stay whole, which would leave a lesson's model unsharded)
 """
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from zerolab.engines.native import Native
 from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
-from zerolab.engines.precision import cast_floating
+from zerolab.engines.precision import INIT_SCALE, cast_floating
 
 
 class DeepSpeed0(Native):
@@ -66,7 +67,12 @@ class DeepSpeed0(Native):
             )
         return model  # DeepSpeed takes module and optimizer together, in `_make_optimizer`
 
+    def _make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(device.type, enabled=False)  # it has its own
+
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
+        if self.precision == "fp16" and not self._deepspeed.accelerator.get_accelerator().is_fp16_supported():
+            raise ValueError(f"{self.stage} has no fp16 on this processor, as DeepSpeed finds: use bf16, or a GPU")
         optimizer = optimizer_cls(self._groups(param_groups), **keywords)
         self.model, self._zero, _, _ = self._deepspeed.initialize(
             model=self.module, optimizer=optimizer, config=self._configuration(), dist_init_required=False
@@ -82,7 +88,9 @@ class DeepSpeed0(Native):
             # Clipping is `clip_grad_norm_`'s, as in every engine, so that all loops read the same.
             "gradient_clipping": 0.0,
             "zero_allow_untested_optimizer": True,
-            "bf16": {"enabled": self._dtype is not None},
+            "bf16": {"enabled": self.precision == "bf16"},
+            # Its loss is scaled within its own backward and step, from where the loss fits into fp16.
+            "fp16": {"enabled": self.precision == "fp16", "initial_scale_power": int(math.log2(INIT_SCALE))},
             "zero_optimization": {
                 "stage": self.number,
                 "reduce_bucket_size": bucket,
@@ -114,7 +122,7 @@ class DeepSpeed0(Native):
 class _Sharded(DeepSpeed0):
     """What stages 1 to 3 share: an optimizer over fp32 partitions of the flattened parameters."""
 
-    precisions = ("fp32", "bf16")
+    precisions = ("fp32", "bf16", "fp16")
 
     def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
         """For each parameter group: the fp32 partition, its gradient tensors, and the pieces of parameters in it."""
@@ -128,7 +136,8 @@ class _Sharded(DeepSpeed0):
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         # DeepSpeed clips within its step; a loop clips before the step, as with every engine.
         pieces = [piece for _, gradient, _ in self._flats() for piece in gradient]
-        norm = norm_over_ranks(pieces, is_sharded=True)
+        # DeepSpeed divides by the scale within its step; it is 1 but in fp16.
+        norm = norm_over_ranks(pieces, is_sharded=True) / self._zero.loss_scale
         for piece in pieces:
             piece.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm

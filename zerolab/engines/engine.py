@@ -28,8 +28,9 @@ from zerolab.engines.hooks import Hook
 from zerolab.engines.inputs import Inputs
 from zerolab.engines.loop import SECOND_BACKWARD, Loop, Next
 from zerolab.engines.partition import ParamGroups, partition
-from zerolab.engines.precision import Formats, compute_dtype
+from zerolab.engines.precision import Formats, compute_dtype, make_scaler
 from zerolab.engines.reduction import Reduction
+from zerolab.engines.scaling import Scaling
 from zerolab.engines.taken import OwnUpdate
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
@@ -51,7 +52,10 @@ class Engine(Explained, Loop):
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter, the rest take `optimizer_keywords`.
-        precision: "fp32", or "bf16" for bf16 parameters, gradients and activations over fp32 masters; buffers stay.
+        precision: "fp32", or "bf16" or "fp16" for such parameters, gradients and activations over fp32 masters; buffers
+            stay. In fp16 `training_step` scales the loss by `engine.scaler`; a loop of your own does so by that one or
+            any `torch.amp.GradScaler`: `engine.backward(scaler.scale(loss))`, `scaler.step(engine.optimizer)`,
+            `scaler.update()`.
         reduce_dtype: what gradients are added up in, over micro-batches and over ranks; None for the precision's own.
         overlap: start a flat's reduction while autograd goes on; off, autograd waits for it.
         offload: the optimizer updates a copy in main memory, and its state and step stay there.
@@ -100,6 +104,8 @@ class Engine(Explained, Loop):
         self.optimizer = optimizer_cls(optimizer_groups(self.trainable, param_groups), **optimizer_keywords)
         self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
         self._own_update = OwnUpdate(self)
+        self._scaling = Scaling(self, self._own_update)
+        self.scaler = make_scaler(precision, self.flats[0].whole.device)
         self._next = Next.BACKWARD
         self._reduction = Reduction(self.trainable, self.reduce, self.keep, overlap=overlap)
         # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
@@ -136,8 +142,8 @@ class Engine(Explained, Loop):
         """
         outputs = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
         loss = loss_fn(outputs, targets)
-        self.backward(loss)
-        self.step()
+        self.backward(self.scaler.scale(loss))  # the loss itself, but in fp16
+        self._step_by(self.scaler)
         tell(lambda observer: observer.trained(loss))
         return loss.detach()
 
@@ -167,10 +173,13 @@ class Engine(Explained, Loop):
             raise
         if self._next is not Next.ACCUMULATE:
             self._next = Next.STEP
+            self._scaling.stand_in()
 
     @then(tell_updated)
     def step(self) -> None:
         """Updates what this rank owns, clears the gradients, and brings the updates to all ranks.
+
+        `engine.optimizer.step()` is the same; called by a scaler that found an overflow, it only clears the gradients.
 
         Raises:
             RuntimeError: no backward has brought the mean gradients.
@@ -180,6 +189,10 @@ class Engine(Explained, Loop):
         if self._next is not Next.STEP:
             raise RuntimeError("step() without gradients: call backward() first, and the last one outside accumulate()")
         tell(lambda observer: observer.updating())
+        if self._scaling.must_skip():
+            self._reduction.drop()
+            self._next = Next.BACKWARD
+            return
         for flat in self.trainable:
             flat.begin_update(self.optimizer)
         with self._own_update:

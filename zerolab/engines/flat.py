@@ -2,10 +2,11 @@
 
     whole      [padded]  the unit's parameters end to end; the module's own parameters are views of it
     shard      [owned]   the part that this rank owns; in most stages a view of `whole`
-    owned      [owned]   what the optimizer updates: the shard itself, or a master copy (fp32 under bf16, or offloaded)
+    owned      [owned]   what the optimizer updates: the shard itself, or a master copy (mixed precision, or offload)
     parts                the same, one view for each parameter, once one of them was left alone; until then none
     gradient   [padded]  the parameters' gradients end to end, once all of them exist; else None
     mean       [owned]   the mean gradient over all ranks of what this rank owns; None before it is known
+    unscaled   [owned]   the same as the optimizer takes it, once a GradScaler has divided it; else None
 
 "owned" is a shard of `layout.shard_numel` elements, or in DDP the whole flat.
 """
@@ -68,6 +69,7 @@ class Flat:
         self.gradient_dtype = formats.of_gradients(layout.dtype)
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
+        self.unscaled: torch.Tensor | None = None
         self.parts: dict[Slot, nn.Parameter] = {}
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
@@ -179,7 +181,7 @@ class Flat:
         if self.presence is not Presence.RELEASED:  # else the next gather brings the new values
             self.whole.copy_(values)
         mine = self.part(values) if self.is_sharded else values
-        # Under bf16 it is rounded; the master keeps the exact values.
+        # In mixed precision it is rounded; the master keeps the exact values.
         self.shard.copy_(mine)
         self.owned.copy_(mine)
 
@@ -233,7 +235,7 @@ class Flat:
 
     def drop_gradients(self) -> None:
         """Forgets everything that a backward has brought so far."""
-        self.gradient = self.mean = None
+        self.gradient = self.mean = self.unscaled = None
         self._left.clear()
         self.usage.forget()
         self.awaited.clear()
@@ -250,19 +252,29 @@ class Flat:
         if not whole:
             self.split(optimizer)
         # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
-        gradient = self.mean.to(self.owned)
+        gradient = self.mean.to(self.owned) if self.unscaled is None else self.unscaled
         if not self.parts:
             self.owned.grad = gradient
         for slot, part in self.parts.items():
             if slot in self.usage.used:
                 part.grad = gradient[slice(*self.usage.owned[slot])]
 
+    @property
+    def has_update(self) -> bool:
+        """Whether any rank has brought a gradient of what this one owns; of nothing but padding, too."""
+        return self.usage.is_whole or bool(self.usage.used)
+
+    @property
+    def final_mean(self) -> torch.Tensor | None:
+        """The mean gradient as it goes into the update."""
+        return self.mean if self.unscaled is None else self.unscaled
+
     def means(self) -> Iterator[tuple[Slot, torch.Tensor]]:
         """The mean gradients of what this rank owns: views in the parameters' shapes, if it owns all of the flat."""
-        if self.mean is not None:
+        if (final := self.final_mean) is not None:
             for slot, (start, stop) in self.usage.owned.items():
                 if slot in self.usage.used:
-                    mean = self.mean[start : min(stop, slot.stop - self.span[0])]  # without the padding
+                    mean = final[start : min(stop, slot.stop - self.span[0])]  # without the padding
                     yield slot, mean if self.is_sharded else mean.view(slot.shape)
 
     def split(self, optimizer: torch.optim.Optimizer) -> None:
@@ -272,7 +284,7 @@ class Flat:
 
     def finish_update(self) -> None:
         """Clears the gradients, and brings an updated master copy back into the shard."""
-        self.owned.grad = self.mean = self.gradient = None
+        self.owned.grad = self.mean = self.unscaled = self.gradient = None
         for part in self.parts.values():
             part.grad = None
         self.usage.forget()
@@ -303,8 +315,9 @@ class Flat:
         for slot, gradient in zip(self.layout.slots, self._gradients(), strict=True):
             if gradient is not None and not isinstance(gradient, Taken):
                 yield Holding("gradients", name, (slot.start, slot.stop), gradient)
-        if self.mean is not None:
-            yield Holding("gradients", name, self.span, self.mean)
+        for mean in (self.mean, self.unscaled):
+            if mean is not None:
+                yield Holding("gradients", name, self.span, mean)
         if self.has_master:
             yield Holding("optimizer_state", name, self.span, self.owned)
         for updated, span in self.updated():
@@ -313,7 +326,7 @@ class Flat:
     def _held_for_update(
         self, updated: nn.Parameter, span: tuple[int, int], state: Mapping[str, Any]
     ) -> Iterator[Holding]:
-        if updated.grad is not None:
+        if updated.grad is not None and not isinstance(updated.grad, Taken):
             yield Holding("gradients", self.layout.name, span, updated.grad)
         for value in state.values():
             if isinstance(value, torch.Tensor):  # a step counter covers no elements

@@ -14,12 +14,14 @@ from torch.distributed.fsdp import (
     MixedPrecision,
     ShardingStrategy,
 )
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from zerolab.engines.flat import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
+from zerolab.engines.precision import INIT_SCALE
 
 # What every wrapper adds to the names below it; checkpoints must not contain it.
 _WRAPPER = "_fsdp_wrapped_module."
@@ -41,7 +43,7 @@ class FSDP1(Native):
     """
 
     stage = "fsdp1"
-    precisions = ("fp32", "bf16")
+    precisions = ("fp32", "bf16", "fp16")
     cannot = ("scalars", "containers")
     instead: ClassVar = {
         "prefetch": "backward_prefetch=",
@@ -97,6 +99,10 @@ class FSDP1(Native):
                 device_id=next(model.parameters()).device,
                 **self._options,
             )
+
+    def _make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
+        # FSDP1's shards are plain tensors: its own scaler tells the other ranks of an overflow.
+        return ShardedGradScaler(device.type, init_scale=INIT_SCALE, enabled=self.precision == "fp16")
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there

@@ -31,7 +31,7 @@ class FSDP2(Native):
     """
 
     stage = "fsdp2"
-    precisions = ("fp32", "bf16")
+    precisions = ("fp32", "bf16", "fp16")
     cannot = ("scalars", "strides", "containers")
     instead: ClassVar = {
         "release_after_forward": "reshard_after_forward=",

@@ -45,6 +45,18 @@ class Loop(FlatCheckpoints):
         finally:
             self._next = before
 
+    def _step_by(self, scaler: torch.amp.GradScaler) -> None:
+        """The step as the scaler has it: in fp16 it is left out after an overflow, and the scale follows."""
+        if scaler.is_enabled() and self._next is Next.STEP:
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:
+            self.step()
+
+    def step(self) -> None:
+        """The engine's."""
+        raise NotImplementedError
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients since the last step, those of micro-batches too; `engine.optimizer.zero_grad()` does so.
 
@@ -63,7 +75,7 @@ class Loop(FlatCheckpoints):
         owns, shape [owned], and parameters of which it owns none are missing: `.grad`, which torch wants in the
         parameter's shape, could not hold that. So is a parameter missing that got no gradient on any rank.
         """
-        self._refuse_without_gradients("see")
+        self.refuse_without_gradients("see")
         return {slot.name: mean for flat in self.trainable for slot, mean in flat.means()}
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -73,14 +85,15 @@ class Loop(FlatCheckpoints):
         """
         if not max_norm > 0:
             raise ValueError(f"max_norm is {max_norm!r}: give a norm above 0")
-        self._refuse_without_gradients("clip")
-        means = [flat.mean for flat in self.trainable if flat.mean is not None]
+        self.refuse_without_gradients("clip")
+        means = [mean for flat in self.trainable if (mean := flat.final_mean) is not None]
         norm = norm_over_ranks(means, is_sharded=any(flat.is_sharded for flat in self.trainable))
         for mean in means:
-            mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+            mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(mean.device))
         return norm
 
-    def _refuse_without_gradients(self, use: str) -> None:
+    def refuse_without_gradients(self, use: str) -> None:
+        """Raises RuntimeError unless a backward has brought the mean gradients."""
         if self._next is not Next.STEP:
             raise RuntimeError(f"no gradients to {use}: call backward() first, and the last one outside accumulate()")
 

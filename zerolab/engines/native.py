@@ -23,7 +23,7 @@ from zerolab.engines.engine import LossFunction
 from zerolab.engines.flat import Holding
 from zerolab.engines.optimizer_state import Owned, Piece, local
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
-from zerolab.engines.precision import compute_dtype
+from zerolab.engines.precision import compute_dtype, make_scaler
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
 # Refused, not ignored: with an option that does nothing, a comparison would not compare what it says.
@@ -49,7 +49,8 @@ class Native(Explained, Checkpoints):
         optimizer_cls: an element-wise torch optimizer's class.
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords.
-        precision: "fp32", or "bf16" where the system keeps fp32 master weights.
+        precision: "fp32", or "bf16" or "fp16" where the system keeps fp32 master weights. In fp16 `training_step`
+            scales the loss; in a loop of your own `engine.backward(engine.scaler.scale(loss))` does.
         **optimizer_keywords: for the optimizer, such as `lr=1e-3`.
 
     Raises:
@@ -104,6 +105,7 @@ class Native(Explained, Checkpoints):
         start_from_rank_0(model)
         # Set before wrapping: a system may return another module, and checkpoints are of this one.
         self.module = model
+        self.scaler = self._make_scaler(next(model.parameters()).device)
         self.model: Any = self._wrap(model)
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
 
@@ -144,6 +146,9 @@ class Native(Explained, Checkpoints):
         for name, parameter in self._trained_parameters():
             yield Owned(parameter, [Piece(name, 0, 0, parameter.numel())])
 
+    def _make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
+        return make_scaler(self.precision, device)
+
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         return optimizer_cls(self._groups(param_groups), **keywords)
 
@@ -153,7 +158,7 @@ class Native(Explained, Checkpoints):
         """One step on this rank's batch, as `Engine.training_step`: a mapping of inputs becomes keywords."""
         outputs = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
         loss = loss_fn(outputs, targets)
-        self.backward(loss)
+        self.backward(self.scaler.scale(loss))  # the loss itself, but in fp16
         self.step()
         tell(lambda observer: observer.trained(loss))
         return loss.detach()
@@ -171,7 +176,8 @@ class Native(Explained, Checkpoints):
 
     def _update(self) -> None:
         if not self._accumulating:
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)  # in fp16 not after an overflow
+            self.scaler.update()
             # To None, as in our own engines: gradients kept as zeros would show in every picture.
             self.optimizer.zero_grad()
 

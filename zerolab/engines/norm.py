@@ -6,6 +6,8 @@ from functools import reduce
 import torch
 import torch.distributed as dist
 
+from zerolab.engines.agreement import communication_device
+
 
 def norm_over_ranks(gradients: Sequence[torch.Tensor], *, is_sharded: bool) -> torch.Tensor:
     """The Euclidean norm of all `gradients` together, a single number in fp32 or better.
@@ -20,5 +22,6 @@ def norm_over_ranks(gradients: Sequence[torch.Tensor], *, is_sharded: bool) -> t
     wide = reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
     square = torch.stack([torch.linalg.vector_norm(part, dtype=wide) ** 2 for part in parts]).sum()
     if is_sharded:
+        square = square.to(communication_device())  # from main memory, where offloaded gradients were unscaled
         dist.all_reduce(square)
     return square.sqrt()

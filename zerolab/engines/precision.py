@@ -1,7 +1,8 @@
-"""What "fp32" and "bf16" mean to an engine.
+"""What "fp32", "bf16" and "fp16" mean to an engine.
 
-bf16 is mixed precision: parameters, gradients and activations in bf16, 2 bytes each; the optimizer updates an fp32
+bf16 and fp16 are mixed precision: parameters, gradients and activations in 2 bytes each; the optimizer updates an fp32
 master copy of what the rank owns, and keeps its state in fp32 (Micikevicius et al., arXiv 1710.03740, section 3.1).
+bf16 has the range of fp32. fp16 has three more bits of precision and no room for small gradients: its loss is scaled.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-COMPUTE_DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}  # None: as the module has it
+# None: as the module has it
+COMPUTE_DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# The largest power of two that fp16 holds: where the loss is fp16, the scale itself is its gradient. torch begins with
+# twice that, which would cost such a loss its first step.
+INIT_SCALE = 2.0**15
 
 
 def compute_dtype(precision: str) -> torch.dtype | None:
@@ -22,6 +28,11 @@ def compute_dtype(precision: str) -> torch.dtype | None:
     if precision not in COMPUTE_DTYPES:
         raise ValueError(f"precision is {precision!r}: choose one of {', '.join(COMPUTE_DTYPES)}")
     return COMPUTE_DTYPES[precision]
+
+
+def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
+    """What scales the loss in fp16; in any other precision it does nothing."""
+    return torch.amp.GradScaler(device.type, init_scale=INIT_SCALE, enabled=precision == "fp16")
 
 
 def cast_floating(values: Any, dtype: torch.dtype) -> Any:

@@ -60,29 +60,23 @@ def _sentence(arguments: Iterable[Any]) -> str:
 
 
 class OwnUpdate:
-    """`with` it the engine's optimizer may update; without, one that would move nothing is refused.
-
-    That is the engine's optimizer by hand, which has no gradients, and any other one of the engine's parameters.
-    """
+    """`with` it the engine's optimizer updates; without, one of the engine's parameters would move nothing: refused."""
 
     def __init__(self, engine: "Engine") -> None:
-        self._optimizer = weakref.ref(engine.optimizer)
         self._names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
-        self._is_under_way = False
+        self.is_under_way = False
         # For all optimizers of the process, so it must not outlive the parameters whose ids it knows.
         weakref.finalize(engine, register_optimizer_step_pre_hook(self._before_update).remove)
 
     def __enter__(self) -> None:
-        self._is_under_way = True
+        self.is_under_way = True
 
     def __exit__(self, *_: object) -> None:
-        self._is_under_way = False
+        self.is_under_way = False
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._is_under_way:
+        if self.is_under_way:
             return
-        if optimizer is self._optimizer():
-            raise RuntimeError("engine.optimizer.step() has no gradients: call engine.step(), which gives it them")
         found = (self._names.get(id(parameter)) for group in optimizer.param_groups for parameter in group["params"])
         if name := next(filter(None, found), None):
             raise RuntimeError(f"{name!r} is trained by an engine, another optimizer has no gradient of it: {INSTEAD}")

@@ -17,7 +17,7 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
     units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
     # Joined where a model mixes them; no closed form has that name, so `_formula` gives None.
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
-    precision = ownership.precision if ownership.precision == "bf16" else dtypes
+    precision = dtypes if ownership.precision in {None, "fp32"} else ownership.precision
     num_params = sum(unit.numel for unit in units)
     trained = sum(unit.numel for unit in units if not unit.frozen)
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
