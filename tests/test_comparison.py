@@ -54,6 +54,7 @@ CASES = {
     "half frozen on 2": lambda: train_half_frozen(2),
     "half frozen on 1": lambda: train_half_frozen(1),
     "mlp-odd on 4 in bf16": lambda: compare(world_size=4, model="mlp-odd", steps=3, precision="bf16", device="cpu"),
+    "mlp-odd on 3 in fp16": lambda: compare(world_size=3, model="mlp-odd", steps=3, precision="fp16", device="cpu"),
 }
 
 

@@ -119,8 +119,8 @@ class Gpu:
     """One accelerator: bytes of memory, dense operations per second by precision, bytes per second, and its link.
 
     `memory_bytes` is the most that a process can have, as torch reports it (`torch.cuda.mem_get_info`), CUDA's own
-    `CONTEXT_BYTES` included: less than `nvidia-smi` says, and not what is printed on the box. `flops["bf16"]` is the
-    tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
+    `CONTEXT_BYTES` included: less than `nvidia-smi` says, and not what is printed on the box. `flops["bf16"]` and
+    `flops["fp16"]` are the tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
     """
 
     name: str
@@ -138,6 +138,7 @@ torch 2.05 + 136.64 of them (H200), or 168.34 and 167.64 (B200), or 14.25 and 13
 
 def _gpu(name: str, *, gib: float, tflops: dict[str, float], gb_per_second: float, link: str, source: str) -> Gpu:
     flops = {precision: rate * TERA for precision, rate in tflops.items()}
+    flops["fp16"] = flops["bf16"]  # through the same units at the same rate
     return Gpu(name, gib * GIB, flops, gb_per_second * GB, link, source)
 
 

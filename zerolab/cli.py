@@ -150,7 +150,7 @@ def _add_stages(parser: argparse.ArgumentParser, others: str) -> None:
 
 def _add_size(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
-    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: fp32)")
+    parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
 
 
 def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> None:

@@ -121,7 +121,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
             among the ranks; or a function of (world_size, rank, steps) that returns one rank's batches. Inputs and
             targets may be tuples or mappings of tensors; inputs in a mapping become the model's keywords.
         steps: training steps, at least 2: Adam makes its state in the first, so state is measured from the second on.
-        precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
+        precision: "fp32", or "bf16" or "fp16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
         progress: called with a sentence as each stage begins.
         options: more keywords for every stage's engine, such as {"overlap": False}; zero3 also takes prefetch and
@@ -174,7 +174,7 @@ def record(
         model: a name of `models.RECIPES`, or a function without arguments that returns a module.
         steps: training steps, at least 2.
         batches: as in `compare`; None for the named model's own.
-        precision: "fp32", or "bf16" (mixed precision with fp32 master weights).
+        precision: "fp32", or "bf16" or "fp16" (mixed precision with fp32 master weights).
         device: where the ranks compute: "auto", "cpu" or "cuda".
         options: more keywords for the engine, such as {"overlap": False}.
         loss_fn: as in `compare`.

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     rows = "rows per step on all ranks together, a multiple of the number of ranks (default: %(default)s)"
     parser.add_argument("--global-rows", type=int, default=ROWS, metavar="R", help=rows)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (default: %(default)s)")
+    parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16 (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: %(default)s)")
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="resume from it; on a disk that all nodes share"

@@ -268,7 +268,7 @@ def test_an_engine_that_is_dropped_is_freed_as_it_would_be_without_a_recorder(cl
 
 
 @pytest.mark.parametrize("offload", [False, True], ids=["plain", "offload"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_the_formula_and_the_terms_beside_a_run_are_those_of_its_precision_and_offload(cluster, precision, offload):
     def train(stage):
         options = {"precision": precision, "offload": offload}
@@ -401,7 +401,7 @@ class Resting(torch.nn.Sequential):
         return x
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_what_is_never_used_has_a_term_of_its_own_and_the_sum_is_exact_on_every_rank(cluster, precision):
     def train(stage):
         engine = ENGINES[stage](Resting(), torch.optim.AdamW, lr=1e-3, precision=precision)

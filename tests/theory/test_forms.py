@@ -24,7 +24,10 @@ def test_all_54_cells_are_compared() -> None:
     assert len(CELLS) == 54
 
 
-@pytest.mark.parametrize(("precision", "expected"), [("fp32", (112, 63, 38.5, 14)), ("bf16", (112, 38.5, 26.25, 14))])
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [("fp32", (112, 63, 38.5, 14)), ("bf16", (112, 38.5, 26.25, 14)), ("fp16", (112, 38.5, 26.25, 14))],
+)
 def test_seven_billion_parameters_on_eight_ranks(precision: str, expected: tuple[float, ...]) -> None:
     assert tuple(gigabytes(stage, 7e9, 8, precision) for stage in theory.STAGES) == expected
 
@@ -72,7 +75,7 @@ def test_padding_and_step_counters_are_named(stage: str, padding: int) -> None:
 
 
 @pytest.mark.parametrize("stage", theory.STAGES)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_formula_plus_terms_is_what_flats_hold(stage: str, precision: str) -> None:
     flats = [layout(10), layout(4, frozen=True), layout(9)]
     formula, named = theory.state_bytes(stage, 23, 3, precision), theory.terms(stage, flats, 3, precision)

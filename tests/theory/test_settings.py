@@ -70,12 +70,12 @@ def cluster():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("stage", ["zero2", "zero3"])
 def test_fsdp2_runs_the_lines_that_the_planner_gives(cluster, stage, precision):
     for kind, dtype, whole in cluster.run(run_fsdp2, settings(stage, precision)["fsdp2"], precision):
         assert kind == "DTensor" or stage == "zero2"
-        assert dtype == {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[precision]
+        assert dtype == {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[precision]
         assert whole == (stage == "zero2")  # stage 2 keeps the parameters from forward to backward
 
 

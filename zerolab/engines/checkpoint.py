@@ -22,7 +22,7 @@ FORMAT = "zerolab-checkpoint-1"
 
 
 class Checkpoints:
-    """Saves and loads an engine's model, optimizer and loss scale; the engine says what its optimizer updates (`_owned`)."""
+    """Saves and loads an engine's model, optimizer and loss scale; `_owned` says what the optimizer updates."""
 
     optimizer: Any
     scaler: torch.amp.GradScaler

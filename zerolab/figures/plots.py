@@ -86,7 +86,7 @@ def traffic_against_bandwidth(
         num_params: elements of the model.
         world_size: number of ranks.
         compute_seconds: seconds of a step without any communication; ValueError unless positive.
-        precision: "fp32" or "bf16".
+        precision: "fp32", "bf16" or "fp16".
 
     A step sends `theory.traffic_bytes`, which takes bytes / bandwidth seconds, without latency. Overlap would hide some
     of it: this is the upper bound.

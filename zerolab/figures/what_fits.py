@@ -40,7 +40,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.world_size = widgets.SelectionSlider(options=WORLD_SIZES, value=world_size, description="GPUs")
         self.memory = widgets.SelectionSlider(options=MEMORY.items(), value=79.11 * GIB, description="memory")
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
-        self.precision = widgets.ToggleButtons(options=("bf16", "fp32"))
+        self.precision = widgets.ToggleButtons(options=("bf16", "fp16", "fp32"))
         self.checkpointing = widgets.ToggleButtons(options=CHECKPOINTING)
         self.rows = widgets.IntSlider(rows, 1, 32, description="rows a rank")
         self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")

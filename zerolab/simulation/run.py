@@ -72,7 +72,7 @@ def simulate(
         world_size: number of ranks N, at least 1.
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
-        precision: "fp32" or "bf16".
+        precision: "fp32", "bf16" or "fp16".
         rows: sequences a rank, for the catalog's models.
         length: tokens a sequence; None takes all that the model's context holds. A Llama may be given more.
         checkpointing: what of each block is computed again in backward: "none", "block" for all of it, or "selective"

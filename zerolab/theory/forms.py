@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 STATE_CATEGORIES = ("parameters", "gradients", "optimizer_state")
 
+_MIXED = {"parameters": 2, "gradients": 2, "optimizer_state": 12}
 BYTES_PER_PARAMETER = {
     "fp32": {"parameters": 4, "gradients": 4, "optimizer_state": 8},
-    "bf16": {"parameters": 2, "gradients": 2, "optimizer_state": 12},
+    "bf16": _MIXED,
+    "fp16": _MIXED,
 }
 """ZeRO section 3.1. Adam keeps two moments (4 + 4); mixed precision adds a fp32 master copy of the parameters (4)."""
 
@@ -52,7 +54,7 @@ def state_bytes(stage: str, num_params: float, world_size: int, precision: str =
 
     With b bytes a parameter a category costs b * num_params, or b * num_params / world_size where the stage divides
     it, rounded down to bytes. `num_params` counts every parameter once, frozen and shared ones too; 7e9 is accepted.
-    Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" here, K = 12).
+    Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" and "fp16" here, K = 12).
 
     Raises ValueError for an unknown stage or precision, and for counts below 1.
     """
@@ -78,7 +80,7 @@ def traffic_elements(stage: str, num_params: float, world_size: int) -> int:
 
 
 def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> int:
-    """Bytes that one rank sends in a step: `traffic_elements` times 4 in fp32, times 2 in bf16 (ZeRO section 7)."""
+    """Bytes that one rank sends in a step: `traffic_elements` times 4 in fp32, else times 2 (ZeRO section 7)."""
     return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
 
 
@@ -110,12 +112,12 @@ def terms(
       N - 1 elements a flat).
     * `step_counters`: Adam's step, 4 bytes for each tensor that is updated (Adam, algorithm 1): a flat, or, once a
       parameter of it got no gradient, each of its parameters.
-    * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in bf16 no
+    * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in 16 bits no
       fp32 copy of a gradient where that is a whole flat. `updated` has the elements of each tensor that was updated,
       by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `info`).
-    * `fp32_gradient_shard`: in bf16 the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
+    * `fp32_gradient_shard`: in 16 bits the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
-    * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (in bf16 that is the
+    * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (else that is the
       master copy, which the formula counts).
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
     * `other_dtypes`: only for parameters that are not fp32 (a head in fp64, say), which the formula counts as if they
@@ -135,7 +137,7 @@ def terms(
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
-        "fp32_gradient_shard": FP32_BYTES * owned if precision == "bf16" else 0,
+        "fp32_gradient_shard": 0 if precision == "fp32" else FP32_BYTES * owned,
         # Both sums are closed forms, rounded down; the rounding is part of `padding`.
         "frozen": sum(needed.values()) - sum(formula.values()),
         # Only where it can occur, so that other tables have no column for it.
@@ -163,7 +165,7 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
         if precision == "fp32":  # everything is in the flat's own dtype, Adam's moments and an offloaded copy included
             parameters, gradients, updated = wider, wider, (2 + offload) * wider
         else:
-            # Cast to bf16, unless they are integers; master, moments and gradient copy are at least fp32.
+            # Cast to 16 bits, unless they are integers; master, moments and gradient copy are at least fp32.
             parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
             gradients, updated = 0, 4 * max(wider, 0)
         extra += parameters * (flat.shard_numel if "parameters" in SHARDED[stage] else flat.padded)
@@ -179,8 +181,9 @@ def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, update
     for flat in flats:
         sizes, owned = updated.get(flat.name), flat.padded if stage == "ddp" else flat.shard_numel
         if sizes is not None:
-            width = max(flat.dtype.itemsize, FP32_BYTES) if precision == "bf16" else flat.dtype.itemsize
-            missing += 2 * width * (owned - sum(sizes)) + (width * owned if precision == "bf16" and not sizes else 0)
+            is_mixed = precision != "fp32"
+            width = max(flat.dtype.itemsize, FP32_BYTES) if is_mixed else flat.dtype.itemsize
+            missing += 2 * width * (owned - sum(sizes)) + (width * owned if is_mixed and not sizes else 0)
     return -missing
 
 

@@ -52,7 +52,7 @@ class Job:
     @property
     def word(self) -> int:
         """Bytes of a number in the precision of the computation."""
-        return 2 if self.precision == "bf16" else 4
+        return 4 if self.precision == "fp32" else 2
 
     @property
     def batch(self) -> tuple[int, int, int]:

@@ -139,7 +139,7 @@ def plan(
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the
             catalog's.
         bandwidth: bytes per second of a ring, wherever the GPUs are; None takes the GPU's link and the network.
-        precision: "fp32" or "bf16".
+        precision: "fp32", "bf16" or "fp16".
         rows: sequences a rank.
         length: tokens a sequence; None takes the model's context.
         checkpointing: what of a block backward computes again: "none", "selective" (all but attention and every second

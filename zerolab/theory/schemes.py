@@ -1,6 +1,6 @@
 """Three schemes of mixed precision, by the bytes that each keeps for a parameter with Adam. No torch.
 
-All three compute in bf16 and update in fp32; they differ in what else they keep:
+All three compute in bf16 or fp16 and update in fp32; they differ in what else they keep:
 
 * `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
   masters and two moments (12). DeepSpeed keeps the same; ZeRO's paper leaves out the copy, and says 16.

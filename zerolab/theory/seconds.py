@@ -54,7 +54,7 @@ UPDATE_BYTES = 40  # per parameter, all in fp32: 16 read and 12 written; to clip
 LOGIT_WORDS = 4  # of 16 bits, for each logit: the logit and its gradient in fp32, moved as often as kept bytes
 RECOMPUTED = {"none": 0.0, "selective": 0.5, "block": 1.0}
 """Part of a block's forward that is computed again; selective: every other block or matrix multiplication."""
-WORD = {"fp32": 4, "bf16": 2}
+WORD = {"fp32": 4, "bf16": 2, "fp16": 2}
 QUOTED_OPERATIONS = 12  # of attention per token, times layers, width and length; the causal mask does not count
 
 
@@ -89,7 +89,7 @@ class Setting:
     Attributes:
         gpu: each rank's; `world_size` of them, `gpus_per_node` in each node, nodes joined by `network`.
         rows: sequences a rank takes at once, a micro-batch; `micro_batches` of them make a step.
-        precision: what it computes in, "bf16" or "fp32".
+        precision: what it computes in, "bf16", "fp16" or "fp32".
         checkpointing: "none", "selective" or "block" (every block).
         kernels: "eager", "compiled" or "tuned".
         gradient_bytes: of a gradient as it is sent; None takes the precision's.

@@ -11,6 +11,7 @@ from zerolab.theory.activations import CHECKPOINTING
 
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
+TORCH_NAMES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}  # of what is computed in mixed precision
 DISTRIBUTED_OPTIMIZER = {"ddp": False, "zero1": True}
 
 _WHOLE_BLOCKS = """from functools import partial
@@ -73,6 +74,8 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
         "zero_optimization": {"stage": DEEPSPEED[stage]},
         "bf16": {"enabled": precision == "bf16"},
     }
+    if precision == "fp16":
+        deepspeed["fp16"] = {"enabled": True}
     return {
         "fsdp2": _fsdp2(stage, precision) if stage in RESHARD else None,
         "deepspeed": deepspeed,
@@ -82,7 +85,9 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
 
 
 def _fsdp2(stage: str, precision: str) -> str:
-    policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16)" if precision == "bf16" else "MixedPrecisionPolicy()"
+    # Shards stay fp32, so the optimizer updates masters; what is gathered and computed with has 16 bits.
+    dtype = f"param_dtype={TORCH_NAMES[precision]}" if precision in TORCH_NAMES else ""
+    policy = f"MixedPrecisionPolicy({dtype})"
     # No reshard_after_forward for the root, which FSDP2 by default keeps gathered from forward to backward.
     return f"""import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -96,7 +101,7 @@ fully_shard(model, mp_policy=policy)
 
 
 def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
-    arguments = f"--micro-batch-size {rows}" + (" --bf16" if precision == "bf16" else "")
+    arguments = f"--micro-batch-size {rows}" + (f" --{precision}" if precision in TORCH_NAMES else "")
     arguments += " --use-distributed-optimizer" if DISTRIBUTED_OPTIMIZER[stage] else ""
     return arguments + _MEGATRON[checkpointing]
 

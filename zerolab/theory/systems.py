@@ -35,14 +35,14 @@ def check(stage: str, world_size: int, precision: str) -> None:
     """Refuses what another system cannot do, before any rank starts.
 
     Raises:
-        ValueError: an odd number of ranks for hsdp, or bf16 where a system keeps no fp32 masters.
+        ValueError: an odd number of ranks for hsdp, or 16 bits where a system keeps no fp32 masters.
         ImportError: DeepSpeed is asked for and not installed.
     """
     # Before ranks start: there it would be an error of a device mesh, on each of them.
     if stage == "hsdp" and world_size % 2:
         raise ValueError(f"hsdp needs two halves of equal size, and {world_size} ranks have none: take an even N")
-    if precision == "bf16" and stage in WITHOUT_MASTERS:
-        raise ValueError(f"{stage} has no bf16 with fp32 masters: leave it out, or compare in fp32")
+    if precision != "fp32" and stage in WITHOUT_MASTERS:
+        raise ValueError(f"{stage} has no {precision} with fp32 masters: leave it out, or compare in fp32")
     if stage.startswith("deepspeed") and find_spec("deepspeed") is None:
         raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"')
 
