@@ -213,6 +213,28 @@ def test_record_takes_a_model_batches_and_options_as_compare_does() -> None:
         record("zero3", 2, loss_fn=3)  # type: ignore[arg-type]
 
 
+def overflowing() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+
+
+def test_steps_that_fp16_skips_are_steps_and_the_state_is_that_of_the_last_update() -> None:
+    def steep(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 40 * nn.functional.mse_loss(outputs, targets.to(outputs.dtype))
+
+    rows = torch.ones(4, 4)
+    keywords: dict[str, Any] = {"precision": "fp16", "device": "cpu", "loss_fn": steep}
+    compared = compare("zero2,fsdp2", 2, overflowing, [(rows, -rows)] * 8, 8, **keywords)
+    assert [row["unexplained"] for row in compared.table()] == [0, 0]
+    for recording in compared.recordings.values():
+        updates = [event.step for event in recording.ranks[0].events if (event.kind, event.op) == ("optimizer", "step")]
+        assert recording.info.steps == 8
+        assert 1 not in updates
+        assert updates[-1] == 8
+    with pytest.raises(RuntimeError, match="zero2 has made fewer than two updates in 3 steps, because gradients over"):
+        compare("zero2", 2, overflowing, [(rows, -rows)] * 3, 3, **keywords)
+
+
 def test_recordings_are_saved_beside_each_other_and_played_by_the_name_of_the_stage(tmp_path) -> None:
     simulation = simulate("ddp,zero3", 2, "mlp-odd")
     written = simulation.save(tmp_path / "run.json")

@@ -266,6 +266,11 @@ def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step
     ranks = recording.ranks
     stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []
     num_params = sum(layout.numel for layout in layouts)
+    if any(rank.info.state is None for rank in ranks):
+        raise RuntimeError(
+            f"{stage} has made fewer than two updates in {recording.info.steps} steps, because gradients overflowed in "
+            f"{precision}: take more steps, in which the scale of the loss comes down"
+        )
     if stage in systems.FORMS:
         terms = [
             systems.terms(stage, layouts, precision, state=rank.state, showed=training.shown)

@@ -42,20 +42,23 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         operations=[step.operations for step in log.steps],
         losses=list(log.losses),
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(log.steps[-1]) if log.steps else {}),
+        **(_figures(log.steps) if log.steps else {}),
     )
 
 
-def _figures(last: StepFigures) -> dict[str, Any]:
+def _figures(steps: list[StepFigures]) -> dict[str, Any]:
+    last, updates = steps[-1], [step for step in steps if step.state]
     figures: dict[str, Any] = {
         "peak": _by_category(last.peak),
         "peak_total": sum(last.peak),
         "peaks": {phase: _by_category(live) for phase, live in last.peaks.items()},
     }
-    # In step 1 Adam has no moments yet, so what is held at its update is not yet the state.
-    if last.state and last.number > 1:
-        state = _by_category(last.state)
-        figures |= {"state": {category: state[category] for category in STATE}, "step_counters": last.step_counters}
+    # At its first update Adam has no moments yet, so what is held then is not yet the state; and a step that fp16 skips
+    # has no update.
+    if len(updates) > 1 and updates[-1].state:
+        state = _by_category(updates[-1].state)
+        counters = updates[-1].step_counters
+        figures |= {"state": {category: state[category] for category in STATE}, "step_counters": counters}
     return figures
 
 

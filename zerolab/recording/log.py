@@ -107,11 +107,14 @@ class Log:
                 draft["step"] = 0
             self.current = None
 
-    def end_step(self) -> None:
-        """Ends the step, unless it has made no update so far: then gradients are being accumulated."""
+    def end_step(self, *, is_skipped: bool = False) -> None:
+        """Ends the step, unless it has made no update so far: then gradients are being accumulated.
+
+        `is_skipped`: an engine says that the step was to have an update, and has none.
+        """
         current = self.current
         # An update is what makes a step: several backwards before it are micro-batches.
-        if current is None or current.state is None:
+        if current is None or (current.state is None and not is_skipped):
             return
         self.current = None
         current.peak = self.ledger.peak

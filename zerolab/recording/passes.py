@@ -31,6 +31,7 @@ class Passes(Observer):
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and on top of it that of the current unit
         self._updating: list[tuple[Any, Draft]] = []
+        self._is_updating = False  # an engine has said that its update begins, and not yet that it is over
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are seen
@@ -112,11 +113,13 @@ class Passes(Observer):
         """The update begins before the optimizer's, for gradients may be cast for it."""
         if self._log.step:
             self._log.enter("step")
+        self._is_updating = True
 
     def updated(self, engine: Holder) -> None:
-        """The step's communication is over."""
+        """The step's communication is over; there is none after an overflow in fp16, and no update either."""
         self._ownership.sync()
-        self._log.end_step()
+        self._log.end_step(is_skipped=self._is_updating)
+        self._is_updating = False
 
     def trained(self, loss: torch.Tensor) -> None:
         """Notes the loss."""
@@ -148,6 +151,7 @@ class Passes(Observer):
         log.in_backward = False
         self._backward.clear()
         self._updating.clear()
+        self._is_updating = False  # the last update has raised
         if self._evaluations or not torch.is_grad_enabled():
             log.end_step()
         else:
