@@ -290,6 +290,24 @@ def options(**changed):
     return argparse.Namespace(**{"model": "mlp-odd", "steps": 2, "global_rows": 24, "every": 1} | changed)
 
 
+def train_with_a_steeper_loss(choice, factor):
+    """`run._train` on this rank; the step after which it began."""
+    plain = models.loss
+    models.loss = lambda outputs, targets: factor * plain(outputs, targets)
+    try:
+        return run._train(choice, torch.device("cpu"))
+    finally:
+        models.loss = plain
+
+
+def test_a_run_goes_on_after_its_last_step_though_fp16_has_skipped_some(tmp_path):
+    choice = {"stage": "zero2", "precision": "fp16", "checkpoint": tmp_path / "state"}
+    with Cluster(2, device="cpu") as cluster:
+        assert cluster.run(train_with_a_steeper_loss, options(steps=3, **choice), 1e30) == [0, 0]
+        assert cluster.run(train_with_a_steeper_loss, options(steps=5, **choice), 1.0) == [3, 3]
+        assert cluster.run(train_with_a_steeper_loss, options(steps=6, **choice), 1.0) == [5, 5]
+
+
 def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
     whole = models.batches("mlp-odd", 1, 0, 2, rows=24)
     with Cluster(3, device="cpu") as cluster:

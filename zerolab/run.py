@@ -142,6 +142,7 @@ def _train(options: argparse.Namespace, device: torch.device) -> int:
             print(f"step {step} of {options.steps}: loss {mean:.6f}", flush=True)
         # The step's number gives its rows, and the checkpoint everything else: losses after a restart are the same.
         if options.checkpoint is not None and step % options.every == 0:
+            engine.optimizer.param_groups[0]["steps"] = step
             engine.save(options.checkpoint)
     return first
 
@@ -168,8 +169,10 @@ def _resume(engine: Any, checkpoint: Path | None) -> int:
     if not there:
         return 0
     engine.load(checkpoint)
-    # Adam's own count of steps is in the checkpoint, so no second file is needed, which could disagree with it.
-    steps = int(next(iter(engine.optimizer.state.values()))["step"])
+    # In the checkpoint itself: a second file could disagree with it. Files of the first edition have Adam's own count,
+    # which leaves out what fp16 skips.
+    group = engine.optimizer.param_groups[0]
+    steps = int(group["steps"] if "steps" in group else next(iter(engine.optimizer.state.values()))["step"])
     check_same_on_all_ranks([steps], f"the steps in {checkpoint}, which is perhaps on no shared disk,")
     return steps
 
