@@ -136,18 +136,6 @@ def test_an_error_in_a_forward_or_a_backward_leaves_no_trace_in_the_next_step(cl
     assert_as_three_plain_steps(clusters(2).run(on_every_stage, failing))
 
 
-def test_a_backward_by_hand_is_refused_and_the_step_can_be_made_as_told(clusters):
-    def by_hand(engine, rank):
-        sentences = []
-        for number in range(3):
-            sentences.append(sentence_of(loss_of(engine.model(my_rows(number))).backward))
-            step(engine, number)
-        assert all("call engine.backward(loss), not loss.backward()" in sentence for sentence in sentences)
-        return engine.state_dict()
-
-    assert_as_three_plain_steps(clusters(2).run(on_every_stage, by_hand))
-
-
 def test_a_loss_that_nothing_can_be_learned_from_is_refused(clusters):
     def hopeless(engine, rank):
         with torch.no_grad():

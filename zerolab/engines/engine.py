@@ -19,14 +19,15 @@ from torch import nn
 from zerolab.engines.agreement import check_same_layouts
 from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
-from zerolab.engines.checks import check_before_start, check_unchanged
+from zerolab.engines.checks import check_before_start
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
 from zerolab.engines.flat_state import optimizer_groups
 from zerolab.engines.graph import parameters_behind
 from zerolab.engines.hooks import Hook
 from zerolab.engines.inputs import Inputs
-from zerolab.engines.loop import SECOND_BACKWARD, Loop, Next
+from zerolab.engines.loop import Loop, Next
+from zerolab.engines.own_backward import OwnBackward
 from zerolab.engines.partition import ParamGroups, partition
 from zerolab.engines.precision import Formats, compute_dtype, make_scaler
 from zerolab.engines.reduction import Reduction
@@ -108,8 +109,11 @@ class Engine(Explained, Loop):
         self.scaler = make_scaler(precision, self.flats[0].whole.device)
         self._next = Next.BACKWARD
         self._reduction = Reduction(self.trainable, self.reduce, self.keep, overlap=overlap)
+        self._own_backward = OwnBackward(self, self._reduction)
+        self._reduction.at_unannounced = self._own_backward.begin
         # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
         model.register_forward_pre_hook(Hook.of(Inputs(formats.compute), Inputs.prepare), with_kwargs=True)
+        model.register_forward_pre_hook(Hook.of(self._own_backward, OwnBackward.forget_failed))
         self._watch()
 
     # What a stage decides.
@@ -150,30 +154,22 @@ class Engine(Explained, Loop):
     def backward(self, loss: torch.Tensor) -> None:
         """Runs autograd; when it returns, this rank's part of the mean gradient is in place.
 
-        If it raises, the gradients of the step are dropped, those of its earlier micro-batches too.
+        A loop may as well call `loss.backward()` itself, where every rank's loss reaches a parameter. If it raises, the
+        gradients of the step are dropped, those of its earlier micro-batches too.
 
         Raises:
             RuntimeError: a second backward before `step()`, outside `accumulate()`; a loss that needs no gradient, or
                 one through reentrant checkpointing or a parameter that was frozen when the engine was made.
         """
-        if self._next is Next.STEP:
-            raise RuntimeError(SECOND_BACKWARD)
-        for flat in self.trainable:
-            flat.take_back()
+        self.refuse_second_backward()
         # Known before autograd begins, or no flat could tell which of its gradients is the last.
-        reached = parameters_behind(loss)
-        check_unchanged(self.model, self.flats, reached)
-        exchanges = self._next is not Next.ACCUMULATE or self.reduces_every_backward
-        self._reduction.expect(reached, exchanges=exchanges)
+        self.begin_backward(parameters_behind(loss))
         try:
             loss.backward()
-            self._reduction.finish()
+            self.end_backward()
         except BaseException:  # Ctrl-C too
             self._reduction.drop()
             raise
-        if self._next is not Next.ACCUMULATE:
-            self._next = Next.STEP
-            self._scaling.stand_in()
 
     @then(tell_updated)
     def step(self) -> None:

@@ -11,6 +11,7 @@
 "owned" is a shard of `layout.shard_numel` elements, or in DDP the whole flat.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, auto
 from functools import cached_property
@@ -214,6 +215,11 @@ class Flat:
         self.usage.mark(gradient)
         return gradient
 
+    def let_taken_yield(self) -> None:
+        """Lets each gradient that was taken make room for that of a loop's own backward, which adds up with it."""
+        for _, parameter, taken in self._left:
+            taken.parameter = weakref.ref(parameter)
+
     def take_back(self) -> None:
         """Empties each `.grad` that answers for the engine.
 
@@ -221,6 +227,7 @@ class Flat:
             RuntimeError: somebody has cleared or replaced one, which would have changed nothing.
         """
         left, self._left = self._left, []
+        left = [each for each in left if not each[2].has_yielded]  # a gradient is there already
         with _as_plain_tensors():
             touched = next((slot.name for slot, parameter, taken in left if parameter.grad is not taken), None)
             for _, parameter, _ in left:

@@ -1,6 +1,6 @@
 """What autograd will do for a loss, read from its graph before it runs; and what gradients will come back through."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -55,9 +55,37 @@ def _nodes_behind(loss: torch.Tensor) -> Iterator[Any]:
         waiting.extend(following for following, _ in node.next_functions)
 
 
+def parameters_to_come(parameters: Iterable[nn.Parameter]) -> set[int]:
+    """The ids of those of the `parameters` for which the backward that is running now brings gradients."""
+    found = set()
+    # Released parameters are asked here, too: what they have no numbers for is the model's forward, not the graph.
+    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (as torch.Tensor's own does)
+        for parameter in parameters:
+            if parameter.requires_grad and _will_run(parameter.view_as(parameter).grad_fn.next_functions[0][0]):  # type: ignore[union-attr]
+                found.add(id(parameter))
+    return found
+
+
+def _will_run(node: Any) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(node)  # noqa: SLF001  (as torch's own)
+    except RuntimeError:  # `autograd.grad` is asked for this parameter's gradient, and leaves `.grad` as it is
+        return False
+
+
+def call_at_end(function: Callable[[], None]) -> None:
+    """Has autograd call `function` when the backward that is running now is done; it does not if it fails."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001  (torch's DDP does the same)
+
+
+def running_backward() -> int:
+    """The number of the backward that is running in this thread, which no other of this process has; -1 for none."""
+    return torch._C._current_graph_task_id()  # noqa: SLF001  (it has no other name)
+
+
 def is_running() -> bool:
     """Whether autograd is at work in this thread: a forward that runs now is a recomputation."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001  (torch.utils.checkpoint asks the same)
+    return running_backward() != -1  # torch.utils.checkpoint asks the same
 
 
 def tensors_needing_gradient(values: Any) -> list[torch.Tensor]:

@@ -8,12 +8,19 @@ from typing import ClassVar
 import torch
 
 from zerolab.engines.agreement import check_same_on_all_ranks
+from zerolab.engines.checks import check_unchanged
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.flat_state import FlatCheckpoints
 from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.reduction import Reduction
+from zerolab.engines.scaling import Scaling
 
 SECOND_BACKWARD = "a second backward() before step(): wrap all but the last one in engine.accumulate()"
+
+TWO_AT_ONCE = (
+    "two backwards at once: run none within another, and checkpoint(..., use_reentrant=False); or the one before has "
+    "failed: what it brought is dropped now, and this one can be made again"
+)
 
 
 class Next(Enum):
@@ -29,7 +36,32 @@ class Loop(FlatCheckpoints):
 
     reduces_every_backward: ClassVar[bool] = False  # True where accumulation has only a shard to add up in
     _reduction: Reduction
+    _scaling: Scaling
     _next: Next = Next.BACKWARD
+
+    def refuse_second_backward(self) -> None:
+        """Raises RuntimeError between a backward and the step."""
+        if self._next is Next.STEP:
+            raise RuntimeError(SECOND_BACKWARD)
+
+    def begin_backward(self, reached: set[int]) -> None:
+        """A backward begins that brings gradients for the parameters with these ids."""
+        if self._reduction.is_under_way:
+            self._reduction.drop()
+            raise RuntimeError(TWO_AT_ONCE)
+        check_unchanged(self.model, self.flats, reached)
+        exchanges = self._next is not Next.ACCUMULATE or self.reduces_every_backward
+        self._reduction.expect(reached, exchanges=exchanges)
+
+    def end_backward(self) -> None:
+        """It is done."""
+        self._reduction.finish()
+        if self._next is not Next.ACCUMULATE:
+            self._next = Next.STEP
+            self._scaling.stand_in()
+        else:
+            for flat in self.trainable:
+                flat.let_taken_yield()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -37,8 +69,7 @@ class Loop(FlatCheckpoints):
 
         They are sums over micro-batches: divide each loss by their number to get the mean.
         """
-        if self._next is Next.STEP:
-            raise RuntimeError(SECOND_BACKWARD)
+        self.refuse_second_backward()
         before, self._next = self._next, Next.ACCUMULATE
         try:
             yield

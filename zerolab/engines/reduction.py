@@ -14,7 +14,10 @@ from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat
+from zerolab.engines.graph import running_backward
 from zerolab.engines.partition import Slot
+
+NONE, ANNOUNCED = -2, -1  # in place of a backward's number
 
 
 class _InFlight(NamedTuple):
@@ -45,14 +48,17 @@ class Reduction:
         self._start = start
         self._keep = keep
         self._overlap = overlap
+        self._backward = NONE  # the number of the one that is under way
         self._exchanges = True  # False: this backward only adds gradients up
         self._waiting: list[Flat] = []  # in the order in which every rank reduces them
         self._in_flight: _InFlight | None = None
         self._hooks: list[tuple[Any, RemovableHandle]] = []  # ours, among a parameter's others
-        # ZeRO-3 compares first, has more to wait for, and gathers when an exchange has made room.
+        self.at_unannounced: Callable[[], None] = _do_nothing
+        # ZeRO-3 compares first, has more to wait for, gathers when an exchange has made room, and cleans up.
         self.at_start: Callable[[set[int]], None] = _do_nothing
         self.is_ready: Callable[[Flat], bool] = _has_arrived
         self.at_half: Callable[[Flat], None] = _do_nothing
+        self.at_end: Callable[[], None] = _do_nothing
 
     def watch(self) -> None:
         """Hears of each gradient as soon as autograd has finished it."""
@@ -63,6 +69,11 @@ class Reduction:
                 handle = parameter.register_post_accumulate_grad_hook(hook)
                 self._hooks.append((parameter._post_accumulate_grad_hooks, handle))  # noqa: SLF001
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a backward has begun and not ended; or has failed, and nobody has noticed yet."""
+        return self._backward != NONE
+
     def expect(self, reached: set[int], *, exchanges: bool) -> None:
         """A backward begins.
 
@@ -72,6 +83,7 @@ class Reduction:
         """
         self.at_start(reached)
         for flat in self._flats:
+            flat.take_back()
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
         for hooks, handle in self._hooks:
             # They are called in this order, and the model's own, registered since, may still change the gradient.
@@ -80,15 +92,22 @@ class Reduction:
         self._exchanges = exchanges
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
+        self._backward = ANNOUNCED
+
+    def notice(self) -> None:
+        """Called by a hook of autograd's: another backward than the one that is awaited begins with this."""
+        if self._backward == ANNOUNCED:
+            self._backward = running_backward()
+        elif self._backward != running_backward():
+            self.at_unannounced()
 
     def _arrived(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
         flat = self._flats[number]
-        if slot not in flat.awaited:
+        try:
+            self.notice()
+        except BaseException:  # Ctrl-C too
             parameter.grad = None
-            raise RuntimeError(
-                f"{slot.name!r} got a gradient that engine.backward() does not await: call engine.backward(loss), not "
-                "loss.backward(), and no backward within backward; freeze what the loss of another model passes through"
-            )
+            raise
         flat.awaited.discard(slot)
         if flat.has_half_its_gradients:
             # The exchange of the flat before has had half a flat's time: it makes room for the rest of this one.
@@ -108,6 +127,7 @@ class Reduction:
         while self._waiting:
             self._start_next()
         self._finish_exchange()
+        self._end()
 
     def drop(self) -> None:
         """Forgets what this backward and those since the last step have brought."""
@@ -117,6 +137,12 @@ class Reduction:
         self._waiting = []
         for flat in self._flats:
             flat.drop_gradients()
+        if self.is_under_way:
+            self._end()
+
+    def _end(self) -> None:
+        self._backward = NONE
+        self.at_end()
 
     def _start_next(self) -> None:
         flat = self._waiting.pop(0)
@@ -142,5 +168,5 @@ def _has_arrived(flat: Flat) -> bool:
     return not flat.awaited
 
 
-def _do_nothing(_: object) -> None:
+def _do_nothing(*_: object) -> None:
     """In stages that gather nothing."""

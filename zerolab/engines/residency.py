@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -45,7 +44,7 @@ class Gathering(Protocol):
 
 
 class DueGradient:
-    """A gradient that a unit has yet to give to one of its inputs; autograd's graph keeps it, and it goes with it.
+    """A gradient that a unit has yet to give to one of its inputs.
 
     Args:
         number: of the operation that made the input (`graph.number_of`).
@@ -68,9 +67,11 @@ class Residency:
     def __init__(self, stage: Gathering, reduction: Reduction, release_after_forward: bool, prefetch: int) -> None:
         self._stage = stage
         self._reduction = reduction
-        reduction.at_start = self._compare
+        reduction.at_start = self._begin_backward
         reduction.is_ready = self._is_ready
         reduction.at_half = self._gather_next
+        # A unit whose inputs need no gradient, a frozen first block say, is never told that it is done.
+        reduction.at_end = self.release_everything
         self._releases_after_forward = release_after_forward
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order = Order(ahead=prefetch)
@@ -79,9 +80,12 @@ class Residency:
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
         self._has_other_graphs = False
+        self._behind: set[int] | None = None  # the numbers of all operations of this backward, where there are others
         # A count, because modules of one unit run inside one another: only the outermost gathers and releases.
         self._running: Counter[str] = Counter()  # how deep we are inside a unit
-        self._due: defaultdict[str, WeakSet[DueGradient]] = defaultdict(WeakSet)
+        # Not weakly: a graph may go by the garbage collector, which runs on each rank at another time, and the ranks
+        # would start their exchanges in different orders.
+        self._due: defaultdict[str, set[DueGradient]] = defaultdict(set)
         self._units: dict[str, list[Flat]] = {}
         for flat in stage.flats:
             self._units.setdefault(flat.layout.unit, []).append(flat)
@@ -102,40 +106,35 @@ class Residency:
 
     @contextmanager
     def backward(self, loss: torch.Tensor) -> Iterator[None]:
-        """Around a backward of `loss`: releases what is whole then, because no gradient told that its unit was done."""
-        self._backward_order.begin()
-        try:
-            self._keep_due_behind(loss)
-            yield
-        finally:  # a unit whose inputs need no gradient, a frozen first block say, is never told that it is done
-            self.release_everything()
+        """Around the backward of `loss`, for which units owe nothing in graphs of other forwards.
 
-    def _keep_due_behind(self, loss: torch.Tensor) -> None:
-        """Forgets what units owe in graphs of other forwards, whose backward never came or failed.
-
-        When those graphs go may depend on the garbage collector, which runs on each rank at another time, and the
-        ranks would then start their exchanges in different orders.
+        A loop's own backward does not tell its loss: what is owed in other graphs, too, it reduces at its end.
         """
         if self._has_other_graphs and isinstance(loss, torch.Tensor) and loss.requires_grad:
-            reached = {-1} | numbers_behind(loss)
-            for unit, due in self._due.items():
-                self._due[unit] = WeakSet(each for each in due if each.number in reached)
-        self._has_other_graphs = False
+            self._behind = {-1} | numbers_behind(loss)
+        try:
+            yield
+        finally:
+            self._behind = None
 
     def release_everything(self) -> None:
         """Leaves nothing whole."""
-        # A graph that the learner keeps alive would otherwise hold its units for ever.
-        self._due.clear()
         self._after_half.clear()
         for flat in self._stage.flats:
             self._stage.release(flat)
+
+    def forget_everything(self) -> None:
+        """Leaves nothing whole and nothing owed: after an update no backward comes for a forward from before it."""
+        self.release_everything()
+        self._due.clear()
+        self._has_other_graphs = False
 
     def release_if_done(self, unit: str) -> None:
         """Releases a unit that owes no gradient any more, neither to its parameters nor to its inputs."""
         if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
             return
         # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
-        if not self._due[unit] and not any(flat.awaited for flat in self._units[unit]):
+        if not self._owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
             for flat in self._units[unit]:
                 self._stage.release(flat)
 
@@ -155,6 +154,8 @@ class Residency:
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
         # Checkpointing calls the model's blocks again in backward; that is no new forward.
         if not is_running():
+            if self._reduction.is_under_way:  # a backward has failed
+                self._reduction.drop()
             self._has_other_graphs |= any(self._due.values())
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
@@ -219,6 +220,7 @@ class Residency:
         tensor.register_hook(partial(self._after_backward, unit, due))
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
+        self._reduction.notice()
         # A unit of several outputs hears of several gradients; only the first has to gather.
         if not all(flat.presence is Presence.WHOLE for flat in self._units[unit]):
             self._after_half[unit] = self._use(unit, self._backward_order)
@@ -237,7 +239,14 @@ class Residency:
         self._reduction.start_ready()
 
     def _is_ready(self, flat: Flat) -> bool:
-        return not flat.awaited and not self._due[flat.layout.unit]
+        return not flat.awaited and not self._owes_inputs(flat.layout.unit)
+
+    def _owes_inputs(self, unit: str) -> bool:
+        return any(self._behind is None or due.number in self._behind for due in self._due[unit])
+
+    def _begin_backward(self, reached: set[int]) -> None:
+        self._backward_order.begin()
+        self._compare(reached)
 
     def _compare(self, reached: set[int]) -> None:
         """Ranks that gather different units would wait for each other: compares at first, and after each change.

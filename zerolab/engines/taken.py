@@ -6,7 +6,7 @@ optimizer of one's own would do nothing. `Taken` stands in `.grad` until the ste
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -23,10 +23,15 @@ INSTEAD = (
 )
 
 
+_ADDITIONS = torch.ops.aten.add_.Tensor, torch.ops.aten.add.Tensor
+
+
 class Taken(torch.Tensor):
     """In place of a gradient that the engine has taken: no memory, and an error for whoever uses it."""
 
     sentence: str
+    has_yielded = False
+    parameter: "Callable[[], torch.Tensor | None]" = staticmethod(lambda: None)  # known if its place may be taken
 
     def __new__(cls, name: str, place: torch.Tensor, dtype: torch.dtype) -> Self:
         """Stands for the gradient of the parameter `name`, of this dtype, which went to `place`."""
@@ -46,8 +51,14 @@ class Taken(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuses what autograd does with it: a backward that is not the engine's adds to `.grad`."""
-        raise RuntimeError(_sentence(args))
+        """Refuses what autograd does with it, or yields: a loop's own backward adds to `.grad`."""
+        taken = args[0]
+        parameter = taken.parameter() if isinstance(taken, Taken) else None
+        if parameter is None or func not in _ADDITIONS:
+            raise RuntimeError(_sentence(args))
+        # What has been taken lies in the flat, where the engine adds this to it. Others may hold the same tensor.
+        parameter.grad, taken.has_yielded = args[1].clone(), True
+        return parameter.grad
 
 
 def _sentence(arguments: Iterable[Any]) -> str:

@@ -71,4 +71,4 @@ class Zero3(UnitByUnit):
 
     def publish(self) -> None:
         """Sends nothing: the next gather brings the updated parameters. What is still whole is out of date."""
-        self._residency.release_everything()
+        self._residency.forget_everything()
