@@ -257,7 +257,7 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
     if not callable(loss_fn):
         raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
     # The same flats as the engines', or the terms would not be theirs.
-    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups")}
+    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups", "replicate")}
     return partition(models.module_of(model), world_size, **cut), models.feed(model, batches, world_size, steps)
 
 

@@ -111,6 +111,12 @@ def check_options(optimizer_cls: type, units: Any, param_groups: Any, reduce_dty
             raise TypeError(f"{optimizer_cls.__name__} does not take {unknown[0]!r}, which a parameter group sets")
 
 
+def check_replicate(replicate: Any) -> None:
+    """Raises TypeError for what cannot say which parameters stay whole."""
+    if not (replicate is None or callable(replicate)):
+        raise TypeError(f"replicate is {replicate!r}: pass a test of a parameter's name and the parameter, or None")
+
+
 def check_switches(**switches: Any) -> None:
     """Raises TypeError for an option that is neither True nor False."""
     for name, value in switches.items():

@@ -137,7 +137,7 @@ class _Sharded(DeepSpeed0):
         # DeepSpeed clips within its step; a loop clips before the step, as with every engine.
         pieces = [piece for _, gradient, _ in self._flats() for piece in gradient]
         # DeepSpeed divides by the scale within its step; it is 1 but in fp16.
-        norm: torch.Tensor = norm_over_ranks(pieces, is_sharded=True) / self._zero.loss_scale
+        norm: torch.Tensor = norm_over_ranks(pieces, []) / self._zero.loss_scale
         for piece in pieces:
             piece.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm

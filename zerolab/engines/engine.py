@@ -16,10 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerolab.engines import replicated
 from zerolab.engines.agreement import check_same_layouts
 from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
-from zerolab.engines.checks import check_before_start
+from zerolab.engines.checks import check_before_start, check_replicate
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Holding
 from zerolab.engines.flat_state import optimizer_groups
@@ -28,9 +29,10 @@ from zerolab.engines.hooks import Hook
 from zerolab.engines.inputs import Inputs
 from zerolab.engines.loop import Loop, Next
 from zerolab.engines.own_backward import OwnBackward
-from zerolab.engines.partition import ParamGroups, partition
+from zerolab.engines.partition import ParamGroups, Selector, partition
 from zerolab.engines.precision import Formats, compute_dtype, make_scaler
 from zerolab.engines.reduction import Reduction
+from zerolab.engines.replicated import or_replicated
 from zerolab.engines.scaling import Scaling
 from zerolab.engines.taken import OwnUpdate
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
@@ -53,6 +55,7 @@ class Engine(Explained, Loop):
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter, the rest take `optimizer_keywords`.
+        replicate: a test of the same kind, for what stays whole on every rank as in `ddp`: norms, say, or a router.
         precision: "fp32", or "bf16" or "fp16" for such parameters, gradients and activations over fp32 masters; buffers
             stay. In fp16 `training_step` scales the loss by `engine.scaler`; a loop of your own does so by that one or
             any `torch.amp.GradScaler`: `engine.backward(scaler.scale(loss))`, `scaler.step(engine.optimizer)`,
@@ -77,6 +80,7 @@ class Engine(Explained, Loop):
         *,
         units: list[str] | None = None,
         param_groups: ParamGroups = (),
+        replicate: Selector | None = None,
         precision: str = "fp32",
         reduce_dtype: torch.dtype | None = None,
         overlap: bool = True,
@@ -87,28 +91,31 @@ class Engine(Explained, Loop):
         check_before_start(
             model, optimizer_cls, optimizer_keywords, units, param_groups, precision, reduce_dtype, overlap, offload
         )
+        check_replicate(replicate)
         self.model = model
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        layouts = partition(model, self.world_size, units, param_groups)
+        layouts = partition(model, self.world_size, units, param_groups, replicate)
         check_same_layouts(layouts)
         start_from_rank_0(model)
         named = dict(model.named_parameters())
+        own = or_replicated(self.own, replicated.own)
         formats = Formats(compute_dtype(precision), reduce_dtype, offload)
         self.flats = [
-            Flat(layout, [named[slot.name] for slot in layout.slots], self.rank, self.own, formats)
-            for layout in layouts
+            Flat(layout, [named[slot.name] for slot in layout.slots], self.rank, own, formats) for layout in layouts
         ]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
+        self.sharded = [flat for flat in self.trainable if not flat.layout.replicated]
         self.optimizer = optimizer_cls(optimizer_groups(self.trainable, param_groups), **optimizer_keywords)
         self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
         self._own_update = OwnUpdate(self)
         self._scaling = Scaling(self, self._own_update)
         self.scaler = make_scaler(precision, self.flats[0].whole.device)
         self._next = Next.BACKWARD
-        self._reduction = Reduction(self.trainable, self.reduce, self.keep, overlap=overlap)
+        start, keep = or_replicated(self.reduce, replicated.reduce), or_replicated(self.keep, replicated.keep)
+        self._reduction = Reduction(self.trainable, start, keep, overlap=overlap)
         self._own_backward = OwnBackward(self, self._reduction)
         self._reduction.at_unannounced = self._own_backward.begin
         # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.

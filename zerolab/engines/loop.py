@@ -117,9 +117,9 @@ class Loop(FlatCheckpoints):
         if not max_norm > 0:
             raise ValueError(f"max_norm is {max_norm!r}: give a norm above 0")
         self.refuse_without_gradients("clip")
-        means = [mean for flat in self.trainable if (mean := flat.final_mean) is not None]
-        norm = norm_over_ranks(means, is_sharded=any(flat.is_sharded for flat in self.trainable))
-        for mean in means:
+        means = [(mean, flat.is_sharded) for flat in self.trainable if (mean := flat.final_mean) is not None]
+        norm = norm_over_ranks([mean for mean, parts in means if parts], [mean for mean, parts in means if not parts])
+        for mean, _ in means:
             mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(mean.device))
         return norm
 

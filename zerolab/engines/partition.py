@@ -38,7 +38,8 @@ class FlatLayout:
 
     A unit has one flat for each dtype and parameter group, and another for its frozen parameters, which no optimizer
     may touch: weight decay and momentum would move them. `name` is unique in the model; `unit` is the module's name,
-    or "root"; `group` is the number of the parameter group, None for the parameters that no group claims.
+    or "root"; `group` is the number of the parameter group, None for the parameters that no group claims. What is
+    `replicated` has flats of its own, which are not cut.
     """
 
     name: str
@@ -48,6 +49,7 @@ class FlatLayout:
     slots: tuple[Slot, ...]
     world_size: int
     group: int | None = None
+    replicated: bool = False
 
     @cached_property
     def numel(self) -> int:
@@ -71,11 +73,15 @@ class FlatLayout:
 
 Selector = Callable[[str, nn.Parameter], bool]
 ParamGroups = Sequence[tuple[Selector, dict[str, Any]]]
-_Kind = tuple[bool, int | None, torch.dtype]
+_Kind = tuple[bool, int | None, torch.dtype, bool]
 
 
 def partition(
-    model: nn.Module, world_size: int, units: list[str] | None = None, param_groups: ParamGroups = ()
+    model: nn.Module,
+    world_size: int,
+    units: list[str] | None = None,
+    param_groups: ParamGroups = (),
+    replicate: Selector | None = None,
 ) -> list[FlatLayout]:
     """Plans the flats of `model` for `world_size` ranks, the root unit's first.
 
@@ -85,6 +91,7 @@ def partition(
         units: names of the modules that travel as one; None finds the blocks (see `find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter.
+        replicate: a test of the same kind, for what stays whole on every rank.
 
     Raises:
         TypeError: `model` is not a module.
@@ -100,12 +107,13 @@ def partition(
     for unit, members in _members(model, find_units(model) if units is None else units).items():
         kinds: dict[_Kind, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in members:
-            kinds.setdefault(_kind(name, parameter, param_groups), []).append((name, parameter))
+            kinds.setdefault(_kind(name, parameter, param_groups, replicate), []).append((name, parameter))
         # The same order on every rank, whatever order their modules were built in.
         for kind in sorted(kinds, key=str):
-            frozen, group, dtype = kind
-            name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype in kinds}) > 1)
-            flats.append(FlatLayout(name, unit, dtype, frozen, tuple(lay_out(kinds[kind])), world_size, group))
+            frozen, group, dtype, replicated = kind
+            name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype, _ in kinds}) > 1)
+            slots = tuple(lay_out(kinds[kind]))
+            flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size, group, replicated))
     return flats
 
 
@@ -174,16 +182,17 @@ def lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
         start += parameter.numel()
 
 
-def _kind(name: str, parameter: nn.Parameter, param_groups: ParamGroups) -> _Kind:
+def _kind(name: str, parameter: nn.Parameter, param_groups: ParamGroups, replicate: Selector | None) -> _Kind:
+    replicated = replicate is not None and bool(replicate(name, parameter))
     # Frozen first: no test of a group may bring a frozen parameter to an optimizer.
     if not parameter.requires_grad:
-        return True, None, parameter.dtype
+        return True, None, parameter.dtype, replicated
     claims = (number for number, (selects, _) in enumerate(param_groups) if selects(name, parameter))
-    return False, next(claims, None), parameter.dtype
+    return False, next(claims, None), parameter.dtype, replicated
 
 
 def _suffix(kind: _Kind, several_dtypes: bool) -> str:
-    frozen, group, dtype = kind
-    words = ["frozen"] * frozen + [f"group {group}"] * (group is not None)
+    frozen, group, dtype, replicated = kind
+    words = ["replicated"] * replicated + ["frozen"] * frozen + [f"group {group}"] * (group is not None)
     words += [str(dtype).removeprefix("torch.")] * several_dtypes
     return "".join(f" {word}" for word in words)

@@ -23,7 +23,7 @@ from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.graph import is_running, number_of, numbers_behind, tensors_needing_gradient
 from zerolab.engines.hooks import Hook
 from zerolab.engines.order import Order
-from zerolab.engines.partition import ROOT, ParamGroups, has_forward
+from zerolab.engines.partition import ROOT, ParamGroups, Selector, has_forward
 from zerolab.engines.reduction import Reduction
 
 
@@ -88,7 +88,8 @@ class Residency:
         self._due: defaultdict[str, set[DueGradient]] = defaultdict(set)
         self._units: dict[str, list[Flat]] = {}
         for flat in stage.flats:
-            self._units.setdefault(flat.layout.unit, []).append(flat)
+            if not flat.layout.replicated:  # which neither comes nor goes
+                self._units.setdefault(flat.layout.unit, []).append(flat)
         # What has no forward of its own is used by its parts, one after the other.
         self._in_parts = {unit for unit in self._units if not has_forward(self._module_of(unit))}
         self._between_parts: set[str] = set()  # whole, because the next part of it may come
@@ -120,8 +121,9 @@ class Residency:
     def release_everything(self) -> None:
         """Leaves nothing whole."""
         self._after_half.clear()
-        for flat in self._stage.flats:
-            self._stage.release(flat)
+        for flats in self._units.values():
+            for flat in flats:
+                self._stage.release(flat)
 
     def forget_everything(self) -> None:
         """Leaves nothing whole and nothing owed: after an update no backward comes for a forward from before it."""
@@ -143,12 +145,14 @@ class Residency:
 
     def _users(self) -> dict[nn.Module, dict[str, None]]:
         """The units that each module needs: a unit's own module, and every module with parameters of its own."""
-        unit_of = {id(parameter): flat.layout.unit for flat in self._stage.flats for parameter in flat.parameters}
+        flats = [flat for flats in self._units.values() for flat in flats]
+        unit_of = {id(parameter): flat.layout.unit for flat in flats for parameter in flat.parameters}
         # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
         users = {self._module_of(unit): {unit: None} for unit in self._units}
         for module in self._stage.model.modules():
             for parameter in module.parameters(recurse=False):
-                users.setdefault(module, {})[unit_of[id(parameter)]] = None
+                if id(parameter) in unit_of:
+                    users.setdefault(module, {})[unit_of[id(parameter)]] = None
         return users
 
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
@@ -229,6 +233,8 @@ class Residency:
 
     def _gather_next(self, flat: Flat) -> None:
         """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
+        if flat.layout.replicated:  # it is small, and its unit has just begun
+            return
         expected = self._after_half.pop(flat.layout.unit, [])
         # One that backward has already used would be gathered for nothing, and stay until the end.
         self._start_gathering([unit for unit in expected if unit not in self._backward_order.now])
@@ -276,6 +282,7 @@ class UnitByUnit(Engine):
         *,
         units: list[str] | None = None,
         param_groups: ParamGroups = (),
+        replicate: Selector | None = None,
         precision: str = "fp32",
         reduce_dtype: torch.dtype | None = None,
         overlap: bool = True,
@@ -291,6 +298,7 @@ class UnitByUnit(Engine):
             optimizer_cls,
             units=units,
             param_groups=param_groups,
+            replicate=replicate,
             precision=precision,
             reduce_dtype=reduce_dtype,
             overlap=overlap,

@@ -120,6 +120,7 @@ def terms(
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (else that is the
       master copy, which the formula counts).
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
+    * `replicated`: only where some flats are: what a rank holds of them beyond a shard.
     * `other_dtypes`: only for parameters that are not fp32 (a head in fp64, say), which the formula counts as if they
       were; negative where they are smaller.
 
@@ -131,8 +132,9 @@ def terms(
     formula = state_bytes(stage, num_params, world_size, precision)
     needed = needed_bytes(stage, num_params, sum(flat.numel for flat in trainable), world_size, precision)
     held = _bytes_in_flats(stage, layouts, precision)
+    replicated = sum(_bytes_in_flats(stage, layouts, precision, replicated=True).values()) - sum(held.values())
     # The elements that the optimizer updates: in ddp, everything on every rank.
-    owned = sum(flat.padded if stage == "ddp" else flat.shard_numel for flat in trainable)
+    owned = sum(_held(flat, divided=stage != "ddp") for flat in trainable)
     other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, offload)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
@@ -142,19 +144,27 @@ def terms(
         "frozen": sum(needed.values()) - sum(formula.values()),
         # Only where it can occur, so that other tables have no column for it.
         **({"offloaded_copy": FP32_BYTES * owned} if offload and precision == "fp32" else {}),
+        **({"replicated": replicated} if replicated else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
         **({"unused": _bytes_of_unused(stage, trainable, precision, updated)} if updated else {}),
     }
 
 
-def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str) -> dict[str, int]:
-    """Bytes of the padded flats, whole or sharded as the stage has them, without any other term."""
+def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str, *, replicated: bool = False) -> dict[str, int]:
+    """Bytes of the padded flats, whole or sharded as the stage has them, or those that are replicated as they are."""
     sizes, held = _sizes(precision), {}
     for category in STATE_CATEGORIES:
         present = [flat for flat in flats if category == "parameters" or not flat.frozen]
         divided = category in SHARDED[stage]
-        held[category] = sizes[category] * sum(flat.shard_numel if divided else flat.padded for flat in present)
+        held[category] = sizes[category] * sum(
+            _held(flat, divided=divided) if replicated or not divided else flat.shard_numel for flat in present
+        )
     return held
+
+
+def _held(flat: FlatLayout, *, divided: bool) -> int:
+    """Elements of the flat on one rank, in a category that the stage divides or does not."""
+    return flat.shard_numel if divided and not flat.replicated else flat.padded
 
 
 def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, offload: bool) -> int:
@@ -168,10 +178,10 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
             # Cast to 16 bits, unless they are integers; master, moments and gradient copy are at least fp32.
             parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
             gradients, updated = 0, 4 * max(wider, 0)
-        extra += parameters * (flat.shard_numel if "parameters" in SHARDED[stage] else flat.padded)
+        extra += parameters * _held(flat, divided="parameters" in SHARDED[stage])
         if not flat.frozen:
-            extra += gradients * (flat.shard_numel if "gradients" in SHARDED[stage] else flat.padded)
-            extra += updated * (flat.padded if stage == "ddp" else flat.shard_numel)
+            extra += gradients * _held(flat, divided="gradients" in SHARDED[stage])
+            extra += updated * _held(flat, divided=stage != "ddp")
     return extra
 
 
@@ -179,7 +189,7 @@ def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, update
     """Bytes that are missing because an optimizer makes its state with the first gradient; negative."""
     missing = 0
     for flat in flats:
-        sizes, owned = updated.get(flat.name), flat.padded if stage == "ddp" else flat.shard_numel
+        sizes, owned = updated.get(flat.name), _held(flat, divided=stage != "ddp")
         if sizes is not None:
             is_mixed = precision != "fp32"
             width = max(flat.dtype.itemsize, FP32_BYTES) if is_mixed else flat.dtype.itemsize
