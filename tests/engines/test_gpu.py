@@ -21,14 +21,18 @@ def gpu_cluster(request):
         yield cluster
 
 
-def _train(stage, offload):
+def _train(stage, offload, own=False):
     import torch.distributed as dist
     from awkward import batch, loss_fn, shard_of
 
     engine = ENGINES[stage](make().cuda(), torch.optim.SGD, lr=0.1, offload=offload)
     for step in range(3):
         rows = [shard_of(tensor, dist.get_rank(), dist.get_world_size()).cuda() for tensor in batch(step)]
-        engine.training_step(*rows, loss_fn)
+        if own:
+            loss_fn(engine.model(rows[0]), rows[1]).backward()
+            engine.step()
+        else:
+            engine.training_step(*rows, loss_fn)
     return engine.state_dict()
 
 
@@ -37,6 +41,12 @@ def _train(stage, offload):
 def test_a_gpu_reaches_the_weights_of_one_cpu_process(gpu_cluster, stage, offload):
     reference = train_alone(torch.optim.SGD, steps=3, lr=0.1)
     assert all(distance(state, reference) <= 1e-5 for state in gpu_cluster.run(_train, stage, offload))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_so_it_does_by_a_loops_own_backward(gpu_cluster, stage):
+    reference = train_alone(torch.optim.SGD, steps=3, lr=0.1)
+    assert all(distance(state, reference) <= 1e-5 for state in gpu_cluster.run(_train, stage, False, own=True))
 
 
 def ledger_of_the_gpu():

@@ -309,6 +309,50 @@ def test_two_engines_may_share_a_backward(clusters):
         assert not torch.equal(ends["ddp"]["head.weight"], make("plain").head.weight)
 
 
+def test_what_the_loss_of_another_engine_brings_is_dropped_as_in_one_process(clusters):
+    def models():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 6)), make("plain")
+
+    def adversaries(maker, judge, making, judging, rows):
+        """The judge is not frozen while the maker learns from it, and forgets before its own turn."""
+        for number in range(3):
+            made = maker(rows(number))
+            judging.zero_grad()
+            (judge(made.detach()).mean() - judge(rows(number)).mean()).backward()
+            judging.step()
+            making.zero_grad()
+            (-judge(made).mean()).backward()
+            making.step()
+
+    def on_ranks():
+        ends = {}
+        for stage in STAGES:
+            maker, judge = models()
+            making, judging = (ENGINES[stage](model, torch.optim.SGD, lr=0.1) for model in (maker, judge))
+            adversaries(maker, judge, making, judging, my_rows)
+            ends[stage] = {**making.state_dict(), **judging.state_dict()}
+        return ends
+
+    maker, judge = models()
+    adversaries(maker, judge, *(torch.optim.SGD(model.parameters(), lr=0.1) for model in (maker, judge)), batch)
+    assert_all_close(clusters(2).run(on_ranks), {**maker.state_dict(), **judge.state_dict()})
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_trains_by_it_as_the_same_model_does(clusters):
+    def compiled(engine, _rank):
+        model = torch.compile(engine.model, backend="aot_eager")
+        for number in range(3):
+            loss_of(model(my_rows(number))).backward()
+            engine.step()
+        return engine.state_dict()
+
+    reference = alone([lambda model, number=number: loss_of(model(batch(number))) for number in range(3)])
+    assert_all_close(clusters(2).run(on_every_stage, compiled), reference)
+
+
 def test_ranks_whose_own_backwards_need_different_units_are_refused_by_zero3(clusters):
     def differing(engine, rank):
         engine.model(my_rows(0))

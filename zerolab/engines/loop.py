@@ -15,7 +15,10 @@ from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.reduction import Reduction
 from zerolab.engines.scaling import Scaling
 
-SECOND_BACKWARD = "a second backward() before step(): wrap all but the last one in engine.accumulate()"
+SECOND_BACKWARD = (
+    "a second backward() before step(): wrap all but the last one in engine.accumulate(), or drop what the first one "
+    "brought by engine.zero_grad()"
+)
 
 TWO_AT_ONCE = (
     "two backwards at once: run none within another, and checkpoint(..., use_reentrant=False); or the one before has "
