@@ -23,6 +23,18 @@ SGD = (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}, 1e-6)
 ADAMW = (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}, 1e-5)  # which divides, and so magnifies rounding
 BF16 = torch.bfloat16
 DTYPES = {"fp32": torch.float32, "bf16": BF16, "fp16": torch.float16}
+
+
+def is_thin(_name, parameter):
+    """Whether a parameter is a bias or a norm's, which take no weight decay in the case of parameter groups."""
+    return parameter.ndim < 2
+
+
+def is_large(name, parameter):
+    """Whether a parameter is a matrix, or one of the frozen ones."""
+    return parameter.ndim > 1 or name.startswith(FROZEN)
+
+
 OPTIONS = {
     "plain": {},
     "bf16": {"precision": "bf16"},
@@ -34,6 +46,8 @@ OPTIONS = {
     "offload": {"offload": True},
     "units by hand": {"units": ["blocks.0", "blocks.2"]},
     "parameter groups": {"groups": True},
+    "replicated": {"replicate": is_thin},
+    "replicated, in groups": {"replicate": is_large, "groups": True, "micro": 2, "clip": True, "resume": True},
     "accumulation": {"micro": 2},
     "clipping": {"clip": True},
     "a schedule": {"schedule": True},
@@ -55,11 +69,6 @@ CASES = {**OPTIONS, **ZERO3_OPTIONS, **TOGETHER}
 OF_THE_LOOP = {"groups", "micro", "clip", "schedule", "resume"}  # what is no keyword of an engine
 
 OF_THE_NUMBERS = {"precision", "reduce_dtype", "groups", "micro", "clip", "schedule"}  # what one process must know
-
-
-def is_thin(_name, parameter):
-    """Whether a parameter is a bias or a norm's, which take no weight decay in the case of parameter groups."""
-    return parameter.ndim < 2
 
 
 def train(stage, case, optimizer_cls, keywords):

@@ -161,3 +161,23 @@ def test_ranks_that_replicate_different_parameters_are_refused_and_so_is_what_is
     for kind, other in clusters(2).run(differing):
         assert "replicate is ['head.bias']: pass a test" in kind
         assert "differ between ranks" in other
+
+
+def test_a_recording_says_which_flats_are_replicated_explains_their_bytes_and_keeps_it_in_its_file(clusters, tmp_path):
+    from zerolab import Recording
+    from zerolab.player.payload import owners
+
+    def training():
+        engine = ENGINES["zero3"](make("plain"), torch.optim.AdamW, lr=0.1, replicate=thin)
+        for number in range(2):
+            engine.training_step(my_rows(number), None, lambda outputs, _: loss_of(outputs))
+
+    recording = clusters(2).record(training)
+    recording.save(tmp_path / "run.json")
+    for each in (recording, Recording.load(tmp_path / "run.json")):
+        assert {unit.replicated for unit in each.units} == {False, True}
+        assert all(unit.replicated == unit.name.endswith(" replicated") for unit in each.units)
+        assert all((owners(each, unit, {}) is None) == unit.replicated for unit in each.units)
+        rows = {row["term"]: row for row in each.explain().rows}
+        assert rows["replicated"]["bytes"] > 0
+        assert rows["state"]["difference"] == 0

@@ -201,7 +201,8 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
             return parts
-    if recording.world_size == 1 or (recording.info.stage in SHARDED_STAGES and not unit.frozen):
+    is_cut = recording.info.stage in SHARDED_STAGES and not (unit.frozen or unit.replicated)
+    if recording.world_size == 1 or is_cut:
         share = unit.padded // recording.world_size
         return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
     return None

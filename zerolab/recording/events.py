@@ -103,6 +103,7 @@ class UnitInfo:
     dtype: str
     parameters: tuple[str, ...]
     frozen: bool = False
+    replicated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ TERMS = {
     "step_counters": "4 bytes a flat",
     "fp32_gradient_shard": "fp32 copy of the owned gradients",
     "frozen": "no gradients, no optimizer state",
+    "replicated": "whole on every rank, not a shard",
     "offloaded_copy": "fp32 copy that the optimizer updates",
     "other_dtypes": "parameters that are not fp32",
     "unused": "no optimizer state: never a gradient",

@@ -219,6 +219,7 @@ class Ownership:
                 dtype=str(layout.dtype).removeprefix("torch."),
                 parameters=tuple(slot.name for slot in layout.slots),
                 frozen=layout.frozen,
+                replicated=layout.replicated,
             )
 
 
