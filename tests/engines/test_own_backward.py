@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo import BY_RANK, MODELS, STAGES, batch, call, distance, loss_of, make
 
 from zerolab.engines import ENGINES
+from zerolab.engines.flat import Presence
 
 SECOND = "a second backward() before step()"
 TWO_AT_ONCE = "two backwards at once"
@@ -205,14 +206,16 @@ def test_after_a_failure_a_backward_without_a_forward_is_refused_because_gradien
         fails = False
         sentence = sentence_of(lambda: loss_of(outputs).backward(retain_graph=True))
         engine.zero_grad()
+        whole = [flat.layout.name for flat in engine.flats if flat.presence is not Presence.RELEASED]
         loss_of(outputs).backward()
         engine.step()
-        return sentence, engine.state_dict()
+        return sentence, engine.state_dict(), whole
 
     reference = alone([lambda model: loss_of(model(batch(0)))])
     for ends in clusters(2).run(on_every_stage, again):
         for stage in STAGES:
-            sentence, state = ends[stage]
+            sentence, state, whole = ends[stage]
+            assert whole == [] or stage != "zero3"
             assert "what it brought is dropped now" in sentence or "drop gradients by engine.zero_grad()" in sentence
             assert distance(state, reference) <= 1e-6, stage
 
