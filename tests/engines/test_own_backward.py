@@ -293,6 +293,27 @@ def test_a_gradient_that_is_only_asked_for_is_no_backward(clusters):
     assert_all_close(clusters(2).run(on_every_stage, asking), reference)
 
 
+def test_hooks_on_finished_gradients_are_called_before_the_engine_takes_them_from_the_first_backward_on(clusters):
+    def build():
+        torch.manual_seed(0)
+        return nn.Sequential(*(nn.Linear(6, 6, bias=False) for _ in range(3)))
+
+    def halve(parameter):
+        parameter.grad *= 0.5
+
+    def hooked(engine, _rank):
+        for parameter in engine.model.parameters():
+            parameter.register_post_accumulate_grad_hook(halve)
+        engine.model(my_rows(0)).sin().mean().backward()
+        engine.step()
+        return engine.state_dict()
+
+    reference = build()
+    reference(batch(0)).sin().mean().backward()
+    torch.optim.SGD(reference.parameters(), lr=0.05).step()
+    assert_all_close(clusters(2).run(on_every_stage, hooked, model=build), reference.state_dict())
+
+
 def test_two_engines_may_share_a_backward(clusters):
     def sharing():
         ends = {}

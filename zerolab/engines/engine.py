@@ -120,7 +120,7 @@ class Engine(Explained, Loop):
         self._reduction.at_unannounced = self._own_backward.begin
         # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
         model.register_forward_pre_hook(Hook.of(Inputs(formats.compute), Inputs.prepare), with_kwargs=True)
-        model.register_forward_pre_hook(Hook.of(self._own_backward, OwnBackward.forget_failed))
+        model.register_forward_pre_hook(Hook.of(self._own_backward, OwnBackward.prepare))
         self._watch()
 
     # What a stage decides.

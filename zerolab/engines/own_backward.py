@@ -37,8 +37,9 @@ class OwnBackward:
         """
         if running_backward() == self._passed_by:
             return
-        parameters = [parameter for flat in self._engine.flats for parameter in flat.parameters]
-        reached = parameters_to_come([*parameters, *self._engine.model.parameters()])
+        ours = [parameter for flat in self._engine.flats for parameter in flat.parameters]
+        each_once = {id(parameter): parameter for parameter in [*ours, *self._engine.model.parameters()]}
+        reached = parameters_to_come(each_once.values())
         if not reached:  # torch.autograd.grad, which returns the gradients instead of leaving them in `.grad`
             self._passed_by = running_backward()
             return
@@ -58,7 +59,10 @@ class OwnBackward:
             self._reduction.drop()
             raise
 
-    def forget_failed(self, *_: object) -> None:
-        """Drops what a backward has left that failed: outside of autograd none can be under way."""
-        if self._reduction.is_under_way and not is_running():
+    def prepare(self, *_: object) -> None:
+        """Called before a forward: the backward after it begins with a gradient that the engine's hook has already."""
+        if is_running():  # a recomputation
+            return
+        if self._reduction.is_under_way:  # it has failed
             self._reduction.drop()
+        self._reduction.come_last()

@@ -85,14 +85,17 @@ class Reduction:
         for flat in self._flats:
             flat.take_back()
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
-        for hooks, handle in self._hooks:
-            # They are called in this order, and the model's own, registered since, may still change the gradient.
-            if next(reversed(hooks)) != handle.id:
-                hooks[handle.id] = hooks.pop(handle.id)  # `move_to_end` would not do: torch goes by the plain dict
+        self.come_last()
         self._exchanges = exchanges
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
         self._backward = ANNOUNCED
+
+    def come_last(self) -> None:
+        """Has gradients come here when the model's own hooks, registered since, have changed them."""
+        for hooks, handle in self._hooks:
+            if next(reversed(hooks)) != handle.id:
+                hooks[handle.id] = hooks.pop(handle.id)  # `move_to_end` would not do: torch goes by the plain dict
 
     def notice(self) -> None:
         """Called by a hook of autograd's: another backward than the one that is awaited begins with this."""
