@@ -407,4 +407,4 @@ def test_a_recording_of_it_shows_the_same_events_in_the_same_phases_and_the_same
         [(e.step, e.phase, e.kind, e.op, e.unit) for e in run.events if e.phase != "setup"] for run in (theirs, own)
     ]
     assert events[0] == events[1]  # under zero3 the first comparison comes from within the first backward
-    assert theirs.meta["peak"] == own.meta["peak"]
+    assert theirs.info.peak == own.info.peak

@@ -101,7 +101,10 @@ class Engine(Explained, Loop):
         check_same_layouts(layouts)
         start_from_rank_0(model)
         named = dict(model.named_parameters())
-        own = or_replicated(self.own, replicated.own)
+        own, start, keep = self.own, self.reduce, self.keep
+        if replicate is not None:
+            own = or_replicated(own, replicated.own)
+            start, keep = or_replicated(start, replicated.reduce), or_replicated(keep, replicated.keep)
         formats = Formats(compute_dtype(precision), reduce_dtype, offload)
         self.flats = [
             Flat(layout, [named[slot.name] for slot in layout.slots], self.rank, own, formats) for layout in layouts
@@ -114,7 +117,6 @@ class Engine(Explained, Loop):
         self._scaling = Scaling(self, self._own_update)
         self.scaler = make_scaler(precision, self.flats[0].whole.device)
         self._next = Next.BACKWARD
-        start, keep = or_replicated(self.reduce, replicated.reduce), or_replicated(self.keep, replicated.keep)
         self._reduction = Reduction(self.trainable, start, keep, overlap=overlap)
         self._own_backward = OwnBackward(self, self._reduction)
         self._reduction.at_unannounced = self._own_backward.begin

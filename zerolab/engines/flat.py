@@ -124,7 +124,7 @@ class Flat:
     @property
     def has_half_its_gradients(self) -> bool:
         """Whether the gradients that this backward has yet to bring are at most half of the flat."""
-        return 2 * sum(slot.stop - slot.start for slot in self.awaited) <= self.layout.numel
+        return 2 * sum([slot.stop - slot.start for slot in self.awaited]) <= self.layout.numel
 
     def members(self) -> Iterator[tuple[Slot, nn.Parameter]]:
         """The module's parameters, each with its place."""
@@ -226,11 +226,16 @@ class Flat:
         Raises:
             RuntimeError: somebody has cleared or replaced one, which would have changed nothing.
         """
+        if not self._left:
+            return
         left, self._left = self._left, []
-        left = [each for each in left if not each[2].has_yielded]  # a gradient is there already
         with _as_plain_tensors():
-            touched = next((slot.name for slot, parameter, taken in left if parameter.grad is not taken), None)
-            for _, parameter, _ in left:
+            touched = None
+            for slot, parameter, taken in left:
+                if taken.has_yielded:  # a gradient is there already
+                    continue
+                if parameter.grad is not taken:
+                    touched = touched or slot.name
                 parameter.grad = None
         if touched is not None:
             raise RuntimeError(f"the .grad of {touched!r} was cleared or replaced after backward(), {INSTEAD}")

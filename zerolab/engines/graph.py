@@ -78,9 +78,8 @@ def call_at_end(function: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001  (torch's DDP does the same)
 
 
-def running_backward() -> int:
-    """The number of the backward that is running in this thread, which no other of this process has; -1 for none."""
-    return torch._C._current_graph_task_id()  # noqa: SLF001  (it has no other name)
+# The number of the backward that is running in this thread, which no other of this process has; -1 for none.
+running_backward: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001  (it has no other name)
 
 
 def is_running() -> bool:

@@ -12,7 +12,7 @@ from zerolab.engines.checks import check_unchanged
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.flat_state import FlatCheckpoints
 from zerolab.engines.norm import norm_over_ranks
-from zerolab.engines.reduction import Reduction
+from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
 
 SECOND_BACKWARD = (
@@ -49,7 +49,7 @@ class Loop(FlatCheckpoints):
 
     def begin_backward(self, reached: set[int]) -> None:
         """A backward begins that brings gradients for the parameters with these ids."""
-        if self._reduction.is_under_way:
+        if self._reduction.backward != NONE:
             self._reduction.drop()
             raise RuntimeError(TWO_AT_ONCE)
         check_unchanged(self.model, self.flats, reached)

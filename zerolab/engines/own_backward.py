@@ -9,8 +9,8 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zerolab.engines.graph import call_at_end, is_running, parameters_to_come, running_backward
-from zerolab.engines.reduction import Reduction
+from zerolab.engines.graph import call_at_end, parameters_to_come, running_backward
+from zerolab.engines.reduction import NONE, Reduction
 
 if TYPE_CHECKING:
     from zerolab.engines.loop import Loop
@@ -61,8 +61,8 @@ class OwnBackward:
 
     def prepare(self, *_: object) -> None:
         """Called before a forward: the backward after it begins with a gradient that the engine's hook has already."""
-        if is_running():  # a recomputation
+        if running_backward() != -1:  # a recomputation
             return
-        if self._reduction.is_under_way:  # it has failed
+        if self._reduction.backward != NONE:  # it has failed
             self._reduction.drop()
         self._reduction.come_last()

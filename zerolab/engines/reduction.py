@@ -48,7 +48,7 @@ class Reduction:
         self._start = start
         self._keep = keep
         self._overlap = overlap
-        self._backward = NONE  # the number of the one that is under way
+        self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
         self._exchanges = True  # False: this backward only adds gradients up
         self._waiting: list[Flat] = []  # in the order in which every rank reduces them
         self._in_flight: _InFlight | None = None
@@ -69,11 +69,6 @@ class Reduction:
                 handle = parameter.register_post_accumulate_grad_hook(hook)
                 self._hooks.append((parameter._post_accumulate_grad_hooks, handle))  # noqa: SLF001
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a backward has begun and not ended; or has failed, and nobody has noticed yet."""
-        return self._backward != NONE
-
     def expect(self, reached: set[int], *, exchanges: bool) -> None:
         """A backward begins.
 
@@ -89,7 +84,7 @@ class Reduction:
         self._exchanges = exchanges
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
-        self._backward = ANNOUNCED
+        self.backward = ANNOUNCED
 
     def come_last(self) -> None:
         """Has gradients come here when the model's own hooks, registered since, have changed them."""
@@ -99,18 +94,19 @@ class Reduction:
 
     def notice(self) -> None:
         """Called by a hook of autograd's: another backward than the one that is awaited begins with this."""
-        if self._backward == ANNOUNCED:
-            self._backward = running_backward()
-        elif self._backward != running_backward():
+        if self.backward == ANNOUNCED:
+            self.backward = running_backward()
+        elif self.backward != running_backward():
             self.at_unannounced()
 
     def _arrived(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
         flat = self._flats[number]
-        try:
-            self.notice()
-        except BaseException:  # Ctrl-C too
-            parameter.grad = None
-            raise
+        if self.backward != running_backward():
+            try:
+                self.notice()
+            except BaseException:  # Ctrl-C too
+                parameter.grad = None
+                raise
         flat.awaited.discard(slot)
         if flat.has_half_its_gradients:
             # The exchange of the flat before has had half a flat's time: it makes room for the rest of this one.
@@ -140,11 +136,11 @@ class Reduction:
         self._waiting = []
         for flat in self._flats:
             flat.drop_gradients()
-        if self.is_under_way:
+        if self.backward != NONE:
             self._end()
 
     def _end(self) -> None:
-        self._backward = NONE
+        self.backward = NONE
         self.at_end()
 
     def _start_next(self) -> None:

@@ -20,11 +20,11 @@ from zerolab.engines.checks import check_residency
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat, Presence
-from zerolab.engines.graph import is_running, number_of, numbers_behind, tensors_needing_gradient
+from zerolab.engines.graph import is_running, number_of, numbers_behind, running_backward, tensors_needing_gradient
 from zerolab.engines.hooks import Hook
 from zerolab.engines.order import Order
 from zerolab.engines.partition import ROOT, ParamGroups, Selector, has_forward
-from zerolab.engines.reduction import Reduction
+from zerolab.engines.reduction import NONE, Reduction
 
 
 class Gathering(Protocol):
@@ -136,7 +136,7 @@ class Residency:
         if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
             return
         # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
-        if not self._owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
+        if not (self._due[unit] and self._owes_inputs(unit)) and not any(flat.awaited for flat in self._units[unit]):
             for flat in self._units[unit]:
                 self._stage.release(flat)
 
@@ -158,7 +158,7 @@ class Residency:
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
         # Checkpointing calls the model's blocks again in backward; that is no new forward.
         if not is_running():
-            if self._reduction.is_under_way:  # a backward has failed
+            if self._reduction.backward != NONE:  # it has failed
                 self._reduction.drop()
             self._has_other_graphs |= any(self._due.values())
             self._forward_order.begin()
@@ -224,7 +224,8 @@ class Residency:
         tensor.register_hook(partial(self._after_backward, unit, due))
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
-        self._reduction.notice()
+        if self._reduction.backward != running_backward():
+            self._reduction.notice()
         # A unit of several outputs hears of several gradients; only the first has to gather.
         if not all(flat.presence is Presence.WHOLE for flat in self._units[unit]):
             self._after_half[unit] = self._use(unit, self._backward_order)
@@ -245,10 +246,12 @@ class Residency:
         self._reduction.start_ready()
 
     def _is_ready(self, flat: Flat) -> bool:
-        return not flat.awaited and not self._owes_inputs(flat.layout.unit)
+        unit = flat.layout.unit
+        return not flat.awaited and not (self._due[unit] and self._owes_inputs(unit))
 
     def _owes_inputs(self, unit: str) -> bool:
-        return any(self._behind is None or due.number in self._behind for due in self._due[unit])
+        behind = self._behind
+        return behind is None or any(due.number in behind for due in self._due[unit])
 
     def _begin_backward(self, reached: set[int]) -> None:
         self._backward_order.begin()
