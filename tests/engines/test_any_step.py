@@ -361,3 +361,20 @@ def test_a_compiled_model_trains_as_the_same_model_does(clusters):
         return engine.state_dict()
 
     assert_as_three_plain_steps(clusters(2).run(on_every_stage, compiled))
+
+
+def test_an_engine_goes_when_it_is_dropped_even_if_its_model_keeps_what_it_has_computed(clusters):
+    def dropping():
+        import gc
+        import weakref
+
+        engines = []
+        for stage in STAGES:
+            engine = ENGINES[stage](make("losses kept aside"), torch.optim.SGD, lr=0.1)
+            step(engine, 0)
+            engines.append(weakref.ref(engine))
+            del engine
+        gc.collect()
+        return [stage for stage, engine in zip(STAGES, engines, strict=True) if engine() is not None]
+
+    assert clusters(2).run(dropping) == [[], []]

@@ -6,6 +6,7 @@ more: all of its parameters have theirs, and so have the inputs that the unit wa
 its own, a `ModuleList` of attention and MLP say, runs in parts: it is released when another unit is used.
 """
 
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class Residency:
 
     def __init__(self, stage: Gathering, reduction: Reduction, release_after_forward: bool, prefetch: int) -> None:
         self._stage = stage
+        self._weakly = weakref.proxy(self)  # no garbage collector sees hooks in a graph, which a model may keep
         self._reduction = reduction
         reduction.at_start = self._begin_backward
         reduction.is_ready = self._is_ready
@@ -207,7 +209,7 @@ class Residency:
             return
         for tensor in tensors_needing_gradient(outputs):
             # On the outputs, not on the module: a full backward hook would break an inplace ReLU that follows.
-            tensor.register_hook(partial(self._before_backward, unit))
+            tensor.register_hook(partial(Residency._before_backward, self._weakly, unit))
         self._running[unit] -= 1
         if self._running[unit] or not self._releases_after_forward:
             return
@@ -221,7 +223,7 @@ class Residency:
         """Notes the gradient that the unit will owe one of its inputs, under a name that only this unit uses."""
         due = DueGradient(number_of(tensor))
         self._due[unit].add(due)
-        tensor.register_hook(partial(self._after_backward, unit, due))
+        tensor.register_hook(partial(Residency._after_backward, self._weakly, unit, due))
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         if self._reduction.backward != running_backward():
