@@ -7,7 +7,8 @@ from typing import Any
 from zerolab.engines.collectives import Exchange, all_gather, all_reduce, reduce_scatter
 from zerolab.engines.ddp import DDP
 from zerolab.engines.engine import Engine
-from zerolab.engines.flat import Flat, Holding
+from zerolab.engines.flat import Flat
+from zerolab.engines.holdings import Holding
 from zerolab.engines.zero1 import Zero1
 from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from zerolab.engines.flat import Holding
+from zerolab.engines.holdings import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within

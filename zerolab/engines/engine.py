@@ -22,9 +22,10 @@ from zerolab.engines.arguments import Explained
 from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checks import check_before_start, check_replicate
 from zerolab.engines.collectives import Exchange
-from zerolab.engines.flat import Flat, Holding
+from zerolab.engines.flat import Flat
 from zerolab.engines.flat_state import optimizer_groups
 from zerolab.engines.graph import parameters_behind
+from zerolab.engines.holdings import Holding, held_in
 from zerolab.engines.hooks import Hook
 from zerolab.engines.inputs import Inputs
 from zerolab.engines.loop import Loop, Next
@@ -210,7 +211,7 @@ class Engine(Explained, Loop):
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state right now; several holdings may lie in one storage."""
         for flat in self.flats:
-            yield from flat.holdings(self.optimizer.state)
+            yield from held_in(flat, self.optimizer.state)
 
     def _watch(self) -> None:
         self._reduction.watch()

@@ -12,10 +12,9 @@
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,15 +33,6 @@ class Presence(Enum):
     RELEASED = auto()  # the shard alone: the memory of `whole` is freed
     ARRIVING = auto()  # `whole` has memory, and the other ranks' parts are on their way into it
     WHOLE = auto()  # all of them
-
-
-class Holding(NamedTuple):
-    """A piece of model state that a rank holds right now: `span` is `[start, stop)` in elements of the unit's flat."""
-
-    category: str
-    unit: str
-    span: tuple[int, int]
-    tensor: torch.Tensor
 
 
 class Flat:
@@ -200,7 +190,9 @@ class Flat:
             gradient[self.layout.numel :].zero_()
             self.usage.brought.clear()
         places, gradients = [], []
-        for place, own, (slot, parameter) in zip(self.views(gradient), self._gradients(), self.members(), strict=True):
+        for place, own, (slot, parameter) in zip(
+            self.views(gradient), self.local_gradients(), self.members(), strict=True
+        ):
             if own is not None:
                 places.append(place)
                 gradients.append(own.to_dense())
@@ -240,8 +232,8 @@ class Flat:
         if touched is not None:
             raise RuntimeError(f"the .grad of {touched!r} was cleared or replaced after backward(), {INSTEAD}")
 
-    def _gradients(self) -> list[torch.Tensor | None]:
-        """What lies in each parameter's `.grad`."""
+    def local_gradients(self) -> list[torch.Tensor | None]:
+        """What lies in each parameter's `.grad`: this rank's gradient, or what answers for one that was taken."""
         with _as_plain_tensors():
             return [parameter.grad for parameter in self.parameters]
 
@@ -315,35 +307,6 @@ class Flat:
         if self.parts:
             return [part.numel() for slot, part in self.parts.items() if slot in self.usage.ever]
         return [self.owned.numel()] if self.usage.ever >= self.usage.owned.keys() else []
-
-    def holdings(self, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Iterator[Holding]:
-        """What this rank holds of this flat right now; several holdings may lie in one storage."""
-        name, everything = self.layout.name, (0, self.layout.padded)
-        if self.presence is not Presence.RELEASED:
-            yield Holding("parameters", name, everything, self.whole)
-        yield Holding("parameters", name, self.span, self.shard)
-        if self.gradient is not None:
-            yield Holding("gradients", name, everything, self.gradient)
-        for slot, gradient in zip(self.layout.slots, self._gradients(), strict=True):
-            if gradient is not None and not isinstance(gradient, Taken):
-                yield Holding("gradients", name, (slot.start, slot.stop), gradient)
-        for mean in (self.mean, self.unscaled):
-            if mean is not None:
-                yield Holding("gradients", name, self.span, mean)
-        if self.has_master:
-            yield Holding("optimizer_state", name, self.span, self.owned)
-        for updated, span in self.updated():
-            yield from self._held_for_update(updated, span, optimizer_state.get(updated, {}))
-
-    def _held_for_update(
-        self, updated: nn.Parameter, span: tuple[int, int], state: Mapping[str, Any]
-    ) -> Iterator[Holding]:
-        if updated.grad is not None and not isinstance(updated.grad, Taken):
-            yield Holding("gradients", self.layout.name, span, updated.grad)
-        for value in state.values():
-            if isinstance(value, torch.Tensor):  # a step counter covers no elements
-                counted = value.shape == updated.shape
-                yield Holding("optimizer_state", self.layout.name, span if counted else (0, 0), value)
 
 
 # A look at a released parameter is a slow one, because it says what may not be done with it.

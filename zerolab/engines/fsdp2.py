@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from zerolab.engines.flat import Holding
+from zerolab.engines.holdings import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.optimizer_state import Owned, Piece, local
 from zerolab.engines.partition import ParamGroups

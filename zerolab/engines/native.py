@@ -20,7 +20,7 @@ from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checkpoint import Checkpoints, check_state
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.engine import LossFunction
-from zerolab.engines.flat import Holding
+from zerolab.engines.holdings import Holding
 from zerolab.engines.optimizer_state import Owned, Piece, local
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
 from zerolab.engines.precision import compute_dtype, make_scaler

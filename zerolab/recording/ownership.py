@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from zerolab.engines.flat import Flat
+from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
@@ -176,7 +177,7 @@ class Ownership:
             yield from self._held()
             return
         for engine, flat in flats:
-            for holding in flat.holdings(engine.optimizer.state):
+            for holding in held_in(flat, engine.optimizer.state):
                 yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
 
     def _held(self) -> Iterator[Held]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from zerolab.engines.collectives import Collective, Exchange
-    from zerolab.engines.flat import Holding
+    from zerolab.engines.holdings import Holding
 
 Within = AbstractContextManager[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])

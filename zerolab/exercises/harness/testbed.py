@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zerolab.engines.flat import Holding
+from zerolab.engines.holdings import Holding
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.exercises.harness.unit import Unit, UsedAfterRelease
 from zerolab.runtime.observers import tell_made

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from zerolab.engines.collectives import all_gather
-from zerolab.engines.flat import Holding
+from zerolab.engines.holdings import Holding
 from zerolab.engines.partition import FlatLayout
 
 

@@ -1,0 +1,49 @@
+"""What a rank holds of the model's state right now, as recorders and figures ask for it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from zerolab.engines.flat import Flat, Presence
+from zerolab.engines.taken import Taken
+
+
+class Holding(NamedTuple):
+    """A piece of model state that a rank holds right now: `span` is `[start, stop)` in elements of the unit's flat."""
+
+    category: str
+    unit: str
+    span: tuple[int, int]
+    tensor: torch.Tensor
+
+
+def held_in(flat: Flat, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Iterator[Holding]:
+    """What this rank holds of a flat; several holdings may lie in one storage."""
+    name, everything = flat.layout.name, (0, flat.layout.padded)
+    if flat.presence is not Presence.RELEASED:
+        yield Holding("parameters", name, everything, flat.whole)
+    yield Holding("parameters", name, flat.span, flat.shard)
+    if flat.gradient is not None:
+        yield Holding("gradients", name, everything, flat.gradient)
+    for slot, gradient in zip(flat.layout.slots, flat.local_gradients(), strict=True):
+        if gradient is not None and not isinstance(gradient, Taken):
+            yield Holding("gradients", name, (slot.start, slot.stop), gradient)
+    for mean in (flat.mean, flat.unscaled):
+        if mean is not None:
+            yield Holding("gradients", name, flat.span, mean)
+    if flat.has_master:
+        yield Holding("optimizer_state", name, flat.span, flat.owned)
+    for updated, span in flat.updated():
+        yield from _held_for_update(name, updated, span, optimizer_state.get(updated, {}))
+
+
+def _held_for_update(
+    name: str, updated: nn.Parameter, span: tuple[int, int], state: Mapping[str, Any]
+) -> Iterator[Holding]:
+    if updated.grad is not None and not isinstance(updated.grad, Taken):
+        yield Holding("gradients", name, span, updated.grad)
+    for value in state.values():
+        if isinstance(value, torch.Tensor):  # a step counter covers no elements
+            yield Holding("optimizer_state", name, span if value.shape == updated.shape else (0, 0), value)
