@@ -18,15 +18,17 @@ PICTURE = Path(__file__).parents[2] / "docs" / "three-ways.svg"
 
 def calls_of_a_step(stage):
     """The file of each call of a function of the package in one step, of six units with four parameters each."""
+    import zerolab
     from zerolab.engines import ENGINES
 
+    package = str(Path(zerolab.__file__).parent)  # a checkout may be called zerolab, and have torch below it
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)) for _ in range(UNITS)))
     engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
     inputs = targets = torch.ones(2, 4)
     calls = []
 
     def count(frame, event, _):
-        if event == "call" and "zerolab" in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
             calls.append(frame.f_code.co_filename)
 
     for _ in range(3):  # ZeRO-3 learns the order of the units
