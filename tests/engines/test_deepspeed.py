@@ -53,6 +53,41 @@ def train_in_every_way(stage):
     return weights, norm, clipped.state_dict(), loaded.state_dict(), copy
 
 
+class Checkpointed(nn.Module):
+    """Two layers, the first of which runs forward again in backward; says which linear each of its passes met."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.met = nn.Linear(4, 4), nn.Linear(4, 1), []
+
+    def again(self, inputs):
+        self.met.append(nn.functional.linear)
+        return self.first(inputs)
+
+    def forward(self, inputs):
+        if inputs.shape[-1] != 4:
+            raise ValueError("a learner's own mistake")
+        return self.last(torch.utils.checkpoint.checkpoint(self.again, inputs, use_reentrant=False))
+
+
+def meet_linears():
+    """Which of torch's and DeepSpeed's linear stage 3 meets in forward and in backward, and which is there outside."""
+    of_torch, outside = nn.functional.linear, []
+    model = Checkpointed()
+    engine = ENGINES["deepspeed-3"](model, torch.optim.SGD, lr=0.1)
+    outside.append(nn.functional.linear)
+    for batch_of_4 in (torch.ones(2, 4, requires_grad=True), torch.ones(2, 4)):
+        loss = engine.model(batch_of_4).mean()
+        outside.append(nn.functional.linear)
+        engine.backward(loss)
+        outside.append(nn.functional.linear)
+        engine.step()
+    with pytest.raises(ValueError, match="a learner's own mistake"):
+        engine.model(torch.ones(2, 3))
+    outside.append(nn.functional.linear)
+    return [linear is of_torch for linear in outside], [linear.__name__ for linear in model.met]
+
+
 @pytest.fixture(scope="module")
 def recordings(clusters, require):
     """Each stage's recording of `train_and_look`."""
@@ -105,6 +140,12 @@ def test_all_bytes_go_through_torch_where_the_recorder_sees_them(recordings):
         collectives = {e.op for e in recording.ranks[0].events if e.kind == "collective" and e.step}
         assert collectives & {"all_reduce", "reduce_scatter"}, stage
         assert ("all_gather" in collectives) == (stage != "deepspeed-0")
+
+
+def test_stage_3_computes_with_its_own_linear_and_leaves_torchs_to_everybody_else_on_the_rank(clusters, trained):
+    for outside, within in clusters(2).run(meet_linears):
+        assert outside == [True] * 6  # a bf16 product of DeepSpeed's rounds in another way
+        assert within == ["zero3_linear_wrap"] * 4  # forward and backward of two steps
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from zerolab.engines.holdings import Holding
 from zerolab.engines.native import Native
@@ -215,6 +216,26 @@ class DeepSpeed3(_Sharded):
     """DeepSpeed stage 3: parameters sharded too, one by one."""
 
     stage, number = "deepspeed-3", 3
+
+    def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
+        of_torch = functional.linear
+        optimizer = super()._make_optimizer(optimizer_cls, param_groups, keywords)
+        # DeepSpeed has replaced it by its own, which rounds in another way, for as long as the process lives. Whatever
+        # else trains on this rank keeps torch's.
+        self._linear = of_deepspeed = functional.linear
+        functional.linear = of_torch
+        # Hooks without `self`: a circle would keep the engine's memory after it is gone.
+        self.module.register_forward_pre_hook(lambda *_: setattr(functional, "linear", of_deepspeed))
+        self.module.register_forward_hook(lambda *_: setattr(functional, "linear", of_torch), always_call=True)
+        return optimizer
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Runs autograd; DeepSpeed communicates meanwhile."""
+        of_torch, functional.linear = functional.linear, self._linear  # checkpointed modules run forward once more
+        try:
+            super().backward(loss)
+        finally:
+            functional.linear = of_torch
 
     def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
         zero = self._zero
