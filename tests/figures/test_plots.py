@@ -11,7 +11,9 @@ from IPython.core.formatters import DisplayFormatter
 
 import zerolab.player
 from zerolab import catalog, figures, theory, what_fits
+from zerolab.engines import ENGINES
 from zerolab.figures import chart
+from zerolab.theory import forms, systems
 from zerolab.theory.moments import PARTS
 
 ROWS = [
@@ -39,6 +41,19 @@ def test_measured_bytes_stand_beside_the_formula():
     assert bars["parameters, measured"]["zero3"] == 1008
     assert bars["parameters, formula"]["zero3"] == 1000
     assert bars["optimizer state, formula"]["zero1"] == 2000
+
+
+def test_every_stage_has_a_formula_and_a_colour_a_dash_and_a_mark_of_its_own():
+    own = list(ENGINES)[: len(theory.STAGES)]
+    assert own == [stage for stage in ENGINES if stage not in systems.FORMS] == list(theory.STAGES)
+    for table in (forms.SHARDED, forms.PASSES, chart.STAGE_COLOURS, chart.DASHES, chart.MARKS):
+        assert list(table) == own
+    for looks in (chart.STAGE_COLOURS, chart.DASHES, chart.MARKS):
+        assert len(set(looks.values())) == len(own)
+
+
+def test_every_other_system_has_a_closed_form_that_it_should_follow():
+    assert [stage for stage in ENGINES if stage not in theory.STAGES] == list(systems.FORMS)
 
 
 def test_memory_falls_with_the_ranks_as_the_formula_says():

@@ -68,8 +68,8 @@ def test_the_files_in_the_picture_of_three_ways_and_in_the_table_below_it_are_th
     there = {path.name for path in (ROOT / "zerolab").rglob("*")}
     assert len(pictured) > 20
     assert set(pictured) <= there
-    named = re.findall(r"`(zerolab/[\w/]+\.(?:py|js))`", (ROOT / "docs" / "how-it-works.md").read_text())
-    assert len(named) >= 10
+    named = re.findall(r"`((?:zerolab|tests|docs)/[\w/-]+\.(?:py|js|md))`", CONTRIBUTING)
+    assert len(named) >= 25
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

@@ -38,6 +38,11 @@ class _Engines(Mapping[str, type[Any]]):
     def __contains__(self, stage: object) -> bool:
         return stage in self._own or stage in _NATIVE  # without importing anything
 
+    def modules(self) -> list[str]:
+        """The files in which they are written, by their names in Python; nothing is imported."""
+        others = (f"{__name__}.{place.partition('.')[0]}" for place in _NATIVE.values())
+        return list(dict.fromkeys([*(engine.__module__ for engine in self._own.values()), *others]))
+
     def __iter__(self) -> Iterator[str]:
         return iter((*self._own, *_NATIVE))
 

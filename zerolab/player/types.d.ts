@@ -16,7 +16,7 @@ export type Spans = number[];
 
 // --- the payload, as payload.py writes it ---
 
-/** The fields of an event that are columns of numbers; `event.js` says what each stands for. */
+/** The fields of an event that are columns of numbers; `events.js` says what each stands for. */
 export type Field =
   | "rank"
   | "seq"

@@ -158,7 +158,7 @@ def _finite(value: object) -> object:
 
 
 def _said(info: RunInfo) -> dict[str, object]:
-    """What is not as it would be if nothing were said."""
+    """The fields that differ from their defaults."""
     silent = type(info)()
     names = [field.name for field in fields(info) if getattr(info, field.name) != getattr(silent, field.name)]
     return {name: getattr(info, name) for name in names}

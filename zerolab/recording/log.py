@@ -136,7 +136,7 @@ class Log:
         self.ledger.category = ACTIVATIONS
 
     def rest(self) -> None:
-        """The model computes no more: what is allocated is nothing in particular."""
+        """The model computes no more: from here on what is allocated counts as `other`."""
         self.ledger.category = OTHER
 
     def enter_backward(self) -> None:

@@ -90,7 +90,7 @@ class Observer:
         return _NOTHING
 
     def evaluating(self) -> Within:
-        """What happens is no training, as a loop says that has no engine to say it."""
+        """What follows is evaluation, not training, says a loop that has no engine to say so."""
         return _NOTHING
 
     def made(self, holder: Holder) -> None:

@@ -37,7 +37,7 @@ def devices() -> tuple[int, ...] | None:
 
 
 def max_ranks() -> int | None:
-    """The most ranks of a cluster, None for any number. Raises ValueError if it is no number above 0."""
+    """The most ranks of a cluster; None for no limit. Raises ValueError unless it is a whole number above 0."""
     value = _read("ZEROLAB_MAX_RANKS")
     if value and not (value.isdigit() and int(value)):
         raise ValueError(f"ZEROLAB_MAX_RANKS is {value!r}; give a number of ranks, such as 8, or unset it")

@@ -55,9 +55,11 @@ class Hardware:
             raise ValueError(f"there are {self.gpus_per_node} GPUs in a node: it takes a whole number, at least 1")
         for name, part in (("utilisation", self.matrix_part), ("memory utilisation", self.memory_utilisation)):
             if not 0 < part <= 1:
-                raise ValueError(f"the {name} is {part}: it is a part, above 0 and at most 1")
+                raise ValueError(f"the {name} is {part}: give a fraction above 0 and at most 1")
         if not self.operation_seconds >= 0:
-            raise ValueError(f"an operation takes {self.operation_seconds} seconds besides: give 0 or more")
+            raise ValueError(
+                f"operation_seconds is {self.operation_seconds}: give what an operation takes besides, 0 or more"
+            )
 
     @property
     def matrix_part(self) -> float:

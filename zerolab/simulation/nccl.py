@@ -62,7 +62,7 @@ LL_RATES = {
     "nvlink5": 282 * GB,
 }
 """What LL carries at most within a node; between two it is 39, and more of them 20.4 GB/s (llMaxBws, Intel's hosts)."""
-OVERHEAD = 1e-6  # that a step costs a host with a network, three times for Simple
+OVERHEAD = 1e-6  # seconds of the host for a step over the network; Simple pays it three times
 PAT, NVLS, NVLS_TREE = Protocol(8e-6, 4e-6, 14e-6, 0.75), Protocol(0, 25e-6, 18e-6, 1), Protocol(0, 25e-6, 20.9e-6, 1)
 PLATEAU = 1.4  # what latency an all-reduce's ring has more than its steps, over nodes (1.9 before Ampere)
 

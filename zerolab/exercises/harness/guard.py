@@ -13,42 +13,37 @@ from operator import attrgetter
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from zerolab.engines import ENGINES
 from zerolab.exercises.harness import exercise
 from zerolab.recording.patches import replace
+from zerolab.theory import STAGES
 
+WRITE = "write the step yourself, with collectives and an optimizer"
 FORBIDDEN_MODULES = (
-    "zerolab.engines.ddp",
-    "zerolab.engines.zero1",
-    "zerolab.engines.zero2",
-    "zerolab.engines.zero3",
+    *ENGINES.modules(),
     "zerolab.engines.native",
-    "zerolab.engines.torch_ddp",
-    "zerolab.engines.fsdp1",
-    "zerolab.engines.fsdp2",
-    "zerolab.engines.deepspeed",
     "torch.nn.parallel.distributed",
     "torch.distributed.fsdp",
     "torch.distributed.optim.zero_redundancy_optimizer",
     "deepspeed",
 )
+FINISHED = [ENGINES[stage] for stage in STAGES]
 FORBIDDEN_NAMES = (
-    "DDP",
-    "Zero1",
-    "Zero2",
-    "Zero3",
+    *(engine.__name__ for engine in FINISHED),
     "ENGINES",
     "DistributedDataParallel",
     "FullyShardedDataParallel",
     "fully_shard",
     "ZeroRedundancyOptimizer",
 )
-WRITE = "write the step yourself, with collectives and an optimizer"
-QUESTIONS = ("own", "reduce", "keep", "publish")  # what a stage decides
-FINISHED = {"ddp": "DDP", "zero1": "Zero1", "zero2": "Zero2", "zero3": "Zero3"}
+QUESTIONS = ("own", "reduce", "keep", "publish", "gather", "release")  # what a stage decides
 FORBIDDEN_CALLS = (
-    *(f"zerolab.engines.{file}:{name}.{part}" for file, name in FINISHED.items() for part in QUESTIONS),
-    "zerolab.engines.zero3:Zero3.gather",
-    "zerolab.engines.zero3:Zero3.release",
+    *(
+        f"{engine.__module__}:{engine.__name__}.{question}"
+        for engine in FINISHED
+        for question in QUESTIONS
+        if question in vars(engine)
+    ),
     "zerolab.engines.native:Native.__init__",
     "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
     "torch.distributed.fsdp:FullyShardedDataParallel.__init__",

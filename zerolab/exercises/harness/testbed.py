@@ -101,7 +101,7 @@ def draw(seed: int, world_size: int, units: bool = False, batches: str = "even")
         widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
     if batches == "skipping":  # the units before and after the one that is left out must fit
         widths = widths[:1] * len(widths)
-    # Every rank, each its own: who minds one rank only, or the one that happens to be drawn, is found out.
+    # Every rank skips a unit of its own, so that an answer fails which handles one rank only.
     skippers = tuple(range(world_size)) if batches == "skipping" else ()
     return Setup(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches, skippers)
 
