@@ -28,7 +28,6 @@ MOVED = {
     "preflight": "lessons.preflight",
     "progress": "lessons.progress",
     "published": "simulation.architectures",
-    "published_runs": "theory.published_runs",
     "schemes": "theory.schemes",
     "seconds": "theory.seconds",
     "settings": "theory.settings",

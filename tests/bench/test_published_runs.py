@@ -6,9 +6,9 @@ from statistics import median
 import fit_seconds
 import published_table
 import pytest
+from published_runs import runs
 
 from zerolab import catalog
-from zerolab.theory.published_runs import runs
 from zerolab.theory.seconds import FITTED
 
 # 8.03 billion, and so on: what the sources print. MosaicML's are with as many positions as a row has tokens.

@@ -9,7 +9,7 @@ from torch import nn
 from zerolab import catalog, simulate
 from zerolab.catalog import Gpu, Link
 from zerolab.simulation.costs import Clock, Hardware, Meter
-from zerolab.simulation.nccl import Group
+from zerolab.theory.nccl import Group
 from zerolab.theory.seconds import FITTED
 
 NETWORK = Link("test", 100.0, 0.5, "a test")

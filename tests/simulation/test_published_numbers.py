@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from published_runs import runs
 from zero_paper import CELLS, DEGREES, NAMES, off_by
 
 from zerolab import catalog, simulate, theory
 from zerolab.cli import main
 from zerolab.simulation import architectures
 from zerolab.simulation.costs import Hardware
-from zerolab.theory.published_runs import runs
 
 # All cells of the paper's smallest model are executed here, and of the two large ones those at a few N, since a larger
 # N only makes shards smaller. `make bench` executes all 54 (tests/bench/simulation.py).

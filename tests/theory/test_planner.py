@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from published_runs import published_utilisation
 
 from zerolab import catalog, simulate, theory
 from zerolab.simulation import architectures
-from zerolab.theory import schemes
-from zerolab.theory.published_runs import published_utilisation
+from zerolab.theory import schemes, seconds
 
 CONTEXT = catalog.CONTEXT_BYTES / 1e9
 
@@ -151,7 +151,7 @@ def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_t
     plan = theory.plan("7b", 8, 80e9)
     step, compiled = plan.steps["zero1"], theory.plan("7b", 8, 80e9, kernels="compiled").steps["zero1"]
     assert plan[1]["step_seconds"] == step.total
-    low, high = published_utilisation(catalog.gpu("h100"))
+    low, high = seconds.PUBLISHED_UTILISATION["h100"]
     assert f"A step of zero1 takes {step.total:.3g} s" in plan.sensitivity
     assert f"published runs on this chip reach {low:.0%} to {high:.0%}" in plan.sensitivity
     assert plan.sensitivity.endswith(f"Compiled it would take {compiled.total:.3g} s.")
@@ -162,8 +162,8 @@ def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_t
 
 def test_published_utilisations_are_those_of_the_published_runs():
     """Up to 67 % (fms-fsdp's 7B on A100), and the one that claims more than the card can do is left out."""
-    assert published_utilisation(catalog.gpu("a100"))[1] == pytest.approx(0.67, abs=0.01)
-    assert published_utilisation(catalog.gpu("h100"))[1] == pytest.approx(0.49, abs=0.01)
+    for chip, said in seconds.PUBLISHED_UTILISATION.items():
+        assert said == pytest.approx(published_utilisation(chip), abs=0.0005)
 
 
 def test_a_yes_names_the_stages_that_fit_and_what_the_others_lack():

@@ -69,7 +69,7 @@ def test_what_does_not_fit_beside_computing_is_waited_for():
 
 def test_a_step_grows_with_the_nodes_as_mosaicml_published_it():
     """MPT 7B on H100: + 10 % from 8 to 512 GPUs, where the model once said - 1 %."""
-    from zerolab.theory.published_runs import runs
+    from published_runs import runs
 
     few, many = (
         next(

@@ -58,7 +58,7 @@ edges: tuple[Callable[..., bool], ...] = (
 solution = ring_seconds
 hole = "add up the messages"
 look_for = "Each row is one call. Find one where latency is most of the time, and one where it is nothing."
-targets = FunctionTargets(draw=draw, edges=edges, forbids=("zerolab.simulation.nccl:Group.seconds",))
+targets = FunctionTargets(draw=draw, edges=edges, forbids=("zerolab.theory.nccl:Group.seconds",))
 hints = (
     "First what one message takes: its latency, and its bytes divided by the bandwidth.",
     "A message carries one part of the buffer, `B / N` bytes, and there are `N - 1` of them in a pass.",

@@ -1,6 +1,6 @@
 """What a step would cost: a clock with two streams, NCCL's collectives, and a roofline for everything else.
 
-A collective takes what `zerolab.simulation.nccl` says. An operation takes as long as its arithmetic at the part of the
+A collective takes what `zerolab.theory.nccl` says. An operation takes as long as its arithmetic at the part of the
 card's rate that matrix multiplications reach, or as its bytes at the memory's bandwidth, whichever is longer (Williams,
 Waterman, Patterson 2009, "Roofline"). Computing that runs beside a collective loses a part of the collective's time, as
 both want the same memory and cores. Left out is the host's own time unless `operation_seconds` says it, and everything
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from zerolab import catalog
 from zerolab.catalog import Gpu, Link
-from zerolab.simulation.nccl import PASSES, Group
+from zerolab.theory.nccl import PASSES, Group
 from zerolab.theory.seconds import FITTED, matrix_part
 
 MEMORY_PART = 0.2
 """Part of the memory's bandwidth that torch's operations one by one reach: it brings out MosaicML's 7B and 13B without
-checkpointing on H100 and A100, in the fitting half of `zerolab.theory.published_runs`."""
+checkpointing on H100 and A100, in the fitting half of tests/published_runs.csv."""
 
 
 @dataclass(frozen=True)

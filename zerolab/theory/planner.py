@@ -19,7 +19,6 @@ from zerolab.tables import Table, Value
 from zerolab.theory import schemes, seconds
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.moments import Job, peak
-from zerolab.theory.published_runs import published_utilisation
 from zerolab.theory.settings import settings
 
 LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in other units
@@ -91,7 +90,7 @@ class Plan(Table):
         step, setting = self.steps[stage], self.setting
         shape = replace(self.job.shape, context=self.job.length)
         reached = seconds.quoted_flops(shape) * setting.rows * shape.context / step.total / setting.rate
-        low, high = published_utilisation(setting.gpu)
+        low, high = seconds.PUBLISHED_UTILISATION[seconds.chip(setting.gpu)]
         fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
         waits = step.waiting + step.straggling
         return (

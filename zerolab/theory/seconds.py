@@ -6,10 +6,10 @@
   causal kernel does half of them and a sixth more, as its backward begins with its forward (arXiv 2205.14135).
 * Everything else is bound by memory: the bytes that a block keeps for backward, times how often the kernels move them.
 * The update reads parameters, gradients and both moments, writes all but the gradients, and clips: `UPDATE_BYTES`.
-* Collectives are NCCL's (`zerolab.simulation.nccl`). Those of a block run while another block computes, and slow it
+* Collectives are NCCL's (`zerolab.theory.nccl`). Those of a block run while another block computes, and slow it
   down. What takes longer than that, the first gather and the last reduction are waited for.
 
-All `Constants` were fitted together to one half of the runs in `published_runs` (tests/bench/fit_seconds.py).
+All `Constants` were fitted together to one half of the runs in tests/published_runs.csv (tests/bench/fit_seconds.py).
 docs/published-runs.md shows both halves.
 """
 
@@ -20,7 +20,7 @@ from math import log2
 
 from zerolab.catalog import Architecture, Gpu, Link, link
 from zerolab.names import check_known
-from zerolab.simulation.nccl import Group
+from zerolab.theory.nccl import Group
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ CHIPS = {"a100": "a100", "a100-40gb": "a100", "a800": "a100"}
 ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
 """Part of the dense rate that attention's kernel reaches, not fitted: FlashAttention-2's on A100 is 50 to 73 %, on H100
 35 % (Dao 2023, arXiv 2307.08691, abstract; Shah et al. 2024, arXiv 2407.08608, abstract)."""
+PUBLISHED_UTILISATION = {"a100": (0.292, 0.672), "h100": (0.299, 0.486)}
+"""The lowest and the highest utilisation of the published runs on a chip, without one that would be above 1."""
 KERNELS = {"eager": "eager", "compiled": "fused", "tuned": "fused"}
 UPDATE_BYTES = 40  # per parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
 LOGIT_WORDS = 4  # of 16 bits, for each logit: the logit and its gradient in fp32, moved as often as kept bytes

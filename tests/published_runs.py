@@ -83,9 +83,8 @@ class PublishedRun:
         return flops / self.seconds / self.setting.rate
 
 
-def published_utilisation(gpu: catalog.Gpu) -> tuple[float, float]:
-    """The lowest and the highest utilisation of published runs on a GPU's chip, without impossible ones above 1."""
-    chip = seconds.chip(gpu)
+def published_utilisation(chip: str) -> tuple[float, float]:
+    """The lowest and the highest utilisation of published runs on a chip, without impossible ones above 1."""
     found = [run.utilisation for run in runs() if run.utilisation and seconds.chip(run.setting.gpu) == chip]
     possible = [part for part in found if part < 1]
     return min(possible), max(possible)

@@ -4,7 +4,7 @@ import pytest
 
 from zerolab import catalog
 from zerolab.catalog import Link
-from zerolab.simulation.nccl import LINK_RATES, Group
+from zerolab.theory.nccl import LINK_RATES, Group
 
 NDR = catalog.link("infiniband-ndr")
 H100, A100 = catalog.link("nvlink4"), catalog.link("nvlink3")
