@@ -17,9 +17,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
+from stills import still
 
 from zerolab.exercises.harness.exercise import TAG, load
-from zerolab.player.picture import still
 from zerolab.recording.recording import Recording
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -136,8 +136,7 @@ def take_stills(files: list[Path]) -> dict[str, str]:
 
 def take_still(recording: Recording, event: int | None = None, *, small: bool = False) -> str:
     """The player's picture of a recording, as base64. Raises ValueError above 60 KB."""
-    with tempfile.TemporaryDirectory(prefix="zerolab-still-") as folder:
-        picture = still(recording, Path(folder) / "still.png", event, small=small).read_bytes()
+    picture = still(recording, event, small=small)
     if len(picture) > LARGEST_STILL:
         raise ValueError(f"a still takes {len(picture):,} bytes, more than {LARGEST_STILL:,}: show less in it")
     return base64.b64encode(picture).decode()

@@ -1,17 +1,24 @@
 """The picture of the player that a stored notebook carries."""
 
+import io
+import sys
+from pathlib import Path
+
 import pytest
 from PIL import Image
 
-from zerolab.player.picture import moment, still
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from stills import moment, still
 
 pytestmark = pytest.mark.browser
 
 
-def test_a_still_is_a_small_picture_of_fixed_width(recording, chromium, tmp_path):
-    path = still(recording, tmp_path / "still.png", chromium=str(chromium))
-    assert path.stat().st_size <= 60_000
-    with Image.open(path) as picture:
+@pytest.mark.usefixtures("chromium")
+@pytest.mark.parametrize("small", [False, True])
+def test_a_still_is_a_small_picture_of_fixed_width(recording, small):
+    png = still(recording, small=small)
+    assert len(png) <= (30_000 if small else 60_000)
+    with Image.open(io.BytesIO(png)) as picture:
         assert picture.width == 960
 
 

@@ -11,19 +11,13 @@ from zerolab.player.page import frame, page
 from zerolab.player.payload import describe, payload
 
 if TYPE_CHECKING:
-    from zerolab.player.picture import still
     from zerolab.player.widget import Player
 
-__all__ = ["Player", "describe", "first_difference", "frame", "page", "payload", "still"]
+__all__ = ["Player", "describe", "first_difference", "frame", "page", "payload"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Player` and `still`, imported when first asked for; ImportError says which extra is missing."""
-    # Both wait: a page must be written on a box without anywidget, and without importing a browser's driver.
-    if name == "still":
-        from zerolab.player.picture import still
-
-        return still
+    """`Player`, imported when first asked for, so that a page can be written without anywidget; ImportError without."""
     if name != "Player":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -2,20 +2,16 @@
 
 import importlib.util
 import io
-import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from zerolab.files import StrPath
 from zerolab.runtime import variables
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from playwright.sync_api import Browser
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -31,8 +27,6 @@ FLAGS = (
     "--font-render-hinting=none",
     "--disable-lcd-text",
 )
-
-APART = 32  # between two colours of a small picture, of 441 between black and white: the palette's own are farther
 
 
 def find_chromium() -> Path | None:
@@ -79,8 +73,8 @@ def chromium(path: StrPath | None = None) -> "Iterator[Browser]":
             browser.close()
 
 
-def in_few_colours(shot: bytes, colours: int = 128) -> bytes:
-    """A screenshot as a PNG of so many colours: smoothed letters have thousands, and so it takes a third of the bytes.
+def in_few_colours(shot: bytes) -> bytes:
+    """A screenshot as a PNG of 128 colours: smoothed letters have thousands, and so it takes a third of the bytes.
 
     Raises ImportError without Pillow.
     """
@@ -89,29 +83,5 @@ def in_few_colours(shot: bytes, colours: int = 128) -> bytes:
     except ImportError as error:
         raise ImportError(f"A still needs Pillow ({error}): pip install 'zerolab[test]'.") from error
     small, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
-    if colours < 128:
-        palette = Image.new("P", (1, 1))
-        palette.putpalette([part for colour in _far_apart(picture, colours) for part in colour])
-        few = picture.quantize(palette=palette, dither=Image.Dither.NONE)
-    else:
-        few = picture.quantize(colours, dither=Image.Dither.NONE)
-    few.save(small, "PNG", optimize=True)
+    picture.quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
-
-
-def _far_apart(picture: "Image", colours: int) -> list[tuple[int, ...]]:
-    """The colours of a picture's areas as they are, then its most frequent ones: mixed ones would miss the legend's.
-
-    Those close to one that is there already are letters' edges, and are left out.
-    """
-    pixels = np.asarray(picture).astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
-    middle = pixels[1:-1, 1:-1]
-    solid = np.all([middle == pixels[y : y - 2 or None, x : x - 2 or None] for y in range(3) for x in range(3)], axis=0)
-    chosen: list[tuple[int, ...]] = []
-    for part in (middle[solid], pixels):
-        numbers, counts = np.unique(part, return_counts=True)
-        for number in numbers[np.argsort(-counts, kind="stable")].tolist():
-            colour = (number >> 16, number >> 8 & 255, number & 255)
-            if all(math.dist(colour, other) >= APART for other in chosen):
-                chosen.append(colour)
-    return chosen[:colours]
