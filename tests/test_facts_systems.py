@@ -9,7 +9,7 @@ from torch import nn
 from zerolab import Cluster, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import partition
-from zerolab.facts.evidence import Evidence, most
+from zerolab.facts.evidence import Evidence
 from zerolab.theory import systems
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ def test_at_most_the_shards_the_root_and_the_largest_units_are_there(evidence, s
     sizes = {unit.name: unit.numel for unit in recording.units}
     root, largest = sizes.pop("root"), max(sizes.values())
     shards = recording.num_params // factor
-    assert most(recording, "parameters") == 4 * (shards + root + whole_at_once * largest)
+    assert recording.highest("parameters") == 4 * (shards + root + whole_at_once * largest)
 
 
 def padding_of_fsdp1():

@@ -111,8 +111,8 @@ def train(stage: str | type[Engine], micro_batches: int = 1, *, device: str = "c
 
 def bytes_a_parameter(recording: Recording, category: str | None = None) -> float:
     """Bytes of state on rank 0 at the update, divided by Ψ; of one category, or of all three."""
-    state: Any = recording.state
-    return float(sum(state.values()) if category is None else state[category]) / recording.num_params
+    state = recording.state
+    return (sum(state.values()) if category is None else state[category]) / recording.num_params
 
 
 def passes(recording: Recording) -> float:
@@ -123,13 +123,6 @@ def passes(recording: Recording) -> float:
     # In units of what the formula says for one pass, in fp32: recordings of other precisions have no passes to count.
     one = theory.traffic_bytes("ddp", recording.num_params, recording.world_size) / 2
     return round(recording.sent / one, 3)
-
-
-def most(recording: Recording, category: str) -> int:
-    """The most bytes of one category that were live on rank 0 at any event of the last step."""
-    # Not the first step, in which Adam has no moments yet.
-    last = recording.info.steps
-    return max(event.live.get(category, 0) for event in recording.ranks[0].events if event.step == last)
 
 
 def copies(recording: Recording, category: str) -> float:

@@ -2,7 +2,7 @@
 
 from zerolab import theory
 from zerolab.catalog import GB
-from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies, most
+from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies
 from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 
 SHARDED = ("zero1", "zero2", "zero3")
@@ -92,7 +92,7 @@ def wasted_copies(evidence: Evidence) -> Fact:
 
 def activations_stay(evidence: Evidence) -> Fact:
     """Claim 13: activations take the same bytes in every stage."""
-    found = {stage: most(evidence.recording(stage), "activations") for stage in theory.STAGES}
+    found = {stage: evidence.recording(stage).highest("activations") for stage in theory.STAGES}
     return Fact(
         claim="ZeRO does nothing for activations",
         where=f"{MULTIPLE_GPUS}; {MORTALAPPS}",
@@ -108,8 +108,8 @@ def never_the_whole_model(evidence: Evidence) -> Fact:
     """Claim 15: one unit is whole at a time, so it depends on the model's units."""
     # Without other units everything is in the root unit, which is whole from its gather to its release.
     blocks, one = evidence.recording("zero3"), evidence.recording("zero3", units=[])
-    whole = [most(run, "parameters") / (4 * run.num_params) for run in (blocks, one)]
-    kept = [most(run, "optimizer_state") / (8 * run.num_params) for run in (blocks, one)]
+    whole = [run.highest("parameters") / (4 * run.num_params) for run in (blocks, one)]
+    kept = [run.highest("optimizer_state") / (8 * run.num_params) for run in (blocks, one)]
     return Fact(
         claim="but for the window in which it computes, no GPU holds the whole model and optimizer under ZeRO-3",
         where=N1N,

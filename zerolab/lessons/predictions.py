@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zerolab import catalog
+from zerolab.facts.evidence import bytes_a_parameter, passes
 from zerolab.lessons import progress
 from zerolab.names import check_known
 
@@ -32,35 +33,18 @@ class Prediction:
     stage: str
 
 
-def _state(recording: "Recording") -> int:
-    """Bytes of model state on rank 0, at the optimizer's update."""
-    return sum(recording.state.values())
-
-
-def _bytes_a_parameter(recording: "Recording") -> float:
-    return _state(recording) / recording.num_params
-
-
 def _state_in_gigabytes(recording: "Recording") -> float:
-    return _state(recording) / 1e9
-
-
-def _elements_sent_a_parameter(recording: "Recording") -> float:
-    """Elements that one rank sends in the last step, for each parameter of the model, without the (N-1)/N."""
-    world_size = recording.world_size
-    return float(recording.sent / 4 / recording.num_params * world_size / (world_size - 1))
+    return sum(recording.state.values()) / 1e9
 
 
 def _share_of_parameters(recording: "Recording") -> float:
-    """The most parameters that rank 0 held at any event, in percent of the model's bytes in fp32."""
-    # Only events of a step: before the first, the model is whole on every rank while it is being sharded.
-    most = max(event.live.get("parameters", 0) for event in recording.ranks[0].events if event.step)
-    return 100 * most / (4 * recording.num_params)
+    """The most parameters that rank 0 held at any event of the last step, in percent of the model's bytes in fp32."""
+    return 100 * recording.highest("parameters") / (4 * recording.num_params)
 
 
 def _parameters_on_an_a100(recording: "Recording") -> float:
     """Billions of parameters whose model state, at the measured bytes per parameter, fills an A100 of 80 GB."""
-    return catalog.gpu("a100").memory_bytes / 1e9 / _bytes_a_parameter(recording)
+    return catalog.gpu("a100").memory_bytes / 1e9 / bytes_a_parameter(recording)
 
 
 def _sent_for_each_byte(recording: "Recording") -> float:
@@ -92,20 +76,20 @@ def _reductions_under_way(recording: "Recording") -> float:
 
 
 PREDICTIONS = {
-    "00-ddp-state": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "00-ddp-state": Prediction("bytes a parameter", bytes_a_parameter, "ddp"),
     "01-a100-full": Prediction("billion parameters", _parameters_on_an_a100, "ddp"),
     "02-all-reduce": Prediction("bytes sent for each byte", _sent_for_each_byte, "ddp"),
     "03-copies": Prediction("% of all model state", _held_more_than_once, "ddp"),
-    "04-zero1-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero1"),
-    "04-zero1-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero1"),
-    "05-zero2-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero2"),
-    "05-zero2-accumulated": Prediction("passes of the model", _elements_sent_a_parameter, "zero2"),
-    "06-zero3-state": Prediction("bytes a parameter", _bytes_a_parameter, "zero3"),
-    "06-zero3-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "zero3"),
-    "07-fsdp2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "fsdp2"),
-    "08-deepspeed2-traffic": Prediction("passes of the model", _elements_sent_a_parameter, "deepspeed-2"),
+    "04-zero1-state": Prediction("bytes a parameter", bytes_a_parameter, "zero1"),
+    "04-zero1-traffic": Prediction("passes of the model", passes, "zero1"),
+    "05-zero2-state": Prediction("bytes a parameter", bytes_a_parameter, "zero2"),
+    "05-zero2-accumulated": Prediction("passes of the model", passes, "zero2"),
+    "06-zero3-state": Prediction("bytes a parameter", bytes_a_parameter, "zero3"),
+    "06-zero3-traffic": Prediction("passes of the model", passes, "zero3"),
+    "07-fsdp2-traffic": Prediction("passes of the model", passes, "fsdp2"),
+    "08-deepspeed2-traffic": Prediction("passes of the model", passes, "deepspeed-2"),
     "09-under-way": Prediction("reductions under way", _reductions_under_way, "zero2"),
-    "10-ddp-bf16": Prediction("bytes a parameter", _bytes_a_parameter, "ddp"),
+    "10-ddp-bf16": Prediction("bytes a parameter", bytes_a_parameter, "ddp"),
     "11-seven-billion": Prediction("GB of model state", _state_in_gigabytes, "zero3"),
     "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
 }

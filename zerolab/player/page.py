@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerolab.player.bundle import script, style
@@ -12,22 +13,7 @@ from zerolab.player.payload import describe, pair_payload, payload
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main id="zerolab-player"><h1 class="zl-hidden">{title}</h1></main>
-<script type="application/json" id="zerolab-payload">{payload}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
+_PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 # A player of four ranks is a little lower; a frame cannot ask what is inside it without a script of its own.
 FRAME_HEIGHT = 850
 

@@ -5,24 +5,17 @@ plain values only, so that a recording is JSON and loads without executing anyth
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from warnings import warn
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "communication", "other"]
 Phase = Literal["setup", "forward", "backward", "reduce", "step", "gather"]
 Kind = Literal["module", "collective", "wait", "optimizer", "memory", "note"]
 
-CATEGORIES: tuple[Category, ...] = (
-    "parameters",
-    "gradients",
-    "optimizer_state",
-    "activations",
-    "communication",
-    "other",
-)
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 STATE = CATEGORIES[:3]  # what the formulas speak of
-PHASES: tuple[Phase, ...] = ("setup", "forward", "backward", "reduce", "step", "gather")
-KINDS: tuple[Kind, ...] = ("module", "collective", "wait", "optimizer", "memory", "note")
+PHASES: tuple[Phase, ...] = get_args(Phase)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Spans = tuple[tuple[int, int], ...]
 """Half-open ranges of elements within a unit's flat, for example `((0, 128), (256, 384))`."""

@@ -86,7 +86,7 @@ def text(recording: "Recording | Contents") -> str:
     sources = (f"{_dump(key)}: {_dump(asdict(source))}" for key, source in recording.sources.items())
     # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
     lists = (
-        _listed('"units": [', map(_dump, map(_said_of, recording.units)), "]"),
+        _listed('"units": [', map(_dump, map(asdict, recording.units)), "]"),
         _listed('"sources": {', sources, "}"),
         _listed('"ranks": [', map(_text_of_rank, recording.ranks), "]"),
     )
@@ -187,7 +187,7 @@ def _document(document: Any) -> Contents:
     if version < 1 or _get(document, "categories", list) != list(CATEGORIES):
         raise _Malformed(f"it says version {version} with other categories than that has; record it again")
     world_size = _get(document, "world_size", int)
-    units = tuple(_unit(value) for value in _get(document, "units", list))
+    units = tuple(_complete(UnitInfo, value, "a unit") for value in _get(document, "units", list))
     sources = {key: _complete(Source, value, "a source") for key, value in _get(document, "sources", dict).items()}
     ranks = [_rank(value, world_size, sources, units) for value in _get(document, "ranks", list)]
     numbers = [rank.rank for rank in ranks]
@@ -211,21 +211,12 @@ def _info(schema: type[Schema], holder: Any) -> Schema:
     return schema(**_checked(schema, {key: value for key, value in given.items() if value is not None}, "a 'meta'"))
 
 
-def _said_of(unit: UnitInfo) -> dict[str, Any]:
-    said = asdict(unit)
-    if not unit.replicated:  # few are, and files from before do not say it
-        del said["replicated"]
-    return said
-
-
-def _unit(value: Any) -> UnitInfo:
-    return _complete(UnitInfo, {"replicated": False, **value} if isinstance(value, dict) else value, "a unit")
-
-
 def _complete(schema: type[Schema], holder: Any, where: str) -> Schema:
-    """A unit or a source, of which a file has every field."""
+    """A unit or a source, of which a file has every field; but older files lack those that came later."""
     given = holder if isinstance(holder, dict) else {}
-    return schema(**_frozen(_checked(schema, {name: given.get(name) for name in _FITS[schema]}, where)))
+    later = {"replicated": False} if schema is UnitInfo else {}
+    whole = {name: given.get(name, later.get(name)) for name in _FITS[schema]}
+    return schema(**_frozen(_checked(schema, whole, where)))
 
 
 def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from zerolab.moved import renamed
@@ -14,37 +16,7 @@ RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates
 TORCH_NAMES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}  # of what is computed in mixed precision
 DISTRIBUTED_OPTIMIZER = {"ddp": False, "zero1": True}
 
-_WHOLE_BLOCKS = """from functools import partial
-
-from torch.utils.checkpoint import checkpoint
-
-for block in blocks:
-    block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-"""
-_SELECTIVE = """from collections import Counter
-from functools import partial
-
-import torch
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-
-
-def keep_attention_and_every_second_matrix():
-    seen = Counter()
-
-    def policy(context, operation, *args, **kwargs):
-        matrix = operation in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-        seen[context.is_recompute] += matrix
-        keep = seen[context.is_recompute] % 2 == 1 if matrix else "scaled_dot_product" in str(operation)
-        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
-
-
-options = {"use_reentrant": False, "context_fn": keep_attention_and_every_second_matrix}
-for block in blocks:
-    block.forward = partial(checkpoint, block.forward, **options)
-"""
-_CHECKPOINTS = {"none": None, "block": _WHOLE_BLOCKS, "selective": _SELECTIVE}
+_CHECKPOINTS = tomllib.loads(Path(__file__).parents[1].joinpath("data", "checkpointing.toml").read_text("utf-8"))
 # Megatron's selective recomputation is that of core attention: another selection than torchtitan's.
 _MEGATRON = {
     "none": "",
@@ -80,7 +52,7 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
         "fsdp2": _fsdp2(stage, precision) if stage in RESHARD else None,
         "deepspeed": deepspeed,
         "megatron": _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None,
-        "checkpointing": _CHECKPOINTS[checkpointing],
+        "checkpointing": _CHECKPOINTS.get(checkpointing),
     }
 
 
