@@ -3,7 +3,7 @@
 import pytest
 
 from zerolab import Cluster, facts, reveal
-from zerolab.facts.evidence import NOT_BORNE_OUT
+from zerolab.facts import NOT_BORNE_OUT
 from zerolab.facts.mistakes import ceiling_spans, how_an_unknown_name_fails, how_import_fails
 
 pytestmark = pytest.mark.slow  # ranks, simulations, and FSDP's imports
@@ -115,7 +115,7 @@ class Swapped(facts.Evidence):
 def test_a_verdict_falls_when_something_else_is_measured(evidence, number):
     swapped = Swapped(evidence.cluster)
     swapped._kept = evidence._kept
-    assert facts.CLAIMS[number](swapped).verdict == "not confirmed here"
+    assert facts.claims(swapped, number)[0]["verdict"] == "not confirmed here"
 
 
 def test_what_is_printed_is_the_same_on_other_ranks(evidence):

@@ -5,56 +5,43 @@
         claims(evidence)            # 21 claims of four articles
         wrong_numbers(evidence)     # and five numbers that are quoted
 
-Each experiment is a short function: memory in `sizes.py`, communication in `traffic.py`, published code in `code.py`
-(with its mistakes, in our own words, in `mistakes.py`), calculators in `calculators.py`. Everything that is printed has
-just been computed, simulated or recorded, and is the same every time.
+What is claimed, where, and the verdict stand in data/claims.toml. Each experiment is a short function: memory in
+`sizes.py`, communication in `traffic.py`, published code in `code.py` (with its mistakes, in our own words, in
+`mistakes.py`), calculators in `calculators.py`. Everything that is printed has just been computed, simulated or
+recorded, and is the same every time. A verdict that the measurement does not bear out is not printed, or it would be
+repeated even after a change of an engine or of torch.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from zerolab.facts import calculators, code, sizes, traffic
-from zerolab.facts.evidence import Evidence, Fact
-from zerolab.facts.sources import ARTICLES
+from zerolab.facts.evidence import Evidence, Finding
 from zerolab.tables import Table
 
-Experiment = Callable[[Evidence], Fact]
+Experiment = Callable[[Evidence], Finding]
 
-CLAIMS: dict[int, Experiment] = {
-    1: sizes.seven_billion_under_ddp,
-    2: sizes.sharded_seven_billion,
-    3: sizes.seven_billion_on_14_gb,
-    4: traffic.overhead_of_stages_1_and_2,
-    5: traffic.overhead_of_stage_3,
-    6: code.zero1_of_any_model,
-    7: code.zero3_that_trains,
-    8: code.swapping_data,
-    9: code.ceiling_division,
-    10: code.an_import_that_fails,
-    11: code.fsdp1_with_offload,
-    12: sizes.wasted_copies,
-    13: sizes.activations_stay,
-    14: traffic.accumulation,
-    15: sizes.never_the_whole_model,
-    16: traffic.small_models,
-    17: sizes.adam_of_100_billion,
-    18: code.a_loop_that_shards,
-    19: code.fsdp1_snippet,
-    20: traffic.broadcasts,
-    21: traffic.no_parallelism_of_its_own,
-}
+NOT_BORNE_OUT = "not confirmed here"
+_FILE: dict[str, Any] = tomllib.loads(Path(__file__).parents[1].joinpath("data", "claims.toml").read_text("utf-8"))
+
+ARTICLES: dict[str, str] = _FILE["articles"]
+"""What each of the articles is, by the names in `where`. None of their code is in this project."""
+
+
+def _experiments(kind: str) -> dict[int, Experiment]:
+    named = {int(number): entry["experiment"].split(".") for number, entry in _FILE[kind].items()}
+    return {number: getattr(import_module(f"{__name__}.{module}"), name) for number, (module, name) in named.items()}
+
+
+CLAIMS = _experiments("claims")
 """The experiment of each claim, by its number."""
 
-WRONG_NUMBERS: dict[int, Experiment] = {
-    1: calculators.playbook_figure,
-    2: calculators.deepspeed_documentation,
-    3: calculators.eleuther_calculator,
-    4: calculators.mixed_zero1_notebook,
-    5: traffic.three_stages_alike,
-}
+WRONG_NUMBERS = _experiments("wrong_numbers")
 """The experiment for each quoted number that is wrong, by its number."""
 
-__all__ = ["ARTICLES", "CLAIMS", "WRONG_NUMBERS", "Evidence", "Experiment", "Fact", "claims", "wrong_numbers"]
+__all__ = ["ARTICLES", "CLAIMS", "WRONG_NUMBERS", "Evidence", "Experiment", "Finding", "claims", "wrong_numbers"]
 
 
 def claims(evidence: Evidence, *numbers: int) -> Table:
@@ -64,17 +51,24 @@ def claims(evidence: Evidence, *numbers: int) -> Table:
         ValueError: there is no claim of that number.
         RankError: a rank failed in an experiment.
     """
-    return _table(CLAIMS, evidence, numbers, "claim")
+    return _table("claims", CLAIMS, evidence, numbers)
 
 
 def wrong_numbers(evidence: Evidence, *numbers: int) -> Table:
     """The same for numbers in circulation. Raises as `claims` does."""
-    return _table(WRONG_NUMBERS, evidence, numbers, "wrong number")
+    return _table("wrong_numbers", WRONG_NUMBERS, evidence, numbers)
 
 
-def _table(experiments: Mapping[int, Experiment], evidence: Evidence, numbers: tuple[int, ...], what: str) -> Table:
+def _table(kind: str, experiments: dict[int, Experiment], evidence: Evidence, numbers: tuple[int, ...]) -> Table:
     # Before anything runs: experiments may take a minute.
     for number in numbers:
         if number not in experiments:
+            what = kind.removesuffix("s").replace("_", " ")
             raise ValueError(f"there is no {what} {number!r}: choose one from 1 to {len(experiments)}")
-    return Table([{"#": number, **asdict(experiments[number](evidence))} for number in numbers or experiments])
+    rows = []
+    for number in numbers or experiments:
+        said, found = _FILE[kind][str(number)], experiments[number](evidence)
+        row = {"#": number, "claim": said["claim"], "where": said["where"], "measured": found.measured}
+        verdict = (found.verdict or said["verdict"]) if found.borne_out else NOT_BORNE_OUT
+        rows.append(row | {"verdict": verdict, "how": said["how"]})
+    return Table(rows)

@@ -1,10 +1,10 @@
-"""What the facts are measured on: real ranks, recordings of them, and simulations, each made once.
+"""What claims are measured on: real ranks, recordings of them, and simulations, each made once.
 
-A fact has no numbers of its own: it asks for a recording, reads it, and says what it found.
+An experiment has no numbers of its own: it asks for a recording, reads it, and says what it found.
 """
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -21,27 +21,16 @@ STEPS = 2  # Adam makes its state in the first, so that is measured in the secon
 Answer = TypeVar("Answer")
 
 
-NOT_BORNE_OUT = "not confirmed here"
-
-
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """A claim in circulation and what came out: where it is made, what was measured, the verdict, and how.
+class Finding:
+    """What an experiment measured, in words, and whether it bears out the verdict of data/claims.toml.
 
-    A verdict begins with true, half true or false, perhaps followed by a colon and an explanation. It holds only if it
-    is borne out by the measurement, or it would be repeated even after a change of an engine or of torch.
+    `verdict` is another one, where it depends on the box.
     """
 
-    claim: str
-    where: str
     measured: str
-    verdict: str
-    how: str
-    borne_out: InitVar[bool]
-
-    def __post_init__(self, borne_out: bool) -> None:
-        if not borne_out:
-            object.__setattr__(self, "verdict", NOT_BORNE_OUT)
+    borne_out: bool
+    verdict: str | None = None
 
 
 class Evidence:

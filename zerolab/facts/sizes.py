@@ -2,8 +2,7 @@
 
 from zerolab import theory
 from zerolab.catalog import GB
-from zerolab.facts.evidence import Evidence, Fact, bytes_a_parameter, copies
-from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
+from zerolab.facts.evidence import Evidence, Finding, bytes_a_parameter, copies
 
 SHARDED = ("zero1", "zero2", "zero3")
 
@@ -13,7 +12,7 @@ def gigabytes(stage: str, num_params: float, world_size: int, precision: str = "
     return sum(theory.state_bytes(stage, num_params, world_size, precision).values()) / GB
 
 
-def seven_billion_under_ddp(evidence: Evidence) -> Fact:
+def seven_billion_under_ddp(evidence: Evidence) -> Finding:
     """Claim 1: 16 bytes per parameter in fp32 and in mixed precision, differently composed."""
     # A recording of a small model proves the bytes per parameter; the rest is arithmetic.
     said = [gigabytes("ddp", 7e9, 1, precision) for precision in ("fp32", "bf16")]
@@ -22,18 +21,14 @@ def seven_billion_under_ddp(evidence: Evidence) -> Fact:
         "+".join(f"{bytes_a_parameter(run, category):.0f}" for category in theory.STATE_CATEGORIES)
         for run in (fp32, bf16)
     ]
-    return Fact(
-        claim="7B parameters with Adam need 112 GB on each GPU under DDP, in fp32 and in mixed precision",
-        where=f"{BBIOON}, {MULTIPLE_GPUS} (fp32); {N1N} (mixed)",
+    return Finding(
         measured=f"{said[0]:g} and {said[1]:g} GB; on the ranks {parts[0]} bytes a parameter in fp32, {parts[1]} in "
         "bf16, where the fp32 copy of the gradients counts as gradients",
-        verdict="true: but in bf16 this engine has 4 bytes more at the update",
         borne_out=said == [112, 112] and parts == ["4+4+8", "2+6+12"],
-        how="theory.state_bytes, and DDP recorded in both precisions",
     )
 
 
-def sharded_seven_billion(evidence: Evidence) -> Fact:
+def sharded_seven_billion(evidence: Evidence) -> Finding:
     """Claim 2: true at the update; the peaks are higher."""
     rows = [evidence.simulated(stage, 8, "7b") for stage in SHARDED]
     state = [sum(row["state"].values()) / GB for row in rows]
@@ -42,33 +37,25 @@ def sharded_seven_billion(evidence: Evidence) -> Fact:
     said = [gigabytes(stage, 7e9, 8) for stage in SHARDED]
     # To a hundredth of a GB: the engines also hold padding and step counters.
     agrees = all(abs(found - formula) < 0.01 for found, formula in zip(state, said, strict=True))
-    return Fact(
-        claim="ZeRO-1, 2 and 3 bring 7B in fp32 on 8 GPUs to 63, 38.5 and 14 GB",
-        where=MULTIPLE_GPUS,
+    return Finding(
         measured=f"{_list(state)} GB at the update; {_list(peak)} GB at the peak of a step on one row of 2,048 tokens",
-        verdict="half true: of the state, not of the peak",
         borne_out=agrees and min(more) > 0,
-        how="simulate: the engine files on a fake rank of 8",
     )
 
 
-def seven_billion_on_14_gb(evidence: Evidence) -> Fact:
+def seven_billion_on_14_gb(evidence: Evidence) -> Finding:
     """Claim 3: 14 GB is an eighth of the state, and activations come on top."""
     alone, eighth = gigabytes("zero3", 7e9, 1), gigabytes("zero3", 7e9, 8)
     # One row is the smallest batch, with the fewest activations.
     peak = evidence.simulated("zero3", 8, "7b")["peak"]
-    return Fact(
-        claim="gathering parameters just in time lets a 7B model run on 14 GB",
-        where=BBIOON,
+    return Finding(
         measured=f"{eighth:g} GB of state on each of 8 GPUs, {alone:g} GB on one; at the peak "
         f"{peak['activations'] / GB:.1f} GB of activations come on top",
-        verdict="half true: only on 8 GPUs, and before activations",
         borne_out=alone == 8 * eighth == 112,
-        how="theory.state_bytes, and zero3 simulated on one row of 2,048 tokens",
     )
 
 
-def wasted_copies(evidence: Evidence) -> Fact:
+def wasted_copies(evidence: Evidence) -> Finding:
     """Claim 12: 1 - 1/N of the optimizer's memory is copies; what sharding frees on a rank levels off."""
     ranks = evidence.world_size
     # Counted by spans: two halves on two ranks are one copy, two wholes are two.
@@ -77,65 +64,48 @@ def wasted_copies(evidence: Evidence) -> Fact:
     state = [gigabytes("zero1", 7e9, size) for size in (1, 8, 100)]
     # All GPUs together need the same for any N, so a model N times as large fits on N GPUs.
     together = {round(size * gigabytes("zero3", 7e9, size), 6) for size in (1, 8, 100)}
-    return Fact(
-        claim="100 GPUs waste 99 % of the optimizer's memory on copies; sharded, their memory adds up linearly",
-        where=MORTALAPPS,
+    return Finding(
         measured=f"{ranks} ranks hold {ddp:g} copies under DDP, {zero1:g} under ZeRO-1; freed on each rank: "
         f"{', '.join(f'{share:g} %' for share in freed)} at N = 2, 4, 8, 100; 7B at N = 1, 8, 100: under ZeRO-3 "
         f"{', '.join(f'{total:g}' for total in together)} GB on all GPUs together, under ZeRO-1 {_list(state)} GB "
         "on each",
-        verdict="true: of all GPUs together under ZeRO-3; what each saves under ZeRO-1 levels off",
         borne_out=(ddp, zero1) == (ranks, 1) and freed[-1] == 99 and len(together) == 1,
-        how="spans in the recordings of ddp and zero1; 1 - 1/N; theory.state_bytes",
     )
 
 
-def activations_stay(evidence: Evidence) -> Fact:
+def activations_stay(evidence: Evidence) -> Finding:
     """Claim 13: activations take the same bytes in every stage."""
     found = {stage: evidence.recording(stage).highest("activations") for stage in theory.STAGES}
-    return Fact(
-        claim="ZeRO does nothing for activations",
-        where=f"{MULTIPLE_GPUS}; {MORTALAPPS}",
+    return Finding(
         measured="at most " + ", ".join(f"{nbytes:,} ({stage})" for stage, nbytes in found.items()) + " bytes",
-        # The paper's ZeRO-R does: it shards the activation checkpoints of tensor parallelism (section 6.1).
-        verdict="true: of stages 1 to 3, and not of the paper's ZeRO-R",
         borne_out=len(set(found.values())) == 1,
-        how="four stages recorded on the same batches",
     )
 
 
-def never_the_whole_model(evidence: Evidence) -> Fact:
+def never_the_whole_model(evidence: Evidence) -> Finding:
     """Claim 15: one unit is whole at a time, so it depends on the model's units."""
     # Without other units everything is in the root unit, which is whole from its gather to its release.
     blocks, one = evidence.recording("zero3"), evidence.recording("zero3", units=[])
     whole = [run.highest("parameters") / (4 * run.num_params) for run in (blocks, one)]
     kept = [run.highest("optimizer_state") / (8 * run.num_params) for run in (blocks, one)]
-    return Fact(
-        claim="but for the window in which it computes, no GPU holds the whole model and optimizer under ZeRO-3",
-        where=N1N,
+    return Finding(
         measured=f"with a unit a block a rank holds at most {100 * whole[0]:.0f} % of the parameters, "
         f"with one unit for all {100 * whole[1]:.0f} %; of the optimizer's state {100 * max(kept):.0f} %",
-        verdict="true: and in that window a unit is whole, which is the model if there is only one",
         borne_out=whole[0] < 1 <= whole[1] and max(kept) < 1,
-        how="zero3 recorded with two ways to cut the model",
     )
 
 
-def adam_of_100_billion(evidence: Evidence) -> Fact:
+def adam_of_100_billion(evidence: Evidence) -> Finding:
     """Claim 17: 12 bytes a parameter are the fp32 master and Adam's two moments; in fp32 it is 8."""
     # The closed form for 100 billion; recordings show that 12 is right.
     said = theory.state_bytes("ddp", 100e9, 1, "bf16")["optimizer_state"] / GB
     # On DDP, where nothing is sharded.
     bf16 = bytes_a_parameter(evidence.recording("ddp", precision="bf16"), "optimizer_state")
     fp32 = bytes_a_parameter(evidence.recording("ddp"), "optimizer_state")
-    return Fact(
-        claim="100B parameters in mixed precision have 1.2 TB of optimizer state",
-        where=MORTALAPPS,
+    return Finding(
         measured=f"{said:g} GB; {bf16:.0f} bytes a parameter on the ranks in bf16, {fp32:.0f} in fp32: "
         f"{bf16 - fp32:.0f} of the {bf16:.0f} are the fp32 master copy",
-        verdict="true: with the fp32 master",
         borne_out=said == 1200 and round(bf16) == 12,
-        how="theory.state_bytes, and DDP recorded in both precisions",
     )
 
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from zerolab import theory
 from zerolab.catalog import gpu
-from zerolab.facts.evidence import Evidence, Fact, passes
+from zerolab.facts.evidence import Evidence, Finding, passes
 from zerolab.facts.mistakes import AllReduceZero1
-from zerolab.facts.sources import BBIOON, MORTALAPPS, MULTIPLE_GPUS, N1N
 from zerolab.recording.recording import Collective, Recording
 
 NETWORKS = ("nvlink4", "ethernet-100g")
@@ -16,50 +15,38 @@ ROWS, LENGTH = 8, 1024  # of a GPU's batch, the same for both
 MICRO_BATCHES = 4
 
 
-def overhead_of_stages_1_and_2(evidence: Evidence) -> Fact:
+def overhead_of_stages_1_and_2(evidence: Evidence) -> Finding:
     """Claim 4: three articles, three answers, because the code decides: two passes of the model or three."""
     ddp, zero1, zero2 = (passes(evidence.recording(stage)) for stage in ("ddp", "zero1", "zero2"))
     # In the articles' code an all-reduce gives each rank all gradients, of which it needs its shard.
     wasteful = passes(evidence.recording(AllReduceZero1))
-    return Fact(
-        claim="ZeRO-1 and 2 send no more than DDP; or some more; or ZeRO-2 less than ZeRO-1",
-        where=f"{MORTALAPPS}; {N1N}; {MULTIPLE_GPUS}",
+    return Finding(
         measured=f"passes of the model a step: DDP {ddp:g}, ZeRO-1 {zero1:g}, ZeRO-2 {zero2:g}; "
         f"ZeRO-1 with all-reduce and all-gather {wasteful:g}",
-        verdict="half true: it depends on the code",
         borne_out=ddp == zero1 == zero2 == 2 and wasteful == 3,
-        how="bytes counted in recordings; the third pass from an engine with one method changed",
     )
 
 
-def overhead_of_stage_3(evidence: Evidence) -> Fact:
+def overhead_of_stage_3(evidence: Evidence) -> Finding:
     """Claim 5: three passes instead of two."""
     ddp, zero3 = (passes(evidence.recording(stage)) for stage in ("ddp", "zero3"))
-    return Fact(
-        claim="ZeRO-3 sends 50 % more than DDP",
-        where=BBIOON,
+    return Finding(
         measured=f"{zero3:g} passes of the model a step instead of {ddp:g}: {100 * (zero3 / ddp - 1):g} % more",
-        verdict="true",
         borne_out=zero3 / ddp == 1.5,
-        how="bytes counted in the recordings of zero3 and ddp",
     )
 
 
-def accumulation(evidence: Evidence) -> Fact:
+def accumulation(evidence: Evidence) -> Finding:
     """Claim 14: stage 2 has no room to accumulate whole gradients, so it reduces each micro-batch."""
     # Four reductions and one gather make five passes; stage 1 still reduces once.
     zero1, zero2 = (passes(evidence.recording(stage, micro_batches=MICRO_BATCHES)) for stage in ("zero1", "zero2"))
-    return Fact(
-        claim="ZeRO-2 is always better than ZeRO-1: less memory at the same cost",
-        where=MULTIPLE_GPUS,
+    return Finding(
         measured=f"with {MICRO_BATCHES} micro-batches a step, passes of the model: ZeRO-1 {zero1:g}, ZeRO-2 {zero2:g}",
-        verdict="false: with accumulation it sends more",
         borne_out=zero1 == 2 and zero2 == 1 + MICRO_BATCHES,
-        how="zero1 and zero2 recorded with accumulation",
     )
 
 
-def small_models(evidence: Evidence) -> Fact:
+def small_models(evidence: Evidence) -> Finding:
     """Claim 16: small models fit without it; by the cost model they lose no time either, but a large one may."""
     # Both models get the same tokens per step: the longer context of the larger one would hide more.
     prices = [[_price(evidence, model, network) for model in SIZES] for network in NETWORKS]
@@ -70,15 +57,11 @@ def small_models(evidence: Evidence) -> Fact:
     ]
     rows = [_simulated(evidence, "ddp", model, NETWORKS[0]) for model in SIZES]
     small, large = (sum(row["state"].values()) / 1e9 for row in rows)
-    return Fact(
-        claim="ZeRO is not worth it for small models",
-        where=MULTIPLE_GPUS,
+    return Finding(
         measured=f"a step of ZeRO-3 over one of DDP on 8 H100, {' and '.join(SIZES)}: {'; '.join(shown)}; "
         f"DDP holds {small:.0f} and {large:.0f} GB",
-        verdict="half true: they do not need the memory; but it is a large model over a slow network that pays in time",
         # Each rank updates only its shard, which over a fast network saves more than the third pass costs.
         borne_out=max(fast) < 1 and slow[0] < 1 < slow[1] and small * 1e9 < gpu("h100").memory_bytes < large * 1e9,
-        how=f"simulated: the engine files timed by a cost model, bf16, {ROWS} rows of {LENGTH} tokens a GPU",
     )
 
 
@@ -95,7 +78,7 @@ def _simulated(evidence: Evidence, stage: str, model: str, network: str) -> dict
     return evidence.simulated(stage, 8, model, precision="bf16", rows=ROWS, length=LENGTH, **place)
 
 
-def broadcasts(evidence: Evidence) -> Fact:
+def broadcasts(evidence: Evidence) -> Finding:
     """Claim 20: it is an all-gather, in which every rank sends its shard and receives all others."""
     recording = evidence.recording("zero3")
     gathers = [collective for collective in recording.collectives if _is_gather(collective, recording)]
@@ -104,14 +87,10 @@ def broadcasts(evidence: Evidence) -> Fact:
     # A broadcast would be sent by one rank; here each rank sends (N-1)/N of the bytes of the unit.
     share = sent[0] / (4 * sum(each.events[0].numel for each in gathers))
     all_alike = len(set(sent.values())) == 1
-    return Fact(
-        claim="in forward each GPU broadcasts its shard",
-        where=N1N,
+    return Finding(
         measured=f"a step gathers {len(gathers)} times, always by {', '.join(ops)}; of each unit "
         f"{'every rank' if all_alike else 'rank 0'} sends {share:.3g} of the bytes",
-        verdict="true: loosely; the collective is an all-gather, in which all send at once, and no broadcast",
         borne_out=ops == ["all_gather"] and isclose(share, 1 - 1 / recording.world_size) and all_alike,
-        how="collectives in the recording of zero3",
     )
 
 
@@ -120,7 +99,7 @@ def _is_gather(collective: Collective, recording: Recording) -> bool:
     return collective.step == recording.info.steps and collective.events[0].phase == "gather"
 
 
-def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
+def no_parallelism_of_its_own(evidence: Evidence) -> Finding:
     """Claim 21: all ranks run the whole data-parallel step; but they wait."""
     recording, ddp = evidence.recording("zero3"), evidence.recording("ddp")
     # Another kind of parallelism would compute something else, or elsewhere: losses and units would differ.
@@ -133,14 +112,10 @@ def no_parallelism_of_its_own(evidence: Evidence) -> Fact:
     # Data-parallel: each rank runs the whole model, on other rows.
     whole = [{unit.name for unit in recording.units}] * recording.world_size
     waits = [sum(event.kind == "wait" for event in rank.events) > 0 for rank in recording.ranks]
-    return Fact(
-        claim="ZeRO is no parallelism of its own and has no pipeline bubbles",
-        where=f"{MULTIPLE_GPUS}; {MORTALAPPS}",
+    return Finding(
         measured=f"every rank runs {len(used[0])} units, forward and backward; losses at most 1e-6 from DDP's: "
         f"{'yes' if apart <= 1e-6 else 'no'}; ranks that wait for a collective: {sum(waits)} of {len(waits)}",
-        verdict="true: but ranks wait for what they gather",
         borne_out=apart <= 1e-6 and used == whole and all(waits),
-        how="events in the recordings of zero3 and ddp",
     )
 
 
@@ -150,15 +125,10 @@ def _units_used(recording: Recording, rank: int) -> set[str | None]:
     return {unit for op, unit in ran if op == "forward" and ("backward", unit) in ran}
 
 
-def three_stages_alike(evidence: Evidence) -> Fact:
+def three_stages_alike(evidence: Evidence) -> Finding:
     """Wrong number 5: stages 1 and 2 send what DDP sends, stage 3 half as much again."""
     found = {stage: passes(evidence.recording(stage)) for stage in theory.STAGES}
-    return Fact(
-        claim="ZeRO-1, 2 and 3 cost the same traffic",
-        where="How to Scale Your Model, on training",
+    return Finding(
         measured=", ".join(f"{stage} {times:g}" for stage, times in found.items()) + " passes of the model a step",
-        verdict=f"wrong of bytes: ZeRO-3 sends {found['zero3'] / found['zero2']:g} times; the book hides the "
-        "gathers of forward behind its arithmetic",
-        borne_out=found["zero1"] == found["zero2"] < found["zero3"],
-        how="bytes counted in four recordings",
+        borne_out=found["zero1"] == found["zero2"] == found["zero3"] / 1.5,
     )
