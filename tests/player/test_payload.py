@@ -2,12 +2,13 @@
 
 import base64
 import re
+from pathlib import Path
 
 import pytest
 from showing import changed, renamed
 
-from zerolab.player import describe, payload
-from zerolab.player.bundle import SCRIPTS, script
+from zerolab.player import bundle, describe, payload
+from zerolab.player.bundle import ordered, script
 from zerolab.player.payload import encode
 from zerolab.recording.events import CATEGORIES
 
@@ -91,11 +92,15 @@ def test_a_unit_that_only_events_name_is_listed_without_a_size(recording):
 
 def test_the_script_has_every_file_once_and_no_import_left():
     text = script()
-    assert [line[3:-3] for line in text.splitlines() if line.startswith("// ") and line.endswith(".js")] == list(
-        SCRIPTS
-    )
+    found = [line[3:-3] for line in text.splitlines() if line.startswith("// ") and line.endswith(".js")]
+    assert sorted(found) == sorted(path.stem for path in Path(bundle.__file__).parent.glob("*.js"))
     assert "\nimport " not in text
     assert text.count("\nexport ") == 1  # anywidget's default export
+
+
+def test_a_file_comes_after_those_that_it_imports():
+    texts = {"a": 'import { b } from "./b.js";\n', "b": 'import { c } from "./c.js";\n', "c": "export const c = 1;\n"}
+    assert ordered(texts) == ["c", "b", "a"]
 
 
 def test_no_two_files_declare_the_same_name():
@@ -104,8 +109,5 @@ def test_no_two_files_declare_the_same_name():
 
 
 def test_no_file_of_the_player_is_longer_than_400_lines():
-    from zerolab.player import bundle
-
-    files = list(bundle._FOLDER.glob("*.js"))
-    assert {file.stem for file in files} == set(SCRIPTS)
+    files = list(Path(bundle.__file__).parent.glob("*.js"))
     assert {file.name: n for file in files if (n := file.read_text().count("\n")) > 400} == {}

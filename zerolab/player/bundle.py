@@ -1,49 +1,15 @@
 """The player's JavaScript and CSS as one text each, joined from the files beside this one.
 
 The files are ordinary ES modules, readable one by one. A notebook hands a widget its code as one text, in which
-relative imports lead nowhere, so the files are joined in the order declared here: each after all that it imports.
+relative imports lead nowhere, so the files are joined, each after all that it imports.
 Within one text the imports between files and the word `export` are not needed and are taken out, and so are comments.
 """
 
 import re
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-# Declared instead of found out: a sorting of imports would be more code than the list, and hide cycles.
-SCRIPTS = (
-    "format",
-    "dom",
-    "decode",
-    "derived",
-    "events",
-    "model",
-    "axis",
-    "palette",
-    "pen",
-    "rows",
-    "flow",
-    "story",
-    "ownership",
-    "timeline",
-    "memory",
-    "source",
-    "caption",
-    "mirror",
-    "theme",
-    "clock",
-    "reports",
-    "keys",
-    "lens",
-    "filter",
-    "panels",
-    "gestures",
-    "tip",
-    "transport",
-    "scene",
-    "player",
-    "pair",
-    "index",
-)
 # `page` is not among them: inside a notebook its rules for `body` would restyle the notebook.
 STYLES = ("base", "layout")
 
@@ -55,22 +21,28 @@ _EXPORT = re.compile(r"^export (?!default )", re.MULTILINE)
 _COMMENT = re.compile(r"^ *(?:/\*\*(?:[^*]|\*(?!/))*\*/|//.*)\n", re.MULTILINE)
 
 
-def _module(name: str, before: set[str]) -> str:
-    """One file without imports, exports and comments; ValueError if it imports a file that does not come before it."""
-    text = (_FOLDER / f"{name}.js").read_text(encoding="utf-8")
-    # In one text a name must be declared before it is used at the top level, which the order alone ensures.
-    for match in _IMPORT.finditer(text):
-        if match[2] not in before:
-            raise ValueError(f"{name}.js imports {match[2]}.js, which SCRIPTS does not list before it: move it up.")
+def ordered(texts: dict[str, str]) -> list[str]:
+    """The names of files by their texts, each after all that it imports. Raises graphlib.CycleError for a circle."""
+    # In one text a name must be declared before it is used at the top level.
+    return list(TopologicalSorter({name: _imported(text) for name, text in texts.items()}).static_order())
+
+
+def _imported(text: str) -> list[str]:
+    return [found[2] for found in _IMPORT.finditer(text)]
+
+
+def _bare(text: str) -> str:
+    """A file without imports, exports and comments."""
     for part in (_IMPORT, _EXPORT, _COMMENT):
         text = part.sub("", text)
-    return f"// {name}.js\n{text.lstrip()}"
+    return text.lstrip()
 
 
 @cache
 def script() -> str:
     """All of the player's JavaScript as one ES module; its default export is anywidget's `{ render }`."""
-    return "\n".join(_module(name, set(SCRIPTS[:place])) for place, name in enumerate(SCRIPTS))
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.js"))}
+    return "\n".join(f"// {name}.js\n{_bare(texts[name])}" for name in ordered(texts))
 
 
 @cache

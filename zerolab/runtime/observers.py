@@ -6,7 +6,7 @@ collective that is part of another is not told. Where nobody watches, all of thi
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -43,25 +43,11 @@ class Call:
 class Holder(Protocol):
     """What can say which model state this rank holds: an engine, another system's, or the test bed of an exercise."""
 
-    @property
-    def model(self) -> Any:
-        """What is called with a batch."""
-
-    @property
-    def stage(self) -> str:
-        """What it shards."""
-
-    @property
-    def precision(self) -> str | None:
-        """As engines take it; None for the parameters' own."""
-
-    @property
-    def offload(self) -> bool:
-        """Whether its optimizer updates copies in main memory."""
-
-    @property
-    def flats(self) -> Sequence[Any]:
-        """Its flats, each with a `layout`."""
+    model: Any  # what is called with a batch
+    stage: str  # what it shards
+    precision: Any  # as engines take it; None for the parameters' own
+    offload: bool  # whether its optimizer updates copies in main memory
+    flats: Any  # each with a `layout`
 
     @property
     def optimizer(self) -> Any:
