@@ -166,21 +166,9 @@ def record(
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
 ) -> Recording:
-    """Trains `model` under one stage on real ranks with AdamW, and returns the recording.
+    """Trains `model` under one stage, by its name, on real ranks with AdamW, and returns the recording.
 
-    Args:
-        stage: one name, as in `compare`.
-        world_size: number of ranks N, at least 1.
-        model: a name of `models.RECIPES`, or a function without arguments that returns a module.
-        steps: training steps, at least 2.
-        batches: as in `compare`; None for the named model's own.
-        precision: "fp32", or "bf16" or "fp16" (mixed precision with fp32 master weights).
-        device: where the ranks compute: "auto", "cpu" or "cuda".
-        options: more keywords for the engine, such as {"overlap": False}.
-        loss_fn: as in `compare`.
-
-    Raises:
-        ValueError, TypeError, ImportError, RankError: as `compare`.
+    All arguments but `stage` are those of `compare`, and so are the errors.
     """
     (chosen,) = _checked_stages([stage], world_size, precision)
     _, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)

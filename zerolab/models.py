@@ -183,12 +183,17 @@ def check_pairs(batches: Sequence[Any]) -> None:
             raise TypeError(f"batch {index} is a {type(batch).__name__}: pass pairs, (inputs, targets)")
 
 
+def check_source(model: object) -> None:
+    """Raises TypeError unless it is a name, or a function that may return a module."""
+    if not isinstance(model, str) and (not callable(model) or isinstance(model, nn.Module)):
+        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+
+
 def module_of(model: ModelSource) -> nn.Module:
     """The module, by name or from the caller's function, which gets the same random numbers on every rank."""
+    check_source(model)
     if isinstance(model, str):
         return build(model)
-    if not callable(model) or isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
     # The caller's random state does not change.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

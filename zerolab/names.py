@@ -1,8 +1,9 @@
-"""Unknown names: what exists, and what was probably meant."""
+"""Arguments that make no sense: unknown names, with what was probably meant; counts and fractions."""
 
 import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from numbers import Real
 
 SHORT = 16  # up to so many names are all listed; of more, only the nearest ones, if there are any
 
@@ -11,6 +12,18 @@ def check_known(what: str, given: object, known: Collection[object]) -> None:
     """Raises ValueError with the sentence of `unknown` unless `given` is one of `known`."""
     if given not in known:
         raise ValueError(unknown(what, given, map(str, known)))
+
+
+def check_count(what: str, given: float) -> None:
+    """Raises ValueError unless `given` is a whole number, 1 or more: 7e9 is one, and so are NumPy's."""
+    if not (isinstance(given, Real) and given >= 1 and given // 1 == given):  # false for nan and inf too
+        raise ValueError(f"the {what} is {given!r}: it must be a whole number, 1 or more")
+
+
+def check_fraction(what: str, given: float) -> None:
+    """Raises ValueError unless `given` is above 0 and at most 1."""
+    if not 0 < given <= 1:
+        raise ValueError(f"the {what} is {given!r}: it must be a fraction, above 0 and at most 1")
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from zerolab import catalog
 from zerolab.catalog import Gpu, Link
+from zerolab.names import check_count, check_fraction
 from zerolab.theory.nccl import PASSES, Group
 from zerolab.theory.seconds import FITTED, matrix_part
 
@@ -51,11 +52,9 @@ class Hardware:
     on_gpu: bool = True
 
     def __post_init__(self) -> None:
-        if not self.gpus_per_node >= 1 or self.gpus_per_node % 1:
-            raise ValueError(f"there are {self.gpus_per_node} GPUs in a node: it takes a whole number, at least 1")
-        for name, part in (("utilisation", self.matrix_part), ("memory utilisation", self.memory_utilisation)):
-            if not 0 < part <= 1:
-                raise ValueError(f"the {name} is {part}: give a fraction above 0 and at most 1")
+        check_count("number of GPUs in a node", self.gpus_per_node)
+        check_fraction("utilisation", self.matrix_part)
+        check_fraction("memory utilisation", self.memory_utilisation)
         if not self.operation_seconds >= 0:
             raise ValueError(
                 f"operation_seconds is {self.operation_seconds}: give what an operation takes besides, 0 or more"

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -93,16 +94,8 @@ def simulate(
             in a process group.
     """
     chosen = _checked(stages, world_size, precision)
-    if hardware is None:
-        link = catalog.link(network)
-        link = link if bandwidth is None else replace(link, bytes_per_second=bandwidth)
-        hardware = Hardware(catalog.gpu(gpu), link, gpus_per_node, utilisation)
-
-    def prepare() -> Prepared:
-        built, inputs, targets = _build(model, batches, rows, length)
-        checkpoint_blocks(built, checkpointing)
-        return built, inputs, targets
-
+    hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
+    prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings, found = {}, []
     for number, stage in enumerate(chosen, start=1):
         text = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
@@ -140,8 +133,24 @@ def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> li
     return chosen
 
 
-def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None) -> Prepared:
+def _hardware(
+    gpu: str, network: str, bandwidth: float | None, gpus_per_node: int, utilisation: float | None
+) -> Hardware:
+    link = catalog.link(network)
+    link = link if bandwidth is None else replace(link, bytes_per_second=bandwidth)
+    return Hardware(catalog.gpu(gpu), link, gpus_per_node, utilisation)
+
+
+def _prepare(
+    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, checkpointing: str
+) -> Prepared:
     """The module and one rank's batch, all of them shapes; called where whatever is made has no memory."""
+    built, inputs, targets = _build(model, batches, rows, length)
+    checkpoint_blocks(built, checkpointing)
+    return built, inputs, targets
+
+
+def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None) -> Prepared:
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
             real = models.batches(model, 1, 0, 1)[0]
@@ -151,8 +160,7 @@ def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, lengt
         architecture = catalog.architecture(model)
         batch = torch.zeros(rows, architecture.checked_length(rows, length), dtype=torch.int64)
         return architectures.build(architecture), batch, torch.zeros_like(batch)
-    if not callable(model) or isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}: pass a model's name, or a function that returns a module")
+    models.check_source(model)
     if not batches:
         raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets) of one rank")
     models.check_pairs(batches)

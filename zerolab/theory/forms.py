@@ -13,11 +13,10 @@ All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zerolab.names import check_known
+from zerolab.names import check_count, check_known
 
 if TYPE_CHECKING:
     from zerolab.engines.partition import FlatLayout
@@ -200,16 +199,9 @@ def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, update
 def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
     """`num_params` and `world_size` as ints, after all three arguments have been checked."""
     check_known("stage", stage, STAGES)
-    if not _is_count(world_size):
-        raise ValueError(f"world size is {world_size!r}: it must be a whole number, 1 or more")
-    if not _is_count(num_params):
-        raise ValueError(f"the number of parameters is {num_params!r}: it must be a whole number, 1 or more")
+    check_count("world size", world_size)
+    check_count("number of parameters", num_params)  # people write seven billion as 7e9
     return int(num_params), int(world_size)
-
-
-def _is_count(value: float) -> bool:
-    # People write seven billion as 7e9, so a float that is a whole number is a count too, and so are NumPy's numbers.
-    return isinstance(value, Real) and value >= 1 and value // 1 == value  # false for nan and inf too
 
 
 def _sizes(precision: str) -> dict[str, int]:

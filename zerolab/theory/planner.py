@@ -8,7 +8,6 @@ Seconds are those of `seconds`, fitted to published runs: the quality of kernels
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,20 +31,14 @@ class Plan(Table):
     and `setting` are what both were computed for.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[dict[str, Value]],
-        title: str,
-        *,
-        memory: float,
-        parts: dict[str, dict[str, float]],
-        job: Job,
-        setting: seconds.Setting,
-        steps: dict[str, seconds.Step],
-    ) -> None:
-        super().__init__(rows, title, times=True)
-        self.memory, self.usable, self.parts = memory, memory - catalog.CONTEXT_BYTES, parts
-        self.job, self.setting, self.steps = job, setting, steps
+    def __init__(self, job: Job, setting: seconds.Setting, memory: float) -> None:
+        self.job, self.setting, self.memory, self.usable = job, setting, memory, memory - catalog.CONTEXT_BYTES
+        shape, stages = replace(job.shape, context=job.length), schemes.stages_of(job.scheme)
+        self.steps = {stage: seconds.step(shape, stage, setting) for stage in stages}
+        highest = {stage: peak(job, stage) for stage in stages}
+        self.parts = {stage: parts for stage, (_, parts) in highest.items()}
+        rows = [_row(job, stage, highest[stage], self.usable, self.steps[stage]) for stage in stages]
+        super().__init__(rows, _title(job, setting.gpu.name, memory), times=True)
 
     @property
     def fitting(self) -> list[str]:
@@ -135,8 +128,7 @@ def plan(
     Args:
         model: a name of the catalog, or a shape of your own.
         world_size: number of GPUs, one rank each.
-        memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the
-            catalog's.
+        memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the catalog's.
         bandwidth: bytes per second of a ring, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32", "bf16" or "fp16".
         rows: sequences a rank.
@@ -154,29 +146,19 @@ def plan(
         gpus_per_node: how many GPUs the GPU's own link connects.
         utilisation: the part of the GPU's rate that a whole step reaches, as quoted in papers; None computes it.
 
-    Raises ValueError for an unknown name, a count below 1, a memory or bandwidth that is not positive, or a utilisation
-    outside (0, 1].
+    Raises ValueError for an unknown name, a count below 1, bytes below a million, or a utilisation outside (0, 1].
     """
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
     _check_sizes(memory, bandwidth)
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
-    own: dict[str, Any] = {
-        "precision": precision,
-        "checkpointing": checkpointing,
-        "kernels": kernels,
-        "utilisation": utilisation,
-    }
-    setting = seconds.Setting(device, world_size, ring or catalog.link(network), gpus_per_node, rows, link=ring, **own)
+    between = ring or catalog.link(network)
+    same: dict[str, Any] = {"rows": rows, "precision": precision, "checkpointing": checkpointing}
+    own: dict[str, Any] = {"kernels": kernels, "utilisation": utilisation, "link": ring}
+    setting = seconds.Setting(device, world_size, between, gpus_per_node, **same, **own)
     length = shape.checked_length(rows, length)
-    job = Job(shape, world_size, precision, rows, length, checkpointing, scheme, attention, logits)
-    stages = schemes.stages_of(job.scheme)
-    steps = {stage: seconds.step(replace(job.shape, context=job.length), stage, setting) for stage in stages}
-    every = {stage: peak(job, stage) for stage in stages}
-    found = [_row(job, stage, every[stage], memory - catalog.CONTEXT_BYTES, steps[stage]) for stage in stages]
-    parts = {stage: its for stage, (_, its) in every.items()}
-    title = _title(job, setting.gpu.name, memory)
-    return Plan(found, title, memory=memory, parts=parts, job=job, setting=setting, steps=steps)
+    job = Job(shape, world_size, length=length, scheme=scheme, attention=attention, logits=logits, **same)
+    return Plan(job, setting, memory)
 
 
 def _row(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import log2
 
 from zerolab.catalog import Architecture, Gpu, Link, link
-from zerolab.names import check_known
+from zerolab.names import check_count, check_fraction, check_known
 from zerolab.theory.nccl import Group
 
 
@@ -122,16 +122,12 @@ class Setting:
         check_known("kernels", self.kernels, KERNELS)
         check_known("checkpointing", self.checkpointing, RECOMPUTED)
         check_known("precision", self.precision, WORD)
-        counts = {
-            "world size": self.world_size,
-            "number of GPUs in a node": self.gpus_per_node,
-            "number of rows": self.rows,
-        }
-        for name, count in (counts | {"number of micro-batches": self.micro_batches}).items():
-            if not count >= 1 or count % 1:
-                raise ValueError(f"the {name} is {count!r}: it must be a whole number, 1 or more")
-        if self.utilisation is not None and not 0 < self.utilisation <= 1:
-            raise ValueError(f"the utilisation is {self.utilisation!r}: it must be a fraction, above 0 and at most 1")
+        check_count("world size", self.world_size)
+        check_count("number of GPUs in a node", self.gpus_per_node)
+        check_count("number of rows", self.rows)
+        check_count("number of micro-batches", self.micro_batches)
+        if self.utilisation is not None:
+            check_fraction("utilisation", self.utilisation)
 
     @property
     def rate(self) -> float:
