@@ -20,17 +20,11 @@ NO_GUESS = "No guess yet. Put a number in place of None, run that cell and this 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A question with a measured answer.
+    """A question with a measured answer."""
 
-    Attributes:
-        unit: what the numbers count.
-        measure: reads the answer from a recording.
-        stage: the stage to record when the lesson's own recording is not handed in.
-    """
-
-    unit: str
-    measure: Callable[["Recording"], float]
-    stage: str
+    unit: str  # what the numbers count
+    measure: Callable[["Recording"], float]  # reads the answer from a recording
+    stage: str  # what to record when the lesson's own recording is not handed in
 
 
 def _state_in_gigabytes(recording: "Recording") -> float:

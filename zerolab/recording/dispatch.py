@@ -15,7 +15,6 @@ from zerolab.recording.c10d import communicates
 from zerolab.recording.log import Log
 
 _graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
-_NUMBER_BYTES: dict[type, int] = {float: 8, int: 8, bool: 1, complex: 16}
 _NUMBER_DTYPES: dict[type, torch.dtype] = {
     float: torch.float64,
     int: torch.int64,
@@ -84,7 +83,7 @@ class Watch(TorchDispatchMode):
                     ledger.resized(result.untyped_storage())
             else:
                 self._see_all(result)
-        if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_BYTES:
+        if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_DTYPES:
             self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
@@ -130,5 +129,5 @@ def _kind_of(func: Any) -> Kind:
 def _bytes_of_number(number: object, other: object) -> int:
     """`x / 2.0` makes a tensor of the number and another in the type of `x`; both live as long as the operation."""
     dtype = other.dtype if isinstance(other, torch.Tensor) else None
-    kind = type(number)
-    return _NUMBER_BYTES[kind] + (dtype.itemsize if dtype is not None and dtype != _NUMBER_DTYPES[kind] else 0)
+    made = _NUMBER_DTYPES[type(number)]
+    return made.itemsize + (dtype.itemsize if dtype is not None and dtype != made else 0)

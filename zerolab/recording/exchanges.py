@@ -33,9 +33,7 @@ PHASES_OF: dict[str, Phase] = {
     "reduce": "reduce",
 }
 # By identity: to hash an operation, or to call it by its overload, takes longer than all that is noted of a message.
-_MESSAGES = (
-    {id(torch.ops.c10d.send.default): "send", id(torch.ops.c10d.recv_.default): "recv"} if dist.is_available() else {}
-)
+_MESSAGES = {id(torch.ops.c10d.send.default): "send", id(torch.ops.c10d.recv_.default): "recv"}
 
 
 class Exchanges(Observer):
@@ -212,11 +210,11 @@ class Exchanges(Observer):
         """A send or receive of the engines' own collectives: there are 6 (N-1) of them for each unit in a step."""
         inside, tensor = self._inside or {}, tensors[0]
         shared = {key: inside[key] for key in ("phase", "unit", "group", "dtype")}
-        ranks, parent = inside["group"], inside["seq"]
+        ranks = inside["group"]
         shared["peer"] = peer if ranks is None else ranks[peer]
         # The same two lines each time, of collectives.py: a walk up the frames is half of what an event costs.
         shared["source"] = self._lines.get(op) or self._lines.setdefault(op, self._log.sources.here())
-        return self._log.add("collective", op, **shared, numel=tensor.numel(), parent=parent)
+        return self._log.add("collective", op, **shared, numel=tensor.numel(), parent=inside["seq"])
 
     def _log_request(self, request: c10d.Request) -> Draft:
         op, tensors, numel, nbytes, ranks, peer = request

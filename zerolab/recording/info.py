@@ -20,7 +20,7 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
     precision = dtypes if ownership.precision in {None, "fp32"} else ownership.precision
     num_params = sum(unit.numel for unit in units)
     trained = sum(unit.numel for unit in units if not unit.frozen)
-    backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    backend = dist.get_backend() if dist.is_initialized() else None
     return RankInfo(
         stage=ownership.stage,
         num_params=num_params or None,

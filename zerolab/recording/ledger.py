@@ -100,16 +100,17 @@ class Ledger:
         # A released flat has no bytes now and will have some when it is gathered: it counts as new then.
         if self._known(storage) is not None or not nbytes:
             return 0
-        entry = Entry(storage, self._on_free)
-        entry.key, entry.category, entry.unit, entry.nbytes, entry.since = storage._cdata, EXCLUDED, None, nbytes, 0
-        self._entries[entry.key] = entry
+        entry = self._add(storage, EXCLUDED, None)
+        entry.nbytes, entry.since = nbytes, 0
         return nbytes
 
     def exclude(self, tensor: torch.Tensor) -> None:
         """From now on the storage of `tensor` counts nowhere."""
         entry = self._known(tensor.untyped_storage())
-        if entry is not None:
-            self._exclude(entry)
+        if entry is not None and entry.category != EXCLUDED:
+            self.live[entry.category] -= entry.nbytes
+            self.total -= entry.nbytes
+            entry.category = EXCLUDED
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
@@ -200,17 +201,13 @@ class Ledger:
             return None
         return entry
 
-    def _exclude(self, entry: Entry) -> None:
-        if entry.category != EXCLUDED:
-            self.live[entry.category] -= entry.nbytes
-            self.total -= entry.nbytes
-            entry.category = EXCLUDED
-
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
-        entry = Entry(storage, self._on_free)
+        self._grow(self._add(storage, category, unit), nbytes)
+
+    def _add(self, storage: torch.UntypedStorage, category: int, unit: str | None) -> Entry:
+        entry = self._entries[storage._cdata] = Entry(storage, self._on_free)
         entry.key, entry.category, entry.unit = storage._cdata, category, unit
-        self._entries[entry.key] = entry
-        self._grow(entry, nbytes)
+        return entry
 
     def _grow(self, entry: Entry, nbytes: int) -> None:
         self.births += 1

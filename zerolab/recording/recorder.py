@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab.recording.dispatch import Watch
-from zerolab.recording.events import RankInfo, RankRecording
+from zerolab.recording.events import RankRecording
 from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.info import describe
 from zerolab.recording.ledger import Ledger
@@ -61,9 +61,8 @@ class Recorder:
         self._exchanges = Exchanges(self._log, self._ownership)
         self._stack = ExitStack()
         self._started = 0
-        # Taken on leaving: by the time of `finish` the process group may be gone.
-        self._complete, self._place = False, (0, 1)
-        self._info: RankInfo | None = None  # written on leaving
+        # Made on leaving: by the time of `finish` the process group may be gone.
+        self._finished: RankRecording | None = None
 
     def __enter__(self) -> Self:
         if self._started:
@@ -74,8 +73,7 @@ class Recorder:
             if self._includes_existing:
                 self._count_what_exists()
             self._passes.install(stack)
-            if dist.is_available():
-                self._exchanges.install(stack)
+            self._exchanges.install(stack)
             # No operation: the dispatcher never hears of it, and ZeRO-3 frees by it.
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
             # Last: what the others do to install themselves is not part of the run.
@@ -87,41 +85,34 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
-        self._complete = kind is None
         self._log.drop_tentative_step()
         self._log.end_step()
-        self._place = _place()
-        self._info = self._describe(self._place[1])
+        self._finished = self._so_far([], complete=kind is None)
         # Last: describing the run still asks for figures.
         self._ledger.close()
 
     def finish(self) -> RankRecording:
         """What was recorded, as plain values that can be pickled and written as JSON."""
-        if self._info is None:
+        if self._finished is None:
             raise RuntimeError("the recording is still going on: call finish() after the with block has ended")
-        return self._so_far(*self._place, self._info, [])
+        return self._finished
 
     def so_far(self) -> RankRecording:
         """What was recorded so far, from any thread: a rank that hangs never leaves the with block."""
-        if self._info is not None:
-            return self.finish()
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
-        place = _place()
-        return self._so_far(*place, self._describe(place[1]), under_way)
+        return self._finished or self._so_far(under_way, complete=False)
 
-    def _so_far(self, rank: int, world_size: int, info: RankInfo, under_way: list[Draft]) -> RankRecording:
+    def _so_far(self, under_way: list[Draft], *, complete: bool) -> RankRecording:
+        rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         return RankRecording(
             rank=rank,
             world_size=world_size,
             events=tuple(self._log.events(rank, under_way)),
             sources=self._sources.texts.copy(),
             units=tuple(self._ownership.units.copy().values()),
-            info=info,
-            complete=self._complete and self._info is not None,
+            info=describe(self._log, self._ownership, world_size, self._started),
+            complete=complete,
         )
-
-    def _describe(self, world_size: int) -> RankInfo:
-        return describe(self._log, self._ownership, world_size, self._started)
 
     def _count_what_exists(self) -> None:
         """Shows the ledger every tensor and engine that there is: memory from before the recording."""
@@ -162,9 +153,3 @@ def _all_of(kinds: Iterable[type]) -> list[Any]:
     finally:
         if collects:
             gc.enable()
-
-
-def _place() -> tuple[int, int]:
-    """Rank and world size; one of one without a process group."""
-    in_group = dist.is_available() and dist.is_initialized()
-    return (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)

@@ -165,15 +165,9 @@ def rank_error(
     mismatches: Sequence[str] = (),
     native: str = "",
 ) -> RankError:
-    """The error for a rank that raised or died.
+    """The error for the rank at fault, which raised or died; `crash` is the Python stack that it wrote as it died.
 
-    Args:
-        cause: what came of the rank at fault.
-        pid: its process number.
-        crash: the Python stack that it wrote as it died; empty if there is none.
-        standings: where every rank stands.
-        mismatches: what the ranks disagreed on, if the cause is an error in a collective.
-        native: what native code said as it aborted the rank; empty if it did not.
+    `mismatches` and `native` are as in RankError.
     """
     standing = standings[cause.rank]
     facts = _facts(standing, pid, mismatches, standings) | {"native": native}

@@ -25,31 +25,18 @@ checkpointing on H100 and A100, in the fitting half of tests/published_runs.csv.
 class Hardware:
     """What the ranks run on: one GPU a rank, `gpus_per_node` of them joined by the GPU's link, nodes by `network`.
 
-    Args:
-        gpu: each rank's own.
-        network: between nodes, one card a GPU.
-        gpus_per_node: how many the GPU's own link joins.
-        utilisation: the part of the datasheet's rate that matrix multiplications reach; None takes what was fitted
-            for the card.
-        memory_utilisation: the part of the memory's bandwidth that everything else reaches, the gaps between small
-            operations included.
-        operation_seconds: what an operation takes besides; 0 for a GPU, which is kept busy while the host goes ahead.
-        sharp: whether the network adds up what it carries, as NVIDIA's SHARP does.
-        overlap: whether communication runs beside computation; False where the same cores do both.
-        on_gpu: whether torch does what it does on GPUs: a norm in one kernel, Adam's update of all tensors at once.
-
     Raises ValueError for a count below 1, a part outside (0, 1], or negative seconds.
     """
 
-    gpu: Gpu
-    network: Link
+    gpu: Gpu  # each rank's own
+    network: Link  # between nodes, one card a GPU
     gpus_per_node: int = 8
-    utilisation: float | None = None
-    memory_utilisation: float = MEMORY_PART
-    operation_seconds: float = 0.0
-    sharp: bool = False
-    overlap: bool = True
-    on_gpu: bool = True
+    utilisation: float | None = None  # the part of the dense rate that matrix multiplications reach; None: as fitted
+    memory_utilisation: float = MEMORY_PART  # the part of the memory's bandwidth that all else reaches, gaps included
+    operation_seconds: float = 0.0  # what an operation takes besides; 0 for a GPU, as its host goes ahead
+    sharp: bool = False  # whether the network adds up what it carries, as NVIDIA's SHARP does
+    overlap: bool = True  # whether communication runs beside computation; False where the same cores do both
+    on_gpu: bool = True  # whether torch does as on GPUs: a norm in one kernel, Adam's update of all tensors at once
 
     def __post_init__(self) -> None:
         check_count("number of GPUs in a node", self.gpus_per_node)

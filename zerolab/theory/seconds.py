@@ -25,22 +25,14 @@ from zerolab.theory.nccl import Group
 
 @dataclass(frozen=True)
 class Constants:
-    """What was fitted: the quality of cards, kernels and networks, which cannot be computed.
+    """What was fitted: the quality of cards, kernels and networks, which cannot be computed."""
 
-    Attributes:
-        a100, h100: part of the dense rate that matrix multiplications reach on the chip; a100 was bounded by 0.85.
-        eager: how often a step moves a kept byte with torch's separate operations, norms and attention fused.
-        fused: the same with torch.compile, or with kernels written by hand.
-        contention: part of the sending time by which simultaneous computing is slowed.
-        straggling: part of a step spent waiting for the slowest node, for each doubling of the nodes.
-    """
-
-    a100: float = 0.85
+    a100: float = 0.85  # part of the dense rate that matrix multiplications reach on the chip; bounded by 0.85
     h100: float = 0.75
-    eager: float = 22.0
-    fused: float = 6.3
-    contention: float = 0.36
-    straggling: float = 0.0045
+    eager: float = 22.0  # how often a step moves a kept byte with separate operations, norms and attention fused
+    fused: float = 6.3  # the same with torch.compile, or with kernels written by hand
+    contention: float = 0.36  # part of the sending time by which simultaneous computing is slowed
+    straggling: float = 0.0045  # part of a step spent waiting for the slowest node, for each doubling of the nodes
 
 
 FITTED = Constants()
@@ -62,21 +54,13 @@ QUOTED_OPERATIONS = 12  # of attention per token, times layers, width and length
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step, by what they are spent on; `total` is less than their sum where sending is hidden.
+    """Seconds of one step, by what they are spent on; `total` is less than their sum where sending is hidden."""
 
-    Attributes:
-        computing: arithmetic and memory traffic of forward and backward.
-        updating: the optimizer's update.
-        sending: all collectives, one after the other.
-        waiting: the part of sending that is not hidden by computing, or slows it.
-        straggling: waiting for the slowest node.
-    """
-
-    computing: float
-    updating: float
-    sending: float
-    waiting: float
-    straggling: float
+    computing: float  # arithmetic and memory traffic of forward and backward
+    updating: float  # the optimizer's update
+    sending: float  # all collectives, one after the other
+    waiting: float  # the part of sending that is not hidden by computing, or slows it
+    straggling: float  # waiting for the slowest node
 
     @property
     def total(self) -> float:
@@ -88,34 +72,22 @@ class Step:
 class Setting:
     """What a step runs on, and how.
 
-    Attributes:
-        gpu: each rank's; `world_size` of them, `gpus_per_node` in each node, nodes joined by `network`.
-        rows: sequences a rank takes at once, a micro-batch; `micro_batches` of them make a step.
-        precision: what it computes in, "bf16", "fp16" or "fp32".
-        checkpointing: "none", "selective" or "block" (every block).
-        kernels: "eager", "compiled" or "tuned".
-        gradient_bytes: of a gradient as it is sent; None takes the precision's.
-        hybrid: sharded within a node, and replicated across nodes.
-        utilisation: part of the dense rate that a whole step reaches, as quoted in papers; None computes it.
-        link: within a node; None takes the GPU's.
-        constants: what was fitted.
-
     Raises ValueError for an unknown name, a count below 1, or a utilisation outside (0, 1].
     """
 
-    gpu: Gpu
+    gpu: Gpu  # each rank's
     world_size: int
-    network: Link
+    network: Link  # between nodes
     gpus_per_node: int = 8
-    rows: int = 1
-    micro_batches: int = 1
-    precision: str = "bf16"
-    checkpointing: str = "none"
-    kernels: str = "eager"
-    gradient_bytes: int | None = None
-    hybrid: bool = False
-    utilisation: float | None = None
-    link: Link | None = None
+    rows: int = 1  # sequences a rank takes at once, a micro-batch
+    micro_batches: int = 1  # in a step
+    precision: str = "bf16"  # what it computes in: "bf16", "fp16" or "fp32"
+    checkpointing: str = "none"  # or "selective" or "block" (every block)
+    kernels: str = "eager"  # or "compiled" or "tuned"
+    gradient_bytes: int | None = None  # of a gradient as it is sent; None takes the precision's
+    hybrid: bool = False  # sharded within a node, and replicated across nodes
+    utilisation: float | None = None  # part of the dense rate that a whole step reaches, as quoted; None computes it
+    link: Link | None = None  # within a node; None takes the GPU's
     constants: Constants = FITTED
 
     def __post_init__(self) -> None:
