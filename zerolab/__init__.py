@@ -24,121 +24,38 @@
 Each name is imported when it is first used, so that `import zerolab` stays light.
 """
 
+import ast as _ast
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from pathlib import Path as _Path
 from typing import Any as _Any
 
 from zerolab import moved as _moved
 
-if _TYPE_CHECKING:
-    from zerolab import catalog, engines, facts, figures, models, tables, theory
-    from zerolab.comparison import Comparison, compare, record
-    from zerolab.engines import DDP, Zero1, Zero2, Zero3
-    from zerolab.engines.deepspeed import DeepSpeed0, DeepSpeed1, DeepSpeed2, DeepSpeed3
-    from zerolab.engines.fsdp1 import FSDP1
-    from zerolab.engines.fsdp2 import FSDP2, HSDP
-    from zerolab.engines.torch_ddp import TorchDDP, TorchZero1
-    from zerolab.exercises import check, diagnose, examine, hint, hole, solution
-    from zerolab.figures.explore import explore
-    from zerolab.figures.what_fits import what_fits
-    from zerolab.lessons.deepspeed_runs import deepspeed_runs
-    from zerolab.lessons.errors import expect_error
-    from zerolab.lessons.predictions import reveal
-    from zerolab.recording.recorder import evaluation
-    from zerolab.recording.recording import Recording
-    from zerolab.recording.wire import bytes_sent
-    from zerolab.runtime.cluster import Cluster
-    from zerolab.runtime.faults import CollectiveHang, RankError
-    from zerolab.simulation.run import simulate
-    from zerolab.tables import Table
-    from zerolab.theory.systems import deepspeed_estimate
-
+# A stub, because a type checker cannot see what `__getattr__` imports; so the names stand there, and only there.
 _HOMES = {
-    name: home
-    for home, names in {
-        "comparison": "Comparison compare record",
-        "engines": "DDP Zero1 Zero2 Zero3",
-        "engines.deepspeed": "DeepSpeed0 DeepSpeed1 DeepSpeed2 DeepSpeed3",
-        "engines.fsdp1": "FSDP1",
-        "engines.fsdp2": "FSDP2 HSDP",
-        "engines.torch_ddp": "TorchDDP TorchZero1",
-        "exercises": "check diagnose examine hint hole solution",
-        "figures.explore": "explore",
-        "figures.what_fits": "what_fits",
-        "lessons.deepspeed_runs": "deepspeed_runs",
-        "lessons.errors": "expect_error",
-        "lessons.predictions": "reveal",
-        "recording.recorder": "evaluation",
-        "recording.recording": "Recording",
-        "recording.wire": "bytes_sent",
-        "runtime.cluster": "Cluster",
-        "runtime.faults": "CollectiveHang RankError",
-        "runtime.magics": "load_ipython_extension",  # only IPython asks for it, by name
-        "simulation.run": "simulate",
-        "tables": "Table",
-        "theory.systems": "deepspeed_estimate",
-    }.items()
-    for name in names.split()
+    alias.name: statement.module
+    for statement in _ast.parse(_Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
+    if isinstance(statement, _ast.ImportFrom)
+    for alias in statement.names
 }
-_MODULES = ("catalog", "engines", "facts", "figures", "models", "tables", "theory")
 
-__all__ = [
-    "DDP",
-    "FSDP1",
-    "FSDP2",
-    "HSDP",
-    "Cluster",
-    "CollectiveHang",
-    "Comparison",
-    "DeepSpeed0",
-    "DeepSpeed1",
-    "DeepSpeed2",
-    "DeepSpeed3",
-    "RankError",
-    "Recording",
-    "Table",
-    "TorchDDP",
-    "TorchZero1",
-    "Zero1",
-    "Zero2",
-    "Zero3",
-    "bytes_sent",
-    "catalog",
-    "check",
-    "compare",
-    "deepspeed_estimate",
-    "deepspeed_runs",
-    "diagnose",
-    "engines",
-    "evaluation",
-    "examine",
-    "expect_error",
-    "explore",
-    "facts",
-    "figures",
-    "hint",
-    "hole",
-    "models",
-    "record",
-    "reveal",
-    "simulate",
-    "solution",
-    "tables",
-    "theory",
-    "what_fits",
-]
+__all__ = list(_HOMES)
 __version__ = "0.1.0"
 
 _moved.install()
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _MODULES or name in _HOMES:
+    if name == "load_ipython_extension":  # no public name: only IPython asks for it
+        from zerolab.runtime.magics import load_ipython_extension
+
+        return load_ipython_extension
+    if name in _HOMES:
         from zerolab.waiting import waiting
 
         with waiting(f"importing {name} and what it needs"):  # on a busy box torch alone takes many seconds
-            home = _import_module(f"zerolab.{_HOMES.get(name, name)}")
-            return home if name in _MODULES else getattr(home, name)
+            home = _HOMES[name]
+            return _import_module(f"zerolab.{name}") if home == "zerolab" else getattr(_import_module(home), name)
     if name.startswith("_"):  # what Python and its tools ask of every module
         raise AttributeError(name)
     from zerolab.names import unknown

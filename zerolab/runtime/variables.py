@@ -1,23 +1,11 @@
-"""zerolab's own environment variables: what each means, and the one place that reads them.
+"""zerolab's own environment variables, which README lists, and the one place that reads them.
 
 They are read whenever they matter and never cached, because a cell may set them in the middle of a session. The first
-three are limits that a host sets; README has the same table.
+three are limits that a host sets.
 """
 
 import os
 from pathlib import Path
-
-VARIABLES = {
-    "ZEROLAB_DEVICES": "which of the visible GPUs ranks use, such as `0,2`, or `cpu`",
-    "ZEROLAB_MAX_RANKS": "the most ranks that a cluster may have",
-    "ZEROLAB_IDLE_MINUTES": "after how many minutes without a call ranks end and give their memory back (20; 0 for "
-    "never)",
-    "ZEROLAB_PROGRESS": "the file that keeps which exercises are solved, or `off`",
-    "ZEROLAB_PLAYER": "`iframe` shows a player as a page in a frame, which lives on in an exported notebook",
-    "ZEROLAB_CHROMIUM": "the Chromium or Chrome for the tests and for stills, where none is found or another is meant",
-    "ZEROLAB_STATIC": "`1` makes what a notebook shows the same every time, to be stored and compared",
-    "ZEROLAB_STILLS": "`1` beside it stores figures as pictures",
-}
 
 
 def devices() -> tuple[int, ...] | None:
