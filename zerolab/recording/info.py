@@ -77,4 +77,4 @@ def _formula(stage: str | None, num_params: int, trained: int, world_size: int, 
     # A loop of one's own has no stage, and a formula beside it would be a guess.
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
         return None
-    return systems.needed_bytes(stage, num_params, trained, world_size, precision)
+    return systems.state_bytes(stage, num_params, world_size, precision, trained=trained)

@@ -43,12 +43,8 @@ class Kind(NamedTuple):
     func: Any  # kept, so that no other operation gets its `id`
 
 
-class Outcome(NamedTuple):
-    """What an operation gives for arguments of some shapes, and what it takes; equal blocks ask for it again."""
-
-    results: Any  # (shape, stride, dtype), or None, or a tuple of these
-    flops: float
-    nbytes: int
+Outcome = tuple[Any, float, int]
+"""What an operation gives for arguments of some shapes, as `_make` takes it; its flops, and the bytes that it moves."""
 
 
 class Shapes(TorchDispatchMode):
@@ -84,7 +80,10 @@ class Shapes(TorchDispatchMode):
         if kind.effect == "lifts":
             return func(*args) if args[0].numel() == 1 else args[0].to(META)
         if kind.needs_values and not _is_real(args) and _needs_values(func, args):
-            raise _ValuesNeededError(func)
+            raise RuntimeError(
+                f"{func} needs values, and a simulated rank has none: take the branch on shapes, or train it on real "
+                "ranks"
+            )
         return self._compute(kind, args, keywords)
 
     def _compute(self, kind: Kind, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -110,7 +109,7 @@ class Shapes(TorchDispatchMode):
             read -= written
         flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
         if key is not None and _has_no_memory(result):
-            self._known[key] = Outcome(_recipe_of(result), flops, read + written)
+            self._known[key] = _recipe_of(result), flops, read + written
         self._count(kind, flops, read + written)
         return result
 
@@ -274,15 +273,6 @@ def _bytes_of(result: Any) -> int:
     if isinstance(result, torch.Tensor):
         return result.nbytes
     return sum(_bytes_of(part) for part in result) if isinstance(result, (tuple, list)) else 0
-
-
-class _ValuesNeededError(RuntimeError):
-    """An operation asked a tensor without memory for values."""
-
-    def __init__(self, func: Any) -> None:
-        super().__init__(
-            f"{func} needs values, and a simulated rank has none: take the branch on shapes, or train it on real ranks"
-        )
 
 
 def default_to_foreach(original: Any, params: list[torch.Tensor], *args: Any, **keywords: Any) -> tuple[bool, bool]:

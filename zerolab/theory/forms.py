@@ -48,11 +48,14 @@ STEP_COUNTER_BYTES = 4  # torch.optim.Adam keeps the step t of algorithm 1 (Adam
 FP32_BYTES = 4
 
 
-def state_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> dict[str, int]:
+def state_bytes(
+    stage: str, num_params: float, world_size: int, precision: str = "fp32", *, trained: float | None = None
+) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that one rank holds when Adam updates; sum for the total.
 
     With b bytes a parameter a category costs b * num_params, or b * num_params / world_size where the stage divides
     it, rounded down to bytes. `num_params` counts every parameter once, frozen and shared ones too; 7e9 is accepted.
+    Of gradients and optimizer state there is as much as `trained` parameters need, None for all of them.
     Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" and "fp16" here, K = 12).
 
     Raises ValueError for an unknown stage or precision, and for counts below 1.
@@ -60,10 +63,11 @@ def state_bytes(stage: str, num_params: float, world_size: int, precision: str =
     # Whole numbers throughout: a float is exact only up to 2**53, about 9e15, and 16 bytes for each of a trillion
     # parameters on 1,024 ranks are more.
     count, ranks = _checked(stage, num_params, world_size)
+    counts = dict.fromkeys(STATE_CATEGORIES, count if trained is None else int(trained)) | {"parameters": count}
     sizes = _sizes(precision)
     return {
         # Multiplied first: to round down the number of parameters would lose up to 12 bytes, not one.
-        category: sizes[category] * count // (ranks if category in SHARDED[stage] else 1)
+        category: sizes[category] * counts[category] // (ranks if category in SHARDED[stage] else 1)
         for category in STATE_CATEGORIES
     }
 
@@ -81,17 +85,6 @@ def traffic_elements(stage: str, num_params: float, world_size: int) -> int:
 def traffic_bytes(stage: str, num_params: float, world_size: int, precision: str = "fp32") -> int:
     """Bytes that one rank sends in a step: `traffic_elements` times 4 in fp32, else times 2 (ZeRO section 7)."""
     return traffic_elements(stage, num_params, world_size) * _sizes(precision)["parameters"]
-
-
-def needed_bytes(stage: str, num_params: int, trained: int, world_size: int, precision: str) -> dict[str, int]:
-    """`state_bytes` where only `trained` of the parameters are trained: the frozen ones need their own memory alone.
-
-    Raises ValueError as `state_bytes` does.
-    """
-    whole = state_bytes(stage, num_params, world_size, precision)
-    # A wholly frozen model is legal here: it holds parameters and nothing else.
-    needed = state_bytes(stage, trained, world_size, precision) if trained else dict.fromkeys(whole, 0)
-    return needed | {"parameters": whole["parameters"]}
 
 
 def terms(
@@ -129,7 +122,8 @@ def terms(
     trainable = [flat for flat in layouts if not flat.frozen]
     num_params = sum(flat.numel for flat in layouts)
     formula = state_bytes(stage, num_params, world_size, precision)
-    needed = needed_bytes(stage, num_params, sum(flat.numel for flat in trainable), world_size, precision)
+    trained = sum(flat.numel for flat in trainable)
+    needed = state_bytes(stage, num_params, world_size, precision, trained=trained)
     held = _bytes_in_flats(stage, layouts, precision)
     replicated = sum(_bytes_in_flats(stage, layouts, precision, replicated=True).values()) - sum(held.values())
     # The elements that the optimizer updates: in ddp, everything on every rank.

@@ -47,18 +47,16 @@ def check(stage: str, world_size: int, precision: str) -> None:
         raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"')
 
 
-def state_bytes(stage: str, num_params: int, world_size: int, precision: str) -> dict[str, int]:
+def state_bytes(
+    stage: str, num_params: int, world_size: int, precision: str, *, trained: int | None = None
+) -> dict[str, int]:
     """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks.
 
     Raises ValueError as `theory.state_bytes` does.
     """
     check_known("stage", stage, (*forms.STAGES, *FORMS))
-    return forms.state_bytes(FORMS.get(stage, stage), num_params, _shards(stage, world_size), precision)
-
-
-def needed_bytes(stage: str, num_params: int, trained: int, world_size: int, precision: str) -> dict[str, int]:
-    """`state_bytes` where only `trained` of the parameters are trained: the frozen ones need their own memory alone."""
-    return forms.needed_bytes(FORMS.get(stage, stage), num_params, trained, _shards(stage, world_size), precision)
+    shards = _shards(stage, world_size)
+    return forms.state_bytes(FORMS.get(stage, stage), num_params, shards, precision, trained=trained)
 
 
 def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
@@ -148,7 +146,7 @@ def terms(
     num_params, world_size = sum(layout.numel for layout in layouts), layouts[0].world_size
     trained = sum(layout.numel for layout in layouts if not layout.frozen)
     formula = state_bytes(stage, num_params, world_size, precision)
-    needed = needed_bytes(stage, num_params, trained, world_size, precision)
+    needed = state_bytes(stage, num_params, world_size, precision, trained=trained)
     seen = Counter(showed)  # zero for what the system does not have
     padding = {category: seen[f"padding of {category}"] for category in forms.STATE_CATEGORIES}
     counted = {category: seen[category] - padding[category] for category in forms.STATE_CATEGORIES}
