@@ -7,6 +7,7 @@ What repeats (words, sources, spans) stands in a table once and is pointed to fr
 """
 
 import base64
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
 from itertools import pairwise
@@ -86,19 +87,8 @@ def column(values: list[int], *, delta: bool) -> dict[str, object]:
     return {"delta": delta, "data": encode(steps)}
 
 
-class _Tables:
-    """All tables of a payload, filled while the columns are written."""
-
-    def __init__(self, recording: "Recording") -> None:
-        self.words: Table[str] = Table()
-        self.spans: Table[tuple[tuple[int, int], ...]] = Table()
-        self.groups: Table[tuple[int, ...]] = Table()
-        self.sources: Table[str] = Table()
-        self.units: Table[str] = Table()
-        # In the model's order, whatever order events name them in: it is the order in which panes draw them.
-        for unit in recording.units:
-            self.units.index(unit.name)
-
+Tables = defaultdict[str, Table[Any]]
+"""All tables of a payload, by name, filled while the columns are written."""
 
 Encoder = Callable[[Any], int]
 # These change little from one event to the next; of the others a difference says nothing.
@@ -108,7 +98,7 @@ _DELTA = {
 _APART = {"rank", "seq", "parent", "live"}  # written by `_columns`
 
 
-def _encoders(tables: _Tables) -> dict[Any, Encoder]:
+def _encoders(tables: Tables) -> dict[Any, Encoder]:
     """How a value becomes a number, by the type that `Event` declares; 0 stands for None."""
 
     def code(words: tuple[str, ...]) -> Encoder:
@@ -117,17 +107,17 @@ def _encoders(tables: _Tables) -> dict[Any, Encoder]:
     return {
         int: int,
         int | None: lambda number: 0 if number is None else number + 1,
-        str: tables.words.index,
-        str | None: tables.words.index,
+        str: tables["words"].index,
+        str | None: tables["words"].index,
         Phase: code(PHASES),
         Kind: code(KINDS),
         Category | None: code(CATEGORIES),
-        tuple[int, ...] | None: tables.groups.index,
-        Spans | None: tables.spans.index,
+        tuple[int, ...] | None: tables["groups"].index,
+        Spans | None: tables["spans"].index,
     }
 
 
-def _fields(tables: _Tables) -> dict[str, Callable[[Event], int]]:
+def _fields(tables: Tables) -> dict[str, Callable[[Event], int]]:
     """Every column that is one field's, or of two one: by its name its value for an event."""
     encoders = _encoders(tables)
 
@@ -139,9 +129,9 @@ def _fields(tables: _Tables) -> dict[str, Callable[[Event], int]]:
         if name == "t_end":  # as a length: an end has as many digits as a start, a length has few
             columns["duration"] = lambda e: e.t_end - e.t_start
         elif name == "unit":
-            columns[name] = of(name, tables.units.index)
+            columns[name] = of(name, tables["units"].index)
         elif name == "source":
-            columns[name] = lambda e: tables.sources.index(e.source.id if e.source else None)
+            columns[name] = lambda e: tables["sources"].index(e.source.id if e.source else None)
             columns["line"] = lambda e: e.source.line if e.source else 0
             columns["from_autograd"] = lambda e: int(bool(e.source and e.source.from_autograd))
         elif name not in _APART:
@@ -161,7 +151,7 @@ def _live(events: list[Event]) -> dict[str, list[int]]:
     return out
 
 
-def _columns(events: list[Event], tables: _Tables) -> dict[str, object]:
+def _columns(events: list[Event], tables: Tables) -> dict[str, object]:
     """All columns over all events."""
     columns: dict[str, object] = {
         "rank": column([e.rank for e in events], delta=True),
@@ -208,11 +198,11 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     return None
 
 
-def _units(recording: "Recording", tables: _Tables, held: Held) -> list[dict[str, object]]:
+def _units(recording: "Recording", tables: Tables, held: Held) -> list[dict[str, object]]:
     """The units in the order of the model; a unit that only events name is listed without a size."""
     known = {unit.name: unit for unit in recording.units}
     out: list[dict[str, object]] = []
-    for name in tables.units:
+    for name in tables["units"]:
         unit = known.get(name, UnitInfo(name, 0, 0, "", ()))
         found = owners(recording, unit, held) if unit.padded else None
         out.append(asdict(unit) | {"parameters": len(unit.parameters), "owners": found})
@@ -232,11 +222,13 @@ def payload(recording: "Recording") -> dict[str, object]:
     # Rank by rank, not in the order of time: differences within a rank are small, and the page sorts once by itself.
     ranks = sorted(recording.ranks, key=lambda rank: rank.rank)
     events = [event for rank in ranks for event in sorted(rank.events, key=lambda e: e.seq)]
-    tables = _Tables(recording)
+    tables = Tables(Table)
+    # In the model's order, whatever order events name them in: it is the order in which panes draw them.
+    tables["units"].update({unit.name: place for place, unit in enumerate(recording.units, start=1)})
     columns = _columns(events, tables)
     # A recording made elsewhere may lack the text of a source; its events still name the line.
     missing = Source("source not recorded", "")
-    texts = [recording.sources.get(key, missing) for key in tables.sources]
+    texts = [recording.sources.get(key, missing) for key in tables["sources"]]
     return {
         "format": "zerolab-player",
         "version": VERSION,
@@ -247,10 +239,10 @@ def payload(recording: "Recording") -> dict[str, object]:
         "phases": PHASES,
         "kinds": KINDS,
         "categories": CATEGORIES,
-        "words": list(tables.words),
-        "groups": list(tables.groups),
+        "words": list(tables["words"]),
+        "groups": list(tables["groups"]),
         # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
-        "spans": [[edge for span in spans for edge in span] for spans in tables.spans],
+        "spans": [[edge for span in spans for edge in span] for spans in tables["spans"]],
         "units": _units(recording, tables, _held(events)),
         "sources": [asdict(source) for source in texts],
         "count": len(events),
