@@ -100,7 +100,7 @@ function waited(model, event) {
 }
 
 /**
- * What a rank was in the middle of when its recording was cut off: where a run ends that hangs.
+ * What a rank was in the middle of when its recording was cut off, as it is when a run hangs.
  * @param {Model} model @param {RecordedEvent} event
  */
 function cutOff(model, event) {
@@ -129,7 +129,7 @@ function hold(model, event, category, name) {
   const gathered = before && now === whole && category === "parameters";
   const rest = gathered ? `: its own ${exact(before)}, and the rest from the others` : "";
   const weight = now * (WIDTH[event.dtype ?? unit?.dtype ?? ""] ?? 0);
-  // Of moments there are several an element: not told.
+  // Adam keeps several numbers per element, so a number of elements would mislead.
   const heavy = weight && category !== "optimizer_state" ? ` (${bytes(weight)})` : "";
   if (now > before) return `now holds ${share(now, whole)}${heavy} of ${what}${rest}.`;
   return `still holds ${share(now, whole)} of ${what}.`;
@@ -155,7 +155,7 @@ function peak(model, event) {
 }
 
 /**
- * Why memory stands where it stands at a rank's peak: its terms, largest first, beside the formula.
+ * What a rank's memory consists of at its peak, largest first, beside the formula.
  * @param {Model} model @param {RecordedEvent} event
  */
 function highest(model, event) {
@@ -169,7 +169,7 @@ function highest(model, event) {
   if (rest) terms.push(`the rest ${bytes(rest)}`);
   const formula = model.formulaBytes === null ? "" : `; formula ${bytes(model.formulaBytes)}`;
   const total = model.total(event.index);
-  const said = total < 1e9 ? count(total, "byte") : bytes(total); // beyond that the line would not hold it
+  const said = total < 1e9 ? count(total, "byte") : bytes(total); // more digits would not fit
   return `is at its peak, ${said}: ${terms.join(" + ")}${formula}.`;
 }
 
@@ -195,7 +195,7 @@ function updated(model, event) {
 }
 
 /**
- * What a rank did, without its subject; null for what no sentence is known for.
+ * What a rank did, as a sentence without its subject; null for an event that has no sentence.
  * @param {Model} model @param {RecordedEvent} event
  */
 function deed(model, event) {

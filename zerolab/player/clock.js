@@ -1,4 +1,4 @@
-// Playing: recorded time, slowed down so that a training step takes some seconds, without waiting where nothing ends.
+// Playing: recorded time, slowed down so that a step takes some seconds; stretches without events are cut short.
 
 /** @import { Model } from "./model.js" */
 
@@ -7,7 +7,7 @@ const STEP_SECONDS = 12;
 /** No stretch in which no event ends is shown for longer than this, in seconds at speed 1. */
 const LONGEST_WAIT = 0.8;
 
-/** Where less motion is asked for, the picture changes no more often than this, in milliseconds. */
+/** Where the reader prefers reduced motion, the picture changes no more often than this, in milliseconds. */
 const CALM_EVERY = 700;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];

@@ -1,4 +1,4 @@
-// What is worked out once, when a recording is opened: orders, steps, peaks, and who held what from when on.
+// What is worked out once, when a recording is opened: orders, steps, peaks, and who held what since when.
 
 /** @import { Changes, Columns, Holdings, Payload, Spans, StepWindow } from "./types.d.ts" */
 
@@ -97,7 +97,7 @@ export function stepWindows(columns, belongs, cut) {
 }
 
 /**
- * Who held what from when on, by rank, category and unit; nested, because one joined key would be put together ten
+ * Who held what since when, by rank, category and unit; nested, because a single joined key would be built ten
  * thousand times for a picture.
  * @param {Payload} payload @param {Columns} columns
  */

@@ -136,7 +136,7 @@ export function framed(text, colour, dash = "none") {
 }
 
 /**
- * A small picture and its meaning in words. No canvas: each would be handed on anew with every frame that is drawn.
+ * A small picture and its meaning in words. Not a canvas: the browser would composite each one again with every frame.
  * @param {string} text @param {...Node} shapes
  */
 function key(text, ...shapes) {

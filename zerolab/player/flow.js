@@ -16,7 +16,7 @@ import { bytes } from "./format.js";
  */
 export const MOVED = { all_gather: "parameters", reduce_scatter: "gradients", all_reduce: "gradients" };
 
-/** More receivers than this make a thicket; then the arrows go to the nearest ones. */
+/** With more receivers than this the arrows would hide each other; then only the nearest ones get one. */
 const MOST_ARROWS = 8;
 
 /**

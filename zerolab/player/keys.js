@@ -1,4 +1,4 @@
-// The keyboard: one table that the player obeys and the help lists.
+// The keyboard: one table, which the player follows and the help lists.
 
 import { element } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// The current moment as text in the page: what screen readers read and tests compare, because a canvas says nothing.
+// The current moment as text in the page: for screen readers and for tests, as neither can read a canvas.
 
 import { caption } from "./caption.js";
 import { element, say } from "./dom.js";
@@ -8,7 +8,7 @@ import { MOST_ROWS } from "./rows.js";
 
 /** @import { Model } from "./model.js" */
 
-/** So many events before and after the current one are told in words; all would be a page of 20,000 sentences. */
+/** How many events before and after the current one get a sentence; all of them would be a page of 20,000. */
 const AROUND = 10;
 
 /**

@@ -10,8 +10,8 @@ import { MOVED } from "./flow.js";
  */
 
 /**
- * The acts of a recording, and the sentence for each. Nothing is assumed from the stage's name: a learner's engine is
- * told by what it does.
+ * The acts of a recording, and the sentence for each. Nothing is inferred from the stage's name: a learner's engine is
+ * described by what it does.
  */
 export class Story {
   /** @param {Model} model */
@@ -84,7 +84,7 @@ export class Story {
       .sort((a, b) => b.padded - a.padded)
       .find((unit) => unit.padded && held(unit).length);
     if (!largest) return 0;
-    // Some systems cut unevenly, and then it is the ranks' mean that tells in how many.
+    // Some systems shard unevenly, and then the ranks' mean says into how many parts.
     const sizes = held(largest);
     const parts = Math.round((largest.padded * sizes.length) / sizes.reduce((sum, one) => sum + one, 0));
     return parts > 1 ? parts : 0;

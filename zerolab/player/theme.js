@@ -1,4 +1,4 @@
-// Light or dark: what the reader chose in the player, else what the page around it says, else what the system says.
+// Light or dark: as the reader chose in the player, else as the page around it, else as the system prefers.
 
 /** The theme of the surrounding page: JupyterLab's and VS Code's marks on the body, else the system's preference. */
 export function surroundingTheme() {
