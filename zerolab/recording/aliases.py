@@ -1,4 +1,4 @@
-"""When a collective lets go of its tensors: gloo's threads do so some time after the wait for it has returned.
+"""When a collective releases its tensors: gloo's threads do so some time after the wait for it has returned.
 
 How long after is up to the scheduler and Python's lock. A buffer that the rank has dropped would therefore be alive or
 not at the next event, and even at the peak, by chance. So a collective gets aliases in the place of its tensors, and

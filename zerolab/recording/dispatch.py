@@ -64,7 +64,7 @@ class Watch(TorchDispatchMode):
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
         # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
-        # than in a loop of its own: most operations (views, writes in place) leave again as soon as possible.
+        # than in a tight loop: most operations (views, writes in place) return as early as possible.
         log = self._log
         log.operations += 1
         kind = self._kinds.get(id(func)) or self._learn(func)

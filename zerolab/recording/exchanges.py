@@ -52,7 +52,7 @@ class Exchanges(Observer):
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
 
     def install(self, stack: ExitStack) -> None:
-        """Watches until `stack` closes."""
+        """Watches until `stack` is closed."""
         stack.enter_context(watching(self))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
         stack.callback(self._forget)
@@ -111,7 +111,7 @@ class Exchanges(Observer):
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """Takes what is sent out of the step."""
+        """Excludes what is sent from the step."""
         self._comparing += 1
         try:
             yield

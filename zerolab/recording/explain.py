@@ -1,7 +1,7 @@
 """Measured bytes beside what theory says, term by term; what is left in the last column is a bug in one of the two.
 
 A loop of one's own names no stage, so each category is compared with both of its forms, whole and divided by N, and the
-nearer one is shown. Its row then has the difference: a copy too many, or parameters that N does not divide.
+nearer one is shown. The difference in its row then shows a copy too many, or parameters that N does not divide.
 """
 
 from dataclasses import asdict

@@ -13,7 +13,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 
 
 def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -> RankInfo:
-    """All of it so far."""
+    """The figures of the run so far."""
     units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
     # Joined where a model mixes them; no closed form has that name, so `_formula` gives None.
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None

@@ -82,7 +82,7 @@ class Contents(NamedTuple):
 
 def text(recording: "Recording | Contents") -> str:
     """The file of a recording, which is also the form in which it travels over a network and is checked on arrival."""
-    head = {"format": FORMAT, "version": VERSION, "world_size": recording.world_size, "meta": _said(recording.info)}
+    head = {"format": FORMAT, "version": VERSION, "world_size": recording.world_size, "meta": _changed(recording.info)}
     sources = (f"{_dump(key)}: {_dump(asdict(source))}" for key, source in recording.sources.items())
     # One line an event: a diff of two recordings shows the events that differ, and `grep` finds one.
     lists = (
@@ -94,7 +94,7 @@ def text(recording: "Recording | Contents") -> str:
 
 
 def _text_of_rank(rank: RankRecording) -> str:
-    head = _dump({"rank": rank.rank, "complete": rank.complete, "meta": _said(rank.info)})
+    head = _dump({"rank": rank.rank, "complete": rank.complete, "meta": _changed(rank.info)})
     return _listed(head[:-1] + ',"events": [', (_dump(_row(event)) for event in rank.events), "]}")
 
 
@@ -126,13 +126,13 @@ def parse(data: bytes, name: str) -> Contents:
     """
     try:
         document = json.loads(data.decode())
-    # A file of a million open brackets is refused like any other, not by a crash.
+    # RecursionError: a file of a million open brackets is refused like any other malformed one.
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         what = f"is not JSON ({error})" if data else "is empty"
         raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
     try:
         if b"\\u" in data:  # we write none, and a large file need not be gone through for them
-            _refuse_halves(document)
+            _refuse_lone_surrogates(document)
         return _document(document)
     except _Malformed as error:
         raise ValueError(f"{name!r} is no recording that can be read: {error}") from None
@@ -157,7 +157,7 @@ def _finite(value: object) -> object:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _said(info: RunInfo) -> dict[str, object]:
+def _changed(info: RunInfo) -> dict[str, object]:
     """The fields that differ from their defaults."""
     silent = type(info)()
     names = [field.name for field in fields(info) if getattr(info, field.name) != getattr(silent, field.name)]
@@ -197,8 +197,8 @@ def _document(document: Any) -> Contents:
     return Contents(world_size, _info(RunInfo, document), units, sources, ranks)
 
 
-def _refuse_halves(document: object) -> None:
-    # Only an escape can name a lone surrogate. No file and no page could take it again.
+def _refuse_lone_surrogates(document: object) -> None:
+    # Only an escape can name a lone surrogate, and neither a file nor a page can be written with one in it.
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Every live storage of one rank, by category, to the byte.
+"""Counts every live storage of one rank by category, to the byte.
 
 Tensors share storages, and it is storages that take memory; so the ledger counts those. A storage enters with the
 first tensor that shows it, and leaves when torch drops it: a weak reference to the storage fires then, in any thread.
@@ -70,13 +70,13 @@ class Ledger:
         self.start_peak()
 
     def start_peak(self) -> None:
-        """Forgets the highest moments so far: from here on they are searched again, until `enter` under no name."""
+        """Forgets the highest moments so far and looks for new ones, under no name until `enter` gives one."""
         self.phases: dict[str, Moment] = {}
         self.peak_total = -1
         self.enter("")
 
     def enter(self, phase: str) -> None:
-        """From here on it is another phase, this moment included."""
+        """Begins another phase, of which this moment is part."""
         self.settle()
         self.phase = phase
         self._here = self.phases.get(phase) or self.phases.setdefault(phase, Moment())
@@ -85,7 +85,7 @@ class Ledger:
             self._rise(0)
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Takes in the storage of `tensor`, if it is new, under the current category."""
+        """Enters the storage of `tensor`, if it is new, under the current category."""
         storage = tensor.untyped_storage()
         if self._known(storage) is None and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
@@ -113,7 +113,7 @@ class Ledger:
             entry.category = EXCLUDED
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
-        """Takes in that a storage has another size; it keeps its category and its flat, which is returned."""
+        """Notes that a storage has changed its size; it keeps its category and its flat, which is returned."""
         entry, nbytes = self._known(storage), storage.nbytes()
         if entry is None:
             if nbytes:
@@ -174,7 +174,7 @@ class Ledger:
         return entry.unit if entry is not None else None
 
     def settle(self) -> None:
-        """Takes out the storages that were dropped since the last call.
+        """Removes the storages that were dropped since the last call.
 
         Only where it matters: at an event, where there may be a new peak, and where an address lives again. A thousand
         operations a step drop something, and adding up in batches is cheaper.

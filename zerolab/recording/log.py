@@ -126,21 +126,21 @@ class Log:
         self.steps.append(current)
 
     def enter(self, phase: Phase) -> None:
-        """From here on it is another phase of the step."""
+        """Begins another phase of the step."""
         self.phase = phase
         self.ledger.enter(phase)
 
     def compute(self, phase: Phase) -> None:
-        """From here on the model computes: what is allocated are activations."""
+        """Begins a phase in which the model computes: what is allocated counts as activations."""
         self.enter(phase)
         self.ledger.category = ACTIVATIONS
 
     def rest(self) -> None:
-        """The model computes no more: from here on what is allocated counts as `other`."""
+        """The model has stopped computing: what is allocated from here on is of no particular category."""
         self.ledger.category = OTHER
 
     def enter_backward(self) -> None:
-        """Autograd has begun to work."""
+        """Backward has begun."""
         # Autograd has no hook for its beginning: the first operation or hook within it calls this, and later ones too.
         if not self.in_backward:
             self.in_backward = True

@@ -35,12 +35,12 @@ class Ownership:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # Nothing is kept alive by being recorded: what the learner drops must be freed as it would be otherwise.
+        # Nothing is kept alive by being recorded: what the learner drops must be freed as if nobody were recording.
         self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below as one says them
+        self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below merged
         self._logged: dict[tuple[int, str], Spans] = {}
         self._later: set[str] = set()
         self.units: dict[str, UnitInfo] = {}

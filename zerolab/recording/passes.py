@@ -26,7 +26,7 @@ class Passes(Observer):
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
-        # By identity: modules compare equal as their class likes, and hashing runs the learner's code.
+        # By identity: a module's class may define equality and hashing, and would run the learner's code.
         self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and on top of it that of the current unit
@@ -49,7 +49,7 @@ class Passes(Observer):
             stack.callback(handle.remove)
 
     def made(self, engine: Holder) -> None:
-        """Takes in an engine, whose flats say which modules of its model are units."""
+        """Registers an engine, whose flats say which modules of its model are units."""
         module = engine.module if isinstance(engine, Native) else engine.model  # which may be a wrapper around it
         units = {flat.layout.unit for flat in engine.flats} - {ROOT}
         self._learn_names({unit: module.get_submodule(unit) for unit in units} | {ROOT: engine.model})

@@ -29,12 +29,12 @@ from zerolab.runtime.observers import holders, within
 
 @contextmanager
 def evaluation() -> Iterator[None]:
-    """Marks an evaluation in a training loop of one's own: a recording counts nothing within it into a step.
+    """Marks an evaluation in a training loop of one's own: nothing within it counts towards a recorded step.
 
     Not needed where gradients are off, and for a forward of a model in evaluation mode (`model.eval()`) that no
-    backward follows: those are known. Mark what else is no training, such as a forward in training mode whose loss is
-    only printed. Call it between an update and the next forward: a step without an update so far continues within it.
-    Does nothing where nothing is recorded.
+    backward follows: those are recognised. Mark anything else that is not training, such as a forward in training mode
+    whose loss is only printed. Call it between an update and the next forward: a step that has made no update so far
+    continues within it. Does nothing where nothing is recorded.
     """
     with within(lambda observer: observer.evaluating()):
         yield
@@ -48,8 +48,8 @@ class Recorder:
 
     Args:
         clock: nanoseconds on the clock that the events are to be on.
-        includes_existing: whether to look for tensors and engines made before; a simulated rank shares its process with
-            others' tensors.
+        includes_existing: whether to look for tensors and engines that were made before; a simulated rank shares its
+            process with tensors that are not its own.
     """
 
     def __init__(self, *, clock: Callable[[], int] = monotonic_ns, includes_existing: bool = True) -> None:
@@ -74,7 +74,7 @@ class Recorder:
                 self._count_what_exists()
             self._passes.install(stack)
             self._exchanges.install(stack)
-            # No operation: the dispatcher never hears of it, and ZeRO-3 frees by it.
+            # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
             stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
             # Last: what the others do to install themselves is not part of the run.
             stack.enter_context(Watch(self._log, self._exchanges.communicate))
@@ -137,7 +137,7 @@ class Recorder:
 
 
 def _all_of(kinds: Iterable[type]) -> list[Any]:
-    """Every object whose type is one of these, not a subclass, and that has lived through a collection of garbage."""
+    """Every object whose type is exactly one of these and that has survived a garbage collection."""
     wanted = {id(kind) for kind in kinds}  # ids, for a class may have a metaclass that cannot be hashed
 
     def oldest() -> Iterable[Any]:
@@ -147,8 +147,8 @@ def _all_of(kinds: Iterable[type]) -> list[Any]:
     gc.disable()
     try:
         # All is done within the call of `list`, in C, so that no other thread runs while its objects are held here: a
-        # tuple that it is making of an iterator could not grow, and Python would raise SystemError there. The two
-        # lists are the same: nothing new is that old.
+        # tuple that it is building from an iterator could not grow, and Python would raise SystemError there. The two
+        # lists are the same: nothing new is in the oldest generation.
         return list(compress(oldest(), map(wanted.__contains__, map(id, map(type, oldest())))))
     finally:
         if collects:

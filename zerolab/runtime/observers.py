@@ -1,8 +1,8 @@
-"""Whoever watches the engines says so here: the recorder, the counter that is always on, the exercises, the simulation.
+"""Observers of the engines: the recorder, the counter that is always on, the exercises, the simulation.
 
-An engine tells what it does, by `tell` and by the decorators on its collectives; it knows nobody who listens, and
-nothing of it is replaced. An observer overrides what it wants to hear of, and is put in place by `watching`. A
-collective that is part of another is not told. Where nobody watches, all of this costs a look at an empty list.
+An engine reports what it does, by `tell` and by the decorators on its collectives; it does not know its observers, and
+nothing of it is patched. An observer overrides the methods for what it wants to hear of, and `watching` registers it. A
+collective within another one is not reported. Without observers, all of this costs a look at an empty list.
 """
 
 import threading
@@ -58,7 +58,7 @@ class Holder(Protocol):
 
 
 class Observer:
-    """What there is to hear, nothing of it unless it is overridden. What returns a context has it put around."""
+    """What can be observed. Each method does nothing unless overridden; a context that it returns surrounds the event."""
 
     def starting(self, call: Call) -> Within:
         """A collective is started."""
@@ -102,15 +102,15 @@ class _Here(threading.local):
     inside = False  # whether this thread is in a collective
 
 
-_observers: list[Observer] = []  # the latest lies around all others
+_observers: list[Observer] = []  # the latest is the outermost
 _here = _Here()
 holders: "WeakSet[Any]" = WeakSet()
-"""All that were made in this process and still live, for those who begin to watch later."""
+"""All that were made in this process and still live, for observers that are registered later."""
 
 
 @contextmanager
 def watching(observer: Observer) -> Iterator[None]:
-    """Within it, the observer hears of everything."""
+    """Registers the observer for the duration of the block."""
     _observers.append(observer)
     try:
         yield
@@ -119,24 +119,24 @@ def watching(observer: Observer) -> Iterator[None]:
 
 
 def tell(moment: Callable[[Observer], None]) -> None:
-    """Tells everybody of a moment, such as `lambda observer: observer.updating()`."""
+    """Notifies all observers of a moment, such as `lambda observer: observer.updating()`."""
     for observer in _observers.copy():
         moment(observer)
 
 
 def tell_made(holder: Holder) -> None:
-    """Tells everybody of an engine, and those who begin to watch while it lives."""
+    """Notifies all observers of an engine, and those that are registered while it lives."""
     holders.add(holder)
     tell(lambda observer: observer.made(holder))
 
 
 def tell_updated(engine: Holder) -> None:
-    """Tells everybody that an engine's step is over."""
+    """Notifies all observers that an engine's step is over."""
     tell(lambda observer: observer.updated(engine))
 
 
 def then(tells: Callable[[Any], None]) -> Callable[[Function], Function]:
-    """Has `tells` called with the engine when a method of it has returned; no line of the method is about that."""
+    """Decorates a method of an engine: `tells` is called with the engine after it, without a line in the method."""
 
     def decorate(method: Function) -> Function:
         @wraps(method)
@@ -152,7 +152,7 @@ def then(tells: Callable[[Any], None]) -> Callable[[Function], Function]:
 
 @contextmanager
 def within(moment: Callable[[Observer], Within]) -> Iterator[None]:
-    """Puts around what everybody has for a moment (`lambda observer: observer.comparing()`); also a decorator."""
+    """Enters all observers' contexts for a moment (`lambda observer: observer.comparing()`); also a decorator."""
     with ExitStack() as stack:
         for observer in reversed(_observers):
             stack.enter_context(moment(observer))
@@ -160,7 +160,7 @@ def within(moment: Callable[[Observer], Within]) -> Iterator[None]:
 
 
 def told(op: str) -> "Callable[[Collective], Collective]":
-    """Has everybody told of each call of a function that starts a collective, under this word."""
+    """Decorates a function that starts a collective: all observers are notified of each call, under this word."""
 
     def decorate(collective: "Collective") -> "Collective":
         @wraps(collective)
@@ -181,7 +181,7 @@ def told(op: str) -> "Callable[[Collective], Collective]":
 
 
 def told_of_wait(wait: "Callable[[Exchange], None]") -> "Callable[[Exchange], None]":
-    """Has everybody told of the first wait for an exchange."""
+    """Decorates the wait for an exchange: all observers are notified of the first one."""
 
     @wraps(wait)
     def wait_for(exchange: "Exchange") -> None:
@@ -195,7 +195,7 @@ def told_of_wait(wait: "Callable[[Exchange], None]") -> "Callable[[Exchange], No
 
 
 def _surrounded(contexts: list[Within], function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function within the contexts; of collectives that it uses nobody is told."""
+    """Calls a function within the contexts; collectives that it uses are not reported."""
     _here.inside = True
     try:
         return _call_within(contexts, function, *args)
