@@ -205,5 +205,5 @@ def test_every_keyword_of_every_engine_is_in_the_matrix():
     used = {name for options in CASES.values() for name in options} | {"param_groups"}  # the case "parameter groups"
     for stage in STAGES:
         for base in ENGINES[stage].__mro__[:-1]:
-            named = inspect.signature(base.__init__).parameters.values()
+            named = inspect.signature(base).parameters.values()
             assert {parameter.name for parameter in named if parameter.kind == parameter.KEYWORD_ONLY} <= used

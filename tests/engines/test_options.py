@@ -9,7 +9,7 @@ from torch import nn
 
 from zerolab import RankError
 from zerolab.engines import ENGINES
-from zerolab.engines.order import Order
+from zerolab.engines.residency import Order
 
 STAGES = ["ddp", "zero1", "zero2", "zero3"]
 NO_DECAY = (lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})

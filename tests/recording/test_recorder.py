@@ -30,7 +30,7 @@ def what_a_recorder_touches():
         "wait": dist.Work.wait,
         "observers": watchers,
         "exchange": collectives.Exchange.wait,
-        "engine": [vars(Engine)[name] for name in ("__init__", "_watch", "step", "training_step")],
+        "engine": [vars(Engine)[name] for name in ("__init__", "rules", "step", "training_step")],
         "code": [(function.__code__, function.__defaults__) for function in functions],
         "names": set(vars(collectives)),
         "hooks": [len(module._global_forward_pre_hooks), len(module._global_forward_hooks)],

@@ -22,7 +22,7 @@ class Walk:
     """One step of one rank; `highest` has each phase's highest moment, `peak` that of all: the sum, and the terms."""
 
     def __init__(self, plan: Plan, flats: Iterable[FlatLayout], series: list[Mark]) -> None:
-        from zerolab.engines.order import Order  # whose package needs torch; who has flats has it already
+        from zerolab.engines.residency import Order  # whose package needs torch; who has flats has it already
 
         self.plan, self.series = plan, series
         used = {mark.name for mark in series if mark.kind == "grad"}

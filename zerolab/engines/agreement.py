@@ -1,10 +1,11 @@
-"""What all ranks must have alike, compared by messages of a few bytes."""
+"""What all ranks must have alike: compared by messages of a few bytes, or sent by rank 0."""
 
 import zlib
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from zerolab.engines.partition import FlatLayout
 from zerolab.runtime.observers import within
@@ -36,6 +37,21 @@ def check_same_layouts(layouts: Sequence[FlatLayout]) -> None:
     check_same_on_all_ranks([layout.numel for layout in layouts], "the numbers of parameters in the model's flats")
     kinds = [f"{layout.name} of {layout.slots[0].name} in {layout.dtype}" for layout in layouts]
     check_same_on_all_ranks(kinds, "which parameters are frozen, and their groups and dtypes,")
+
+
+def start_from_rank_0(model: nn.Module) -> None:
+    """Gives the buffers of `model` rank 0's values on every rank, as torch DDP does when it is made. Collective.
+
+    What a rank's own batches make of them afterwards, running statistics say, stays with the rank, as in FSDP.
+    """
+    for buffer in model.buffers():
+        if buffer.layout is torch.strided and not buffer.is_quantized:
+            sent = buffer.detach().to(communication_device()).contiguous().view(-1)
+            dist.broadcast(sent.view(torch.uint8), src=0)  # as bytes: a backend does not know every type
+            received = sent.view(buffer.shape)
+            # Mostly it is the buffer itself that has been sent. One that was made by expand() cannot be written to.
+            if received.data_ptr() != buffer.data_ptr() and not torch.equal(received.to(buffer.device), buffer):
+                buffer.copy_(received)
 
 
 @within(lambda observer: observer.comparing())

@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from zerolab import files
 from zerolab.engines import optimizer_state
+from zerolab.engines.collectives import all_gather
+from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
 
 FORMAT = "zerolab-checkpoint-1"
@@ -26,6 +29,7 @@ class Checkpoints:
 
     optimizer: Any
     scaler: torch.amp.GradScaler
+    _layouts: list[FlatLayout]  # of the parameters that are trained
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank, by the module's own keys."""
@@ -39,9 +43,8 @@ class Checkpoints:
         """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         raise NotImplementedError
 
-    def _trained(self) -> list[FlatLayout]:
-        """The layouts of the parameters that are trained: which there are, and in which group of the optimizer."""
-        raise NotImplementedError
+    def _prepare_for(self, state: dict[str, dict[str, Any]]) -> None:
+        """The optimizer is about to take over its entries from `state`, by parameter name."""
 
     def _state(self) -> Any:
         """The optimizer's entries by what it updates."""
@@ -68,6 +71,7 @@ class Checkpoints:
         """
         # All of it is checked before any of it is loaded: a state that is half loaded cannot be repaired.
         self._check_optimizer_state(state)
+        self._prepare_for(state["state"])
         for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
             # Keywords, such as a scheduled learning rate; the optimizer's own "params" stay.
             group |= {key: value for key, value in saved.items() if key != "params"}
@@ -93,25 +97,111 @@ class Checkpoints:
 
     def _check_optimizer_state(self, state: dict[str, Any]) -> None:
         """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
-        check_optimizer_state(state, self._trained_shapes(), self._group_names(), self.optimizer)
+        shapes, groups = self._trained_shapes(), self._group_names()
+        if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
+            raise ValueError(
+                "the state has no 'state' and 'param_groups': pass what engine.optimizer_state_dict() gave"
+            )
+        if different := sorted(shapes.keys() ^ state["state"].keys()):
+            raise ValueError(
+                f"{different[0]!r} is trained in only one of engine and state: load the same model's state"
+            )
+        # A parameter that never had a gradient has no entries, and all others have the same kinds.
+        kinds = {tuple(sorted(entries)) for entries in state["state"].values() if entries}
+        if len(kinds) > 1:
+            raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
+        for name, entries in state["state"].items():
+            for key, value in entries.items():
+                if isinstance(value, torch.Tensor) and value.dim() and value.shape != shapes[name]:
+                    found, shape = tuple(value.shape), tuple(shapes[name])
+                    raise ValueError(f"{key} of {name!r} is {found} in the state, and the parameter is {shape}")
+        saved = state["param_groups"]
+        if [sorted(group["params"]) for group in saved] != [sorted(names) for names in groups]:
+            raise ValueError(
+                f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
+                "make the engine with the same param_groups, in the same order"
+            )
+        # SGD's momentum under AdamW's name would load silently, and train otherwise.
+        if missing := sorted(self.optimizer.defaults.keys() - saved[0].keys()):
+            name = type(self.optimizer).__name__
+            raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
 
     def _trained_shapes(self) -> dict[str, torch.Size]:
-        return {slot.name: slot.shape for layout in self._trained() for slot in layout.slots}
+        return {slot.name: slot.shape for layout in self._layouts for slot in layout.slots}
 
     def _group_names(self) -> list[list[str]]:
         """The names of the parameters in each of the optimizer's groups, of which none is empty."""
         groups: dict[int | None, list[str]] = {}
-        for layout in self._trained():
+        for layout in self._layouts:
             groups.setdefault(layout.group, []).extend(slot.name for slot in layout.slots)
         # As the optimizer has them: what no group claims comes last.
         return [groups[number] for number in sorted(groups, key=lambda number: (number is None, number))]
 
 
-def check_tensors(entries: dict[str, Any]) -> None:
-    """Raises TypeError for a module with something other than tensors in its state."""
-    for key, entry in entries.items():
-        if not isinstance(entry, torch.Tensor):
-            raise TypeError(f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()")
+class FlatCheckpoints(Checkpoints):
+    """Saves and loads an engine whose parameters lie in flats."""
+
+    model: nn.Module
+    flats: list[Flat]
+    trainable: list[Flat]
+    optimizer: torch.optim.Optimizer
+
+    def __reduce__(self) -> Any:
+        """Refuses to copy or pickle the engine, and with it the model, whose hooks refer to it."""
+        raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it.
+
+        Raises:
+            TypeError: the module's state has something other than tensors in it.
+        """
+        entries = self.model.state_dict(keep_vars=True)
+        for key, entry in entries.items():
+            if not isinstance(entry, torch.Tensor):
+                raise TypeError(
+                    f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()"
+                )
+        copies: dict[int, torch.Tensor] = {}
+        for flat in self.flats:
+            flat.take_over()
+            # From the masters: bf16 weights would lose what the optimizer knows.
+            views = flat.views(_gather_from_owners(flat, flat.owned.detach()))
+            copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
+        return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
+
+        Raises:
+            TypeError: something in it is not a tensor.
+            ValueError: a key is missing or unknown, or a tensor has another shape.
+        """
+        entries = self.model.state_dict(keep_vars=True)
+        shapes = {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
+        check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
+        # A tied parameter has several keys and one tensor; the value of the last key wins.
+        values = {id(entry): state[key] for key, entry in entries.items()}
+        with torch.no_grad():
+            for flat in self.flats:
+                flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters], flat.owned.dtype))
+            # Buffers are in no flat: they stay local, and each rank reads its own.
+            for buffer in self.model.buffers():
+                if id(buffer) in values:
+                    buffer.copy_(values[id(buffer)])
+
+    def _prepare_for(self, state: dict[str, dict[str, Any]]) -> None:
+        for flat in self.trainable:
+            # One tensor has one step count: parameters that had no gradient in some steps need their own.
+            if not optimizer_state.is_one([(state[slot.name], slot.shape) for slot in flat.usage.owned]):
+                flat.split(self.optimizer)
+
+    def _owned(self) -> Iterator[optimizer_state.Owned]:
+        """What this rank's optimizer updates, and which elements of which parameters lie in it."""
+        for flat in self.trainable:
+            for updated, (first, last) in flat.updated():
+                slots = ((slot.name, slot.shape.numel()) for slot in flat.layout.slots)
+                yield optimizer_state.Owned(updated, optimizer_state.pieces_within(slots, first, last))
 
 
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:
@@ -127,35 +217,6 @@ def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -
             raise ValueError(
                 f"{key!r} is {found} in the state and {tuple(shape)} in the model: load the same model's state"
             )
-
-
-def check_optimizer_state(
-    state: dict[str, Any], shapes: dict[str, torch.Size], groups: list[list[str]], optimizer: torch.optim.Optimizer
-) -> None:
-    """Raises ValueError unless `state` is of parameters with these shapes, in these groups, and for this optimizer."""
-    if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
-        raise ValueError("the state has no 'state' and 'param_groups': pass what engine.optimizer_state_dict() gave")
-    if different := sorted(shapes.keys() ^ state["state"].keys()):
-        raise ValueError(f"{different[0]!r} is trained in only one of engine and state: load the same model's state")
-    # A parameter that never had a gradient has no entries, and all others have the same kinds.
-    kinds = {tuple(sorted(entries)) for entries in state["state"].values() if entries}
-    if len(kinds) > 1:
-        raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
-    for name, entries in state["state"].items():
-        for key, value in entries.items():
-            if isinstance(value, torch.Tensor) and value.dim() and value.shape != shapes[name]:
-                found, shape = tuple(value.shape), tuple(shapes[name])
-                raise ValueError(f"{key} of {name!r} is {found} in the state, and the parameter is {shape}")
-    saved = state["param_groups"]
-    if [sorted(group["params"]) for group in saved] != [sorted(names) for names in groups]:
-        raise ValueError(
-            f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
-            "make the engine with the same param_groups, in the same order"
-        )
-    # SGD's momentum under AdamW's name would load silently, and train otherwise.
-    if missing := sorted(optimizer.defaults.keys() - saved[0].keys()):
-        name = type(optimizer).__name__
-        raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
 
 
 def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any], scaler: dict[str, Any]) -> None:
@@ -206,3 +267,14 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dic
     model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
     optimizer = {"state": state, "param_groups": json.loads(about["groups"])}
     return model, optimizer, json.loads(about.get("scaler", "{}"))
+
+
+def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
+    """The pieces of a flat that the ranks own, end to end: shape [padded]. Collective."""
+    if not flat.is_sharded:
+        return piece
+    # On the model's device even if the piece is offloaded: the backend may be able to read only from there.
+    everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
+    flat.part(everything).copy_(piece)
+    all_gather(everything).wait()
+    return everything

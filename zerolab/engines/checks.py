@@ -11,8 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import ParamGroups, has_forward
-from zerolab.engines.precision import compute_dtype
+from zerolab.engines.partition import has_forward
 
 # By name, with the reason; the others are found by a trial (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
@@ -21,30 +20,6 @@ WHOLE_TENSOR_OPTIMIZERS = {
     "Muon": "it orthogonalises each whole matrix",
     "SparseAdam": "it needs sparse gradients",
 }
-
-
-def check_before_start(  # noqa: PLR0917  (the arguments of an engine, in their order)
-    model: nn.Module,
-    optimizer_cls: type,
-    optimizer_keywords: dict[str, Any],
-    units: list[str] | None,
-    param_groups: ParamGroups,
-    precision: str,
-    reduce_dtype: torch.dtype | None,
-    overlap: bool,
-    offload: bool,
-) -> None:
-    """Refuses what an engine cannot train, before any communication; the arguments are those of `Engine`.
-
-    Raises:
-        TypeError: an argument has the wrong type, or the optimizer does not know a keyword.
-        ValueError: a model or an optimizer that cannot be sharded, or an unknown precision.
-    """
-    check_optimizer(optimizer_cls, optimizer_keywords)
-    check_parameters(model)
-    check_options(optimizer_cls, units, param_groups, reduce_dtype)
-    check_switches(overlap=overlap, offload=offload)
-    check_dtype(model, compute_dtype(precision))
 
 
 def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
@@ -95,12 +70,16 @@ def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
         return True
 
 
-def check_options(optimizer_cls: type, units: Any, param_groups: Any, reduce_dtype: Any) -> None:
+def check_options(
+    optimizer_cls: type, units: Any, param_groups: Any, reduce_dtype: Any = None, replicate: Any = None
+) -> None:
     """Raises TypeError for options of other types than `Engine` documents."""
     if isinstance(units, str):
         raise TypeError(f"units is the string {units!r}: pass a list of module names, such as [{units!r}]")
     if not (reduce_dtype is None or isinstance(reduce_dtype, torch.dtype)):
         raise TypeError(f"reduce_dtype is {reduce_dtype!r}: pass a torch dtype, such as torch.float32, or None")
+    if not (replicate is None or callable(replicate)):
+        raise TypeError(f"replicate is {replicate!r}: pass a test of a parameter's name and the parameter, or None")
     if not isinstance(param_groups, (list, tuple)):
         raise TypeError(f"param_groups is {param_groups!r}: pass a list of (test of name and parameter, keywords)")
     known = inspect.signature(optimizer_cls).parameters
@@ -109,12 +88,6 @@ def check_options(optimizer_cls: type, units: Any, param_groups: Any, reduce_dty
             raise TypeError(f"a parameter group is {group!r}: pass pairs of (test of name and parameter, keywords)")
         if unknown := sorted(group[1].keys() - known.keys()):
             raise TypeError(f"{optimizer_cls.__name__} does not take {unknown[0]!r}, which a parameter group sets")
-
-
-def check_replicate(replicate: Any) -> None:
-    """Raises TypeError for what cannot say which parameters stay whole."""
-    if not (replicate is None or callable(replicate)):
-        raise TypeError(f"replicate is {replicate!r}: pass a test of a parameter's name and the parameter, or None")
 
 
 def check_switches(**switches: Any) -> None:

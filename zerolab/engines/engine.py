@@ -17,23 +17,18 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines import replicated
-from zerolab.engines.agreement import check_same_layouts
+from zerolab.engines.agreement import check_same_layouts, start_from_rank_0
 from zerolab.engines.arguments import Explained
-from zerolab.engines.buffers import start_from_rank_0
-from zerolab.engines.checks import check_before_start, check_replicate
+from zerolab.engines.checks import check_dtype, check_optimizer, check_options, check_parameters, check_switches
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat
-from zerolab.engines.flat_state import optimizer_groups
 from zerolab.engines.graph import parameters_behind
 from zerolab.engines.holdings import Holding, held_in
-from zerolab.engines.hooks import Hook
-from zerolab.engines.inputs import Inputs
+from zerolab.engines.hooks import Hook, Inputs
 from zerolab.engines.loop import Loop, Next
-from zerolab.engines.own_backward import OwnBackward
-from zerolab.engines.partition import ParamGroups, Selector, partition
+from zerolab.engines.partition import FlatLayout, ParamGroups, Selector, groups_of, partition
 from zerolab.engines.precision import Formats, compute_dtype, make_scaler
-from zerolab.engines.reduction import Reduction
-from zerolab.engines.replicated import or_replicated
+from zerolab.engines.reduction import Reduction, Rules, Units
 from zerolab.engines.scaling import Scaling
 from zerolab.engines.taken import OwnUpdate
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
@@ -72,6 +67,7 @@ class Engine(Explained, Loop):
     """
 
     stage: ClassVar[str]
+    _units: Units = Units()  # a stage whose units come and go has a residency in its place
 
     @then(tell_made)
     def __init__(
@@ -89,10 +85,11 @@ class Engine(Explained, Loop):
         **optimizer_keywords: Any,
     ) -> None:
         # What one rank alone may refuse comes before the first exchange, or the others would wait for it.
-        check_before_start(
-            model, optimizer_cls, optimizer_keywords, units, param_groups, precision, reduce_dtype, overlap, offload
-        )
-        check_replicate(replicate)
+        check_optimizer(optimizer_cls, optimizer_keywords)
+        check_parameters(model)
+        check_options(optimizer_cls, units, param_groups, reduce_dtype, replicate)
+        check_switches(overlap=overlap, offload=offload)
+        check_dtype(model, compute_dtype(precision))
         self.model = model
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
@@ -102,31 +99,32 @@ class Engine(Explained, Loop):
         check_same_layouts(layouts)
         start_from_rank_0(model)
         named = dict(model.named_parameters())
-        own, start, keep = self.own, self.reduce, self.keep
-        if replicate is not None:
-            own = or_replicated(own, replicated.own)
-            start, keep = or_replicated(start, replicated.reduce), or_replicated(keep, replicated.keep)
         formats = Formats(compute_dtype(precision), reduce_dtype, offload)
         self.flats = [
-            Flat(layout, [named[slot.name] for slot in layout.slots], self.rank, own, formats) for layout in layouts
+            Flat(layout, [named[slot.name] for slot in layout.slots], self.rank, self.rules(layout).own, formats)
+            for layout in layouts
         ]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
         self.sharded = [flat for flat in self.trainable if not flat.layout.replicated]
-        self.optimizer = optimizer_cls(optimizer_groups(self.trainable, param_groups), **optimizer_keywords)
+        self._layouts = [flat.layout for flat in self.trainable]
+        owned = ((flat.layout.group, flat.owned) for flat in self.trainable)
+        self.optimizer = optimizer_cls(groups_of(owned, param_groups), **optimizer_keywords)
         self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
         self._own_update = OwnUpdate(self)
         self._scaling = Scaling(self, self._own_update)
         self.scaler = make_scaler(precision, self.flats[0].whole.device)
         self._next = Next.BACKWARD
-        self._reduction = Reduction(self.trainable, start, keep, overlap=overlap)
-        self._own_backward = OwnBackward(self, self._reduction)
-        self._reduction.at_unannounced = self._own_backward.begin
-        # A hook and not a wrapper: `engine.model` stays the module that the learner wrote, under its own names.
+        self._reduction = Reduction(self, self._units, overlap=overlap)
+        # Hooks and no wrapper: `engine.model` stays the module that the learner wrote, under its own names.
         model.register_forward_pre_hook(Hook.of(Inputs(formats.compute), Inputs.prepare), with_kwargs=True)
-        model.register_forward_pre_hook(Hook.of(self._own_backward, OwnBackward.prepare))
-        self._watch()
+        self._units.watch(self._reduction)
+        self._reduction.watch(model)
 
     # What a stage decides.
+
+    def rules(self, layout: FlatLayout) -> Rules:
+        """Who decides for a flat: the stage itself, but where the flat stays whole on every rank."""
+        return replicated if layout.replicated else self
 
     def own(self, flat: Flat) -> torch.Tensor:
         """The part of the flat's parameters that this rank updates."""
@@ -173,7 +171,7 @@ class Engine(Explained, Loop):
         """
         self.refuse_second_backward()
         # Known before autograd begins, or no flat could tell which of its gradients is the last.
-        self.begin_backward(parameters_behind(loss))
+        self.begin_backward(parameters_behind(loss), loss)
         try:
             loss.backward()
             self.end_backward()
@@ -208,10 +206,15 @@ class Engine(Explained, Loop):
         self._next = Next.BACKWARD  # before anything is sent: a failed exchange leaves no gradients to use again
         self.publish()
 
+    def _step_by(self, scaler: torch.amp.GradScaler) -> None:
+        """The step as the scaler has it: in fp16 it is skipped after an overflow, and the scale follows."""
+        if scaler.is_enabled() and self._next is Next.STEP:
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:
+            self.step()
+
     def holdings(self) -> Iterator[Holding]:
         """What this rank holds of the model's state right now; several holdings may lie in one storage."""
         for flat in self.flats:
             yield from held_in(flat, self.optimizer.state)
-
-    def _watch(self) -> None:
-        self._reduction.watch()

@@ -3,7 +3,7 @@
     whole      [padded]  the unit's parameters end to end; the module's own parameters are views of it
     shard      [owned]   the part that this rank owns; in most stages a view of `whole`
     owned      [owned]   what the optimizer updates: the shard itself, or a master copy (mixed precision, or offload)
-    parts                the same, one view for each parameter, once one of them was left alone; until then none
+    pieces               the same, one view for each parameter, once one of them was left alone; until then none
     gradient   [padded]  the parameters' gradients end to end, once all of them exist; else None
     mean       [owned]   the mean gradient over all ranks of what this rank owns; None before it is known
     unscaled   [owned]   the same as the optimizer takes it, once a GradScaler has divided it; else None
@@ -61,7 +61,7 @@ class Flat:
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
         self.unscaled: torch.Tensor | None = None
-        self.parts: dict[Slot, nn.Parameter] = {}
+        self.pieces: dict[Slot, nn.Parameter] = {}
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
         exact = self.lay_out([parameter.detach() for parameter in parameters])
@@ -207,8 +207,8 @@ class Flat:
         self.usage.mark(gradient)
         return gradient
 
-    def let_taken_yield(self) -> None:
-        """Lets each gradient that was taken make room for that of a loop's own backward, which adds up with it."""
+    def let_gradients_add_up(self) -> None:
+        """Lets a loop's own backward, which adds to `.grad`, add to the gradients that were taken from there."""
         for _, parameter, taken in self._left:
             taken.parameter = weakref.ref(parameter)
 
@@ -257,11 +257,11 @@ class Flat:
             self.split(optimizer)
         # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
         gradient = self.mean.to(self.owned) if self.unscaled is None else self.unscaled
-        if not self.parts:
+        if not self.pieces:
             self.owned.grad = gradient
-        for slot, part in self.parts.items():
+        for slot, piece in self.pieces.items():
             if slot in self.usage.used:
-                part.grad = gradient[slice(*self.usage.owned[slot])]
+                piece.grad = gradient[slice(*self.usage.owned[slot])]
 
     @property
     def has_update(self) -> bool:
@@ -283,29 +283,29 @@ class Flat:
 
     def split(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on the optimizer updates each parameter by itself, and may leave it alone."""
-        if not self.parts:
-            self.parts = split(self.owned, self.usage.owned, optimizer)
+        if not self.pieces:
+            self.pieces = split(self.owned, self.usage.owned, optimizer)
 
     def finish_update(self) -> None:
         """Clears the gradients, and brings an updated master copy back into the shard."""
         self.owned.grad = self.mean = self.unscaled = self.gradient = None
-        for part in self.parts.values():
-            part.grad = None
+        for piece in self.pieces.values():
+            piece.grad = None
         self.usage.forget()
         if self.has_master:
             self.shard.copy_(self.owned.detach())
 
     def updated(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
         """What the optimizer updates, and where it lies in the flat."""
-        if not self.parts:
+        if not self.pieces:
             return [(self.owned, self.span)]
         first, places = self.span[0], self.usage.owned
-        return [(part, (first + places[slot][0], first + places[slot][1])) for slot, part in self.parts.items()]
+        return [(piece, (first + places[slot][0], first + places[slot][1])) for slot, piece in self.pieces.items()]
 
     def updated_so_far(self) -> list[int]:
         """How many elements each tensor has that the optimizer has updated: it keeps state for no other."""
-        if self.parts:
-            return [part.numel() for slot, part in self.parts.items() if slot in self.usage.ever]
+        if self.pieces:
+            return [piece.numel() for slot, piece in self.pieces.items() if slot in self.usage.ever]
         return [self.owned.numel()] if self.usage.ever >= self.usage.owned.keys() else []
 
 

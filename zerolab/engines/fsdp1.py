@@ -20,7 +20,6 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from zerolab.engines.holdings import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
-from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import INIT_SCALE
 
 # What every wrapper adds to the names below it; checkpoints must not contain it.
@@ -52,17 +51,12 @@ class FSDP1(Native):
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer_cls: type,
-        *,
-        units: list[str] | None = None,
-        param_groups: ParamGroups = (),
-        precision: str = "fp32",
+        *arguments: Any,
         sharding_strategy: str = "FULL_SHARD",
         auto_wrap_policy: Callable[..., Any] | None = None,
         backward_prefetch: str | None = "BACKWARD_PRE",
         offload: bool = False,
-        **optimizer_keywords: Any,
+        **others: Any,
     ) -> None:
         # HSDP has a class of its own, by FSDP2; NO_SHARD is DDP.
         if sharding_strategy not in ("FULL_SHARD", "SHARD_GRAD_OP"):
@@ -79,10 +73,8 @@ class FSDP1(Native):
         }
         self._auto_wrap_policy = auto_wrap_policy
         # By default one optimizer entry per flat; parameter groups need the parameters one by one.
-        self._options["use_orig_params"] = bool(param_groups)
-        super().__init__(
-            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
-        )
+        self._options["use_orig_params"] = bool(others.get("param_groups"))
+        super().__init__(*arguments, **others)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         # The same units as in our engines, so that pictures can be compared.

@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from zerolab.engines.holdings import Holding
 from zerolab.engines.native import Native
 from zerolab.engines.optimizer_state import Owned, Piece, local
-from zerolab.engines.partition import ParamGroups
 
 
 class FSDP2(Native):
@@ -40,21 +39,14 @@ class FSDP2(Native):
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer_cls: type,
-        *,
-        units: list[str] | None = None,
-        param_groups: ParamGroups = (),
-        precision: str = "fp32",
+        *arguments: Any,
         reshard_after_forward: bool | int | None = None,
         mp_policy: MixedPrecisionPolicy | None = None,
         offload: bool = False,
-        **optimizer_keywords: Any,
+        **others: Any,
     ) -> None:
         self._reshard_after_forward, self._mp_policy, self._offload = reshard_after_forward, mp_policy, offload
-        super().__init__(
-            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
-        )
+        super().__init__(*arguments, **others)
 
     def mesh(self, device: str) -> DeviceMesh:
         """The ranks among which a parameter is sharded."""
@@ -84,17 +76,6 @@ class FSDP2(Native):
             yield
         finally:
             self.model.set_requires_gradient_sync(True)
-
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
-        norm = super().clip_grad_norm_(max_norm)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        # DTensors, by the module's own keys: FSDP2 wraps nothing.
-        state = self.module.state_dict()
-        return {key: whole(value.detach()).clone() for key, value in state.items()}
 
     @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:
@@ -152,11 +133,6 @@ class HSDP(FSDP2):
                 f"hsdp needs two halves of equal size, and {self.world_size} ranks have none: take an even N"
             )
         return init_device_mesh(device, (2, self.world_size // 2), mesh_dim_names=("replicate", "shard"))
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A DTensor gathered from all ranks; any other tensor as it is."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _rows(param: Any) -> tuple[int, int]:

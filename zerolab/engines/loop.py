@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 
 from zerolab.engines.agreement import check_same_on_all_ranks
+from zerolab.engines.checkpoint import FlatCheckpoints
 from zerolab.engines.checks import check_unchanged
 from zerolab.engines.flat import Flat, Presence
-from zerolab.engines.flat_state import FlatCheckpoints
 from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
@@ -47,14 +47,14 @@ class Loop(FlatCheckpoints):
         if self._next is Next.STEP:
             raise RuntimeError(SECOND_BACKWARD)
 
-    def begin_backward(self, reached: set[int]) -> None:
-        """A backward begins that brings gradients for the parameters with these ids."""
+    def begin_backward(self, reached: set[int], loss: torch.Tensor | None = None) -> None:
+        """A backward begins, from this loss if it is known; it brings gradients for the parameters with these ids."""
         if self._reduction.backward != NONE:
             self._reduction.drop()
             raise RuntimeError(TWO_AT_ONCE)
         check_unchanged(self.model, self.flats, reached)
         exchanges = self._next is not Next.ACCUMULATE or self.reduces_every_backward
-        self._reduction.expect(reached, exchanges=exchanges)
+        self._reduction.expect(reached, loss, exchanges=exchanges)
 
     def end_backward(self) -> None:
         """It is done."""
@@ -64,7 +64,7 @@ class Loop(FlatCheckpoints):
             self._scaling.stand_in()
         else:
             for flat in self.trainable:
-                flat.let_taken_yield()
+                flat.let_gradients_add_up()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -78,18 +78,6 @@ class Loop(FlatCheckpoints):
             yield
         finally:
             self._next = before
-
-    def _step_by(self, scaler: torch.amp.GradScaler) -> None:
-        """The step as the scaler has it: in fp16 it is left out after an overflow, and the scale follows."""
-        if scaler.is_enabled() and self._next is Next.STEP:
-            scaler.step(self.optimizer)
-            scaler.update()
-        else:
-            self.step()
-
-    def step(self) -> None:
-        """The engine's."""
-        raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients since the last step, those of micro-batches too; `engine.optimizer.zero_grad()` does so.

@@ -14,15 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zerolab.engines.agreement import check_same_layouts
+from zerolab.engines.agreement import check_same_layouts, start_from_rank_0
 from zerolab.engines.arguments import Explained
-from zerolab.engines.buffers import start_from_rank_0
 from zerolab.engines.checkpoint import Checkpoints, check_state
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.holdings import Holding
-from zerolab.engines.optimizer_state import Owned, Piece, local
-from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, partition
+from zerolab.engines.optimizer_state import Owned, Piece, local, whole
+from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, groups_of, partition
 from zerolab.engines.precision import compute_dtype, make_scaler
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
@@ -79,7 +78,7 @@ class Native(Explained, Checkpoints):
         # Before the optimizer's check, which would call an engine's option an unknown keyword.
         self._refuse_own_options(optimizer_keywords)
         check_optimizer(optimizer_cls, optimizer_keywords)
-        check_options(optimizer_cls, units, param_groups, None)
+        check_options(optimizer_cls, units, param_groups)
         self.rank, self.world_size, self.precision = dist.get_rank(), dist.get_world_size(), precision
         self._dtype = compute_dtype(precision)
         if precision not in self.precisions:
@@ -207,11 +206,11 @@ class Native(Explained, Checkpoints):
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         # Correct where every rank has all gradients, and with DTensors, which know that they are shards.
-        return nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
+        return whole(nn.utils.clip_grad_norm_(self.module.parameters(), max_norm))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        return {key: value.detach().clone() for key, value in self.module.state_dict().items()}
+        return {key: whole(value.detach()).clone() for key, value in self.module.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
@@ -227,21 +226,15 @@ class Native(Explained, Checkpoints):
 
     # For the systems' own classes.
 
-    def _trained(self) -> list[FlatLayout]:
-        return self._layouts
-
     def _trained_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
         """What the optimizer updates, by name."""
         return ((name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad)
 
     def _groups(self, param_groups: ParamGroups) -> list[dict[str, Any]]:
         """The optimizer's groups: the parameters that each claims, and last those that none claims."""
-        groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
         claimed = {slot.name: layout.group for layout in self._layouts for slot in layout.slots}
-        for name, parameter in self._trained_parameters():
-            group = claimed.get(name)  # None for what no test claims, and for FSDP1's flat parameters
-            groups[-1 if group is None else group]["params"].append(parameter)
-        return [group for group in groups if group["params"]]
+        # `get`: FSDP1's flat parameters have names of their own.
+        return groups_of(((claimed.get(name), each) for name, each in self._trained_parameters()), param_groups)
 
     def _held(self, category: str, name: str, tensor: torch.Tensor, start: int = 0, numel: int = -1) -> Holding:
         """A holding of the parameter `name` from its element `start` on; `numel` where the tensor has padding."""

@@ -117,6 +117,11 @@ def local(value: Any) -> Any:
     return value.to_local() if hasattr(value, "to_local") else value  # only FSDP2's ranks need to import the class
 
 
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """A DTensor gathered from all ranks; any other tensor as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 def _entries(
     owned: Iterable[Owned], optimizer_state: Mapping[Any, dict[str, Any]]
 ) -> Iterator[tuple[_Line, torch.Tensor | None]]:

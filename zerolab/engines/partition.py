@@ -6,7 +6,7 @@ parameters laid end to end and padded with zeros to a multiple of N, so that eve
 the collectives need that, and it costs at most N - 1 elements a flat (N for one that has no elements itself).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -180,6 +180,14 @@ def lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
     for name, parameter in members:
         yield Slot(name, parameter.shape, start)
         start += parameter.numel()
+
+
+def groups_of(members: Iterable[tuple[int | None, nn.Parameter]], param_groups: ParamGroups) -> list[dict[str, Any]]:
+    """An optimizer's groups: what each of `param_groups` claims, by its number, and last what none claims."""
+    groups: list[dict[str, Any]] = [{**keywords, "params": []} for _, keywords in param_groups] + [{"params": []}]
+    for number, parameter in members:
+        groups[-1 if number is None else number]["params"].append(parameter)
+    return [group for group in groups if group["params"]]
 
 
 def _kind(name: str, parameter: nn.Parameter, param_groups: ParamGroups, replicate: Selector | None) -> _Kind:

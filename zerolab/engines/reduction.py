@@ -2,22 +2,64 @@
 
 Backward brings the last units first, and every rank reduces in that order, whichever gradients it gets and when: a
 flat that is early waits for its turn. One exchange is in flight at a time: its buffers are all that overlap costs.
+
+`engine.backward` announces its backward. One that a loop runs by `loss.backward()` itself is noticed when it brings the
+first gradient, or under ZeRO-3 when it comes to the first unit. autograd is asked then which parameters it will bring
+gradients for, and to say when it is done, as torch's DDP and FSDP2 ask it. If it fails, it says nothing: what it has
+brought is dropped by whatever comes next.
 """
 
 import weakref
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import running_backward
+from zerolab.engines.graph import call_at_end, is_running, parameters_to_come, running_backward
+from zerolab.engines.hooks import Hook
 from zerolab.engines.partition import Slot
 
+if TYPE_CHECKING:
+    from zerolab.engines.engine import Engine
+
 NONE, ANNOUNCED = -2, -1  # in place of a backward's number
+
+
+class Rules(Protocol):
+    """What a stage decides for a flat (see `Engine`)."""
+
+    def own(self, flat: Flat) -> torch.Tensor:
+        """The part of the flat's parameters that this rank updates."""
+
+    def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
+        """Starts bringing together what the ranks have for the flat's gradient."""
+
+    def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
+        """Leaves the mean gradient in `flat.mean`."""
+
+
+class Units:
+    """What a backward means for the units. Here, where all of them are always whole, nothing; see `Residency`."""
+
+    def watch(self, reduction: "Reduction") -> None:
+        """Hears of forwards and backwards; `reduction` is what brings the gradients."""
+
+    def begin_backward(self, reached: set[int], loss: torch.Tensor | None) -> None:
+        """A backward begins (see `Reduction.expect`)."""
+
+    def owes_inputs(self, flat: Flat) -> bool:
+        """Whether the unit has gradients of its inputs yet to compute, for which it needs its weights."""
+        return False
+
+    def reach_half(self, flat: Flat) -> None:
+        """A flat has at least half of its gradients, and no exchange is in flight."""
+
+    def end_backward(self) -> None:
+        """It is done, or has failed."""
 
 
 class _InFlight(NamedTuple):
@@ -30,38 +72,26 @@ class Reduction:
     """Reduces each flat's gradient as soon as the last part of it exists, while autograd goes on.
 
     Args:
-        flats: those that are trained, in the model's order.
-        start: a stage's `reduce`.
-        keep: a stage's `keep`.
+        engine: of whose parameters the gradients are.
+        units: what else happens as a backward passes through them.
         overlap: whether autograd goes on while an exchange is in flight.
     """
 
-    def __init__(
-        self,
-        flats: list[Flat],
-        start: Callable[[Flat, torch.Tensor], Exchange],
-        keep: Callable[[Flat, torch.Tensor], None],
-        *,
-        overlap: bool,
-    ) -> None:
-        self._flats = flats
-        self._start = start
-        self._keep = keep
+    def __init__(self, engine: "Engine", units: Units, *, overlap: bool) -> None:
+        self._engine = engine
+        self._flats = engine.trainable  # in the model's order
+        self._units = units
         self._overlap = overlap
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
+        self._of_others = NONE  # the number of one that brings no gradients for us
         self._exchanges = True  # False: this backward only adds gradients up
         self._waiting: list[Flat] = []  # in the order in which every rank reduces them
         self._in_flight: _InFlight | None = None
         self._hooks: list[tuple[Any, RemovableHandle]] = []  # ours, among a parameter's others
-        self.at_unannounced: Callable[[], None] = _do_nothing
-        # ZeRO-3 compares first, has more to wait for, gathers when an exchange has made room, and cleans up.
-        self.at_start: Callable[[set[int]], None] = _do_nothing
-        self.is_ready: Callable[[Flat], bool] = _has_arrived
-        self.at_half: Callable[[Flat], None] = _do_nothing
-        self.at_end: Callable[[], None] = _do_nothing
 
-    def watch(self) -> None:
-        """Hears of each gradient as soon as autograd has finished it."""
+    def watch(self, model: nn.Module) -> None:
+        """Hears of each gradient as soon as autograd has finished it, and before of the model's forward."""
+        model.register_forward_pre_hook(Hook.of(self, Reduction._begin_forward), prepend=True)
         reduction = weakref.proxy(self)  # no garbage collector sees these hooks: they must not keep the engine
         for number, flat in enumerate(self._flats):
             for slot, parameter in flat.members():
@@ -69,55 +99,114 @@ class Reduction:
                 handle = parameter.register_post_accumulate_grad_hook(hook)
                 self._hooks.append((parameter._post_accumulate_grad_hooks, handle))  # noqa: SLF001
 
-    def expect(self, reached: set[int], *, exchanges: bool) -> None:
+    # A backward begins.
+
+    def _begin_forward(self, *_: object) -> None:
+        if not is_running():  # else it is a recomputation
+            if self.backward != NONE:  # it has failed
+                self.drop()
+            self._come_last()  # now, because a backward that is not announced begins with a gradient
+
+    def expect(self, reached: set[int], loss: torch.Tensor | None, *, exchanges: bool) -> None:
         """A backward begins.
 
         Args:
             reached: the ids of the parameters that it brings gradients for.
+            loss: where it starts, if that is known.
             exchanges: whether to reduce them; else they are added up where they are.
         """
-        self.at_start(reached)
+        self._units.begin_backward(reached, loss)
         for flat in self._flats:
             flat.take_back()
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
-        self.come_last()
+        self._come_last()
         self._exchanges = exchanges
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
         self.backward = ANNOUNCED
 
-    def come_last(self) -> None:
+    def notice(self) -> None:
+        """Called by hooks of autograd's, which only say that some backward is running."""
+        if self.backward == ANNOUNCED:
+            self.backward = running_backward()
+        elif running_backward() not in (self.backward, self._of_others):
+            self._begin_unannounced()
+
+    def _come_last(self) -> None:
         """Has gradients come here when the model's own hooks, registered since, have changed them."""
         for hooks, handle in self._hooks:
             if next(reversed(hooks)) != handle.id:
                 hooks[handle.id] = hooks.pop(handle.id)  # `move_to_end` would not do: torch goes by the plain dict
 
-    def notice(self) -> None:
-        """Called by a hook of autograd's: another backward than the one that is awaited begins with this."""
-        if self.backward == ANNOUNCED:
+    def _begin_unannounced(self) -> None:
+        """Takes the backward that is running, if it brings gradients for the model.
+
+        Raises:
+            RuntimeError: the engine could not take it, as `engine.backward` could not.
+        """
+        ours = [parameter for flat in self._engine.flats for parameter in flat.parameters]
+        each_once = {id(parameter): parameter for parameter in [*ours, *self._engine.model.parameters()]}
+        reached = parameters_to_come(each_once.values())
+        if not reached:  # torch.autograd.grad, which returns the gradients instead of leaving them in `.grad`
+            self._of_others = running_backward()
+            return
+        self._engine.refuse_second_backward()
+        try:
+            self._engine.begin_backward(reached)
             self.backward = running_backward()
-        elif self.backward != running_backward():
-            self.at_unannounced()
+            call_at_end(self._end_unannounced)
+        except BaseException:  # Ctrl-C too
+            self.drop()
+            raise
+
+    def _end_unannounced(self) -> None:
+        try:
+            self._engine.end_backward()
+        except BaseException:
+            self.drop()
+            raise
+
+    # It brings gradients.
 
     def _arrived(self, number: int, slot: Slot, parameter: torch.Tensor) -> None:
         flat = self._flats[number]
         if self.backward != running_backward():
             try:
                 self.notice()
-            except BaseException:  # Ctrl-C too
+            except BaseException:
                 parameter.grad = None
                 raise
         flat.awaited.discard(slot)
         if flat.has_half_its_gradients:
             # The exchange of the flat before has had half a flat's time: it makes room for the rest of this one.
             self._finish_exchange()
-            self.at_half(flat)
+            self._units.reach_half(flat)
         self.start_ready()
 
     def start_ready(self) -> None:
         """Reduces the flats that are complete, as far as it is their turn."""
-        while self._waiting and self.is_ready(self._waiting[0]):
+        while self._waiting and not (self._waiting[0].awaited or self._units.owes_inputs(self._waiting[0])):
             self._start_next()
+
+    def _start_next(self) -> None:
+        flat = self._waiting.pop(0)
+        self._finish_exchange()
+        gradient = flat.lay_out_gradients()
+        if not self._exchanges:
+            return
+        self._in_flight = _InFlight(flat, gradient, self._engine.rules(flat.layout).reduce(flat, gradient))
+        if not self._overlap:
+            self._finish_exchange()
+
+    def _finish_exchange(self) -> None:
+        if self._in_flight is not None:
+            flat, gradient, exchange = self._in_flight
+            self._in_flight = None
+            exchange.wait()
+            flat.usage.learn(gradient)
+            self._engine.rules(flat.layout).keep(flat, gradient)
+
+    # It ends.
 
     def finish(self) -> None:
         """Autograd is done: reduces what no gradient came for, too, because another rank may have one."""
@@ -141,31 +230,4 @@ class Reduction:
 
     def _end(self) -> None:
         self.backward = NONE
-        self.at_end()
-
-    def _start_next(self) -> None:
-        flat = self._waiting.pop(0)
-        self._finish_exchange()
-        gradient = flat.lay_out_gradients()
-        if not self._exchanges:
-            return
-        self._in_flight = _InFlight(flat, gradient, self._start(flat, gradient))
-        if not self._overlap:
-            self._finish_exchange()
-
-    def _finish_exchange(self) -> None:
-        if self._in_flight is not None:
-            flat, gradient, exchange = self._in_flight
-            self._in_flight = None
-            exchange.wait()
-            flat.usage.learn(gradient)
-            self._keep(flat, gradient)
-
-
-def _has_arrived(flat: Flat) -> bool:
-    """Whether this backward has brought all gradients of the flat that it can bring."""
-    return not flat.awaited
-
-
-def _do_nothing(*_: object) -> None:
-    """In stages that gather nothing."""
+        self._units.end_backward()

@@ -1,29 +1,15 @@
-"""Parameters that stay whole on every rank, in any stage, and are treated as `ddp` treats all of them.
+"""Parameters that stay whole on every rank, in any stage: the rules by which `ddp` treats all of them.
 
 For what is small and often used, such as norms, biases or a router: sharded it would save little, and a flat of its own
 would have to be gathered. FSDP2 has `ignored_params` for it, which it does not reduce either; DeepSpeed's
 `stage3_param_persistence_threshold` keeps small parameters whole, but shards their optimizer state.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 import torch.distributed as dist
 
 from zerolab.engines.collectives import Exchange, all_reduce
 from zerolab.engines.flat import Flat
-
-Result = TypeVar("Result")
-
-
-def or_replicated(stages: Callable[..., Result], ours: Callable[..., Result]) -> Callable[..., Result]:
-    """What a stage does with a flat, or where it is kept whole, what we do with it."""
-
-    def choose(flat: Flat, *arguments: torch.Tensor) -> Result:
-        return (ours if flat.layout.replicated else stages)(flat, *arguments)
-
-    return choose
 
 
 def own(flat: Flat) -> torch.Tensor:

@@ -8,72 +8,76 @@ its own, a `ModuleList` of attention and MLP say, runs in parts: it is released 
 
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.engines.checks import check_residency
-from zerolab.engines.collectives import Exchange
-from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.graph import is_running, number_of, numbers_behind, running_backward, tensors_needing_gradient
 from zerolab.engines.hooks import Hook
-from zerolab.engines.order import Order
-from zerolab.engines.partition import ROOT, ParamGroups, Selector, has_forward
-from zerolab.engines.reduction import NONE, Reduction
+from zerolab.engines.partition import ROOT, has_forward
+from zerolab.engines.reduction import Reduction, Units
+
+if TYPE_CHECKING:
+    from zerolab.engines.zero3 import Zero3
 
 
-class Gathering(Protocol):
-    """What a stage must be able to do for its units to come and go."""
+class Order:
+    """Remembers the order of the last pass, and says what came next in it.
 
-    model: nn.Module
-    flats: list[Flat]
-
-    def start_gather(self, flat: Flat) -> None:
-        """Starts making the flat whole."""
-
-    def gather(self, flat: Flat) -> None:
-        """Makes the flat whole on every rank."""
-
-    def release(self, flat: Flat) -> None:
-        """Gives the memory back."""
-
-
-class DueGradient:
-    """A gradient that a unit has yet to give to one of its inputs.
+    A pass that leaves the remembered order (a model that branches) gets no advice until it returns to it.
 
     Args:
-        number: of the operation that made the input (`graph.number_of`).
+        ahead: how many units to name in advance; 0 never names any.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._last: list[str] = []
+        self.now: list[str] = []
+
+    def begin(self) -> None:
+        """A new pass begins."""
+        self._last, self.now = self.now, []
+
+    def expects(self, unit: str) -> bool:
+        """Whether `unit` came at this place in the last pass, too."""
+        return self._last[len(self.now) :][:1] == [unit]
+
+    def use(self, unit: str) -> list[str]:
+        """Notes that `unit` is used now; returns the units that are expected next, the nearest first."""
+        place = len(self.now)
+        self.now.append(unit)
+        expected = self._last[place : place + 1 + self._ahead]
+        # After a surprise no guess: a unit gathered for nothing costs its traffic, and its memory until it is used.
+        return expected[1:] if expected[:1] == [unit] else []
 
 
-class Residency:
+@dataclass(eq=False)  # two of one number are two
+class DueGradient:
+    """A gradient that a unit has yet to give to an input, which the operation `number` made (`graph.number_of`)."""
+
+    number: int
+
+
+class Residency(Units):
     """Has a stage gather each unit before a module runs that holds parameters of it, and release it after.
 
     Args:
         stage: gathers and releases.
-        reduction: what brings the gradients; a flat is ready for it when its unit owes its inputs none.
         release_after_forward: False keeps a unit from its forward to its backward.
         prefetch: how many units to gather ahead of the one that is used.
     """
 
-    def __init__(self, stage: Gathering, reduction: Reduction, release_after_forward: bool, prefetch: int) -> None:
+    def __init__(self, stage: "Zero3", release_after_forward: bool, prefetch: int) -> None:
+        check_residency(release_after_forward, prefetch)
         self._stage = stage
         self._weakly = weakref.proxy(self)  # no garbage collector sees hooks in a graph, which a model may keep
-        self._reduction = reduction
-        reduction.at_start = self._begin_backward
-        reduction.is_ready = self._is_ready
-        reduction.at_half = self._gather_next
-        # A unit whose inputs need no gradient, a frozen first block say, is never told that it is done.
-        reduction.at_end = self.release_everything
         self._releases_after_forward = release_after_forward
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order = Order(ahead=prefetch)
@@ -88,16 +92,17 @@ class Residency:
         # Not weakly: a graph may go by the garbage collector, which runs on each rank at another time, and the ranks
         # would start their exchanges in different orders.
         self._due: defaultdict[str, set[DueGradient]] = defaultdict(set)
+        self._between_parts: set[str] = set()  # whole, because the next part of it may come
+
+    def watch(self, reduction: Reduction) -> None:
+        """Hears of forwards and backwards, which the reduction does not hear of."""
+        self._reduction = reduction
         self._units: dict[str, list[Flat]] = {}
-        for flat in stage.flats:
+        for flat in self._stage.flats:
             if not flat.layout.replicated:  # which neither comes nor goes
                 self._units.setdefault(flat.layout.unit, []).append(flat)
         # What has no forward of its own is used by its parts, one after the other.
         self._in_parts = {unit for unit in self._units if not has_forward(self._module_of(unit))}
-        self._between_parts: set[str] = set()  # whole, because the next part of it may come
-        self._watch_forwards()
-
-    def _watch_forwards(self) -> None:
         for module, units in self._users().items():
             for unit in units:  # our hook first: hooks of the model may read its parameters
                 before = Hook.of(self, Residency._before_forward, unit)
@@ -107,21 +112,33 @@ class Residency:
         model.register_forward_pre_hook(Hook.of(self, Residency._begin_forward), prepend=True)
         model.register_forward_hook(Hook.of(self, Residency._end_forward))
 
-    @contextmanager
-    def backward(self, loss: torch.Tensor) -> Iterator[None]:
-        """Around the backward of `loss`, for which units owe nothing in graphs of other forwards.
+    def begin_backward(self, reached: set[int], loss: torch.Tensor | None) -> None:
+        """Compares with the other ranks; and learns which units owe nothing, for they ran in forwards of other losses.
 
         A loop's own backward does not tell its loss: what is owed in other graphs, too, it reduces at its end.
         """
-        if self._has_other_graphs and isinstance(loss, torch.Tensor) and loss.requires_grad:
-            self._behind = {-1} | numbers_behind(loss)
-        try:
-            yield
-        finally:
-            self._behind = None
+        self._backward_order.begin()
+        self._compare(reached)
+        self._behind = {-1} | numbers_behind(loss) if self._has_other_graphs and loss is not None else None
 
-    def release_everything(self) -> None:
-        """Leaves nothing whole."""
+    def owes_inputs(self, flat: Flat) -> bool:
+        """Whether the unit has gradients of its inputs yet to compute, for which it needs its weights."""
+        return self._owes_inputs(flat.layout.unit)
+
+    def reach_half(self, flat: Flat) -> None:
+        """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
+        if flat.layout.replicated:  # it is small, and its unit has just begun
+            return
+        expected = self._after_half.pop(flat.layout.unit, [])
+        # One that backward has already used would be gathered for nothing, and stay until the end.
+        self._start_gathering([unit for unit in expected if unit not in self._backward_order.now])
+
+    def end_backward(self) -> None:
+        """Leaves nothing whole: a unit whose inputs need no gradient is never told that it is done."""
+        self._behind = None
+        self._release_everything()
+
+    def _release_everything(self) -> None:
         self._after_half.clear()
         for flats in self._units.values():
             for flat in flats:
@@ -129,7 +146,7 @@ class Residency:
 
     def forget_everything(self) -> None:
         """Leaves nothing whole and nothing owed: after an update no backward comes for a forward from before it."""
-        self.release_everything()
+        self._release_everything()
         self._due.clear()
         self._has_other_graphs = False
 
@@ -138,7 +155,7 @@ class Residency:
         if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
             return
         # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
-        if not (self._due[unit] and self._owes_inputs(unit)) and not any(flat.awaited for flat in self._units[unit]):
+        if not self._owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
             for flat in self._units[unit]:
                 self._stage.release(flat)
 
@@ -160,8 +177,6 @@ class Residency:
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
         # Checkpointing calls the model's blocks again in backward; that is no new forward.
         if not is_running():
-            if self._reduction.backward != NONE:  # it has failed
-                self._reduction.drop()
             self._has_other_graphs |= any(self._due.values())
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
@@ -234,30 +249,14 @@ class Residency:
             if not any(flat.awaited for flat in self._units[unit]):  # a frozen unit has no gradients to wait for
                 self._start_gathering(self._after_half.pop(unit))
 
-    def _gather_next(self, flat: Flat) -> None:
-        """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
-        if flat.layout.replicated:  # it is small, and its unit has just begun
-            return
-        expected = self._after_half.pop(flat.layout.unit, [])
-        # One that backward has already used would be gathered for nothing, and stay until the end.
-        self._start_gathering([unit for unit in expected if unit not in self._backward_order.now])
-
     def _after_backward(self, unit: str, due: DueGradient, input_gradient: torch.Tensor) -> None:
         self._due[unit].discard(due)
         self.release_if_done(unit)
         self._reduction.start_ready()
 
-    def _is_ready(self, flat: Flat) -> bool:
-        unit = flat.layout.unit
-        return not flat.awaited and not (self._due[unit] and self._owes_inputs(unit))
-
     def _owes_inputs(self, unit: str) -> bool:
-        behind = self._behind
-        return behind is None or any(due.number in behind for due in self._due[unit])
-
-    def _begin_backward(self, reached: set[int]) -> None:
-        self._backward_order.begin()
-        self._compare(reached)
+        due, behind = self._due[unit], self._behind
+        return bool(due) and (behind is None or any(each.number in behind for each in due))
 
     def _compare(self, reached: set[int]) -> None:
         """Ranks that gather different units would wait for each other: compares at first, and after each change.
@@ -270,56 +269,6 @@ class Residency:
         if used != self._compared:
             self._compared = used
             check_same_on_all_ranks(used, "the units that a forward used and a backward needs")
-
-
-class UnitByUnit(Engine):
-    """An engine that has a residency; a stage says what `start_gather`, `gather` and `release` do.
-
-    Args:
-        release_after_forward: False keeps a unit from its forward to its backward.
-        prefetch: how many units to gather ahead of the one that is used.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer_cls: type,
-        *,
-        units: list[str] | None = None,
-        param_groups: ParamGroups = (),
-        replicate: Selector | None = None,
-        precision: str = "fp32",
-        reduce_dtype: torch.dtype | None = None,
-        overlap: bool = True,
-        offload: bool = False,
-        release_after_forward: bool = True,
-        prefetch: int = 1,
-        **optimizer_keywords: Any,
-    ) -> None:
-        check_residency(release_after_forward, prefetch)
-        self._gathers: dict[Flat, Exchange] = {}  # those that have started
-        super().__init__(
-            model,
-            optimizer_cls,
-            units=units,
-            param_groups=param_groups,
-            replicate=replicate,
-            precision=precision,
-            reduce_dtype=reduce_dtype,
-            overlap=overlap,
-            offload=offload,
-            **optimizer_keywords,
-        )
-        self._residency = Residency(self, self._reduction, release_after_forward, prefetch)
-
-    def start_gather(self, flat: Flat) -> None:
-        """Starts making the flat whole."""
-        raise NotImplementedError
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """As in every stage; afterwards nothing is whole."""
-        with self._residency.backward(loss):
-            super().backward(loss)
 
 
 def _own(value: Any) -> Any:

@@ -25,16 +25,11 @@ class TorchDDP(Native):
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer_cls: type,
-        *,
-        units: list[str] | None = None,
-        param_groups: ParamGroups = (),
-        precision: str = "fp32",
+        *arguments: Any,
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
         bucket_cap_mb: float | None = None,
-        **optimizer_keywords: Any,
+        **others: Any,
     ) -> None:
         # The defaults are torch's own: what is measured is what people run.
         self._options: dict[str, Any] = {
@@ -42,9 +37,7 @@ class TorchDDP(Native):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "bucket_cap_mb": bucket_cap_mb,
         }
-        super().__init__(
-            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
-        )
+        super().__init__(*arguments, **others)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         wrapper = nn.parallel.DistributedDataParallel
@@ -71,32 +64,9 @@ class TorchZero1(TorchDDP):
     stage = "torch-zero1"
     cannot = ("dtypes",)
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer_cls: type,
-        *,
-        units: list[str] | None = None,
-        param_groups: ParamGroups = (),
-        precision: str = "fp32",
-        find_unused_parameters: bool = False,
-        gradient_as_bucket_view: bool = False,
-        bucket_cap_mb: float | None = None,
-        parameters_as_bucket_view: bool = False,
-        **optimizer_keywords: Any,
-    ) -> None:
+    def __init__(self, *arguments: Any, parameters_as_bucket_view: bool = False, **others: Any) -> None:
         self._parameters_as_bucket_view = parameters_as_bucket_view
-        super().__init__(
-            model,
-            optimizer_cls,
-            units=units,
-            param_groups=param_groups,
-            precision=precision,
-            find_unused_parameters=find_unused_parameters,
-            gradient_as_bucket_view=gradient_as_bucket_view,
-            bucket_cap_mb=bucket_cap_mb,
-            **optimizer_keywords,
-        )
+        super().__init__(*arguments, **others)
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         # Here, because only this stage needs it.

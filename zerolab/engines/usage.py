@@ -75,7 +75,7 @@ def nobody_brought(number: torch.Tensor) -> bool:
 
 
 def split(
-    owned: nn.Parameter, pieces: dict[Slot, tuple[int, int]], optimizer: torch.optim.Optimizer
+    owned: nn.Parameter, spans: dict[Slot, tuple[int, int]], optimizer: torch.optim.Optimizer
 ) -> dict[Slot, nn.Parameter]:
     """Gives the optimizer one tensor for each parameter in place of one for all, each with its own count of steps.
 
@@ -83,21 +83,21 @@ def split(
 
     Args:
         owned: what the optimizer has updated as one until now.
-        pieces: the elements `[start, stop)` of it that belong to each parameter.
+        spans: the elements `[start, stop)` of it that belong to each parameter.
         optimizer: whose groups and state are changed.
     """
-    parts = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in pieces.items()}
+    pieces = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in spans.items()}
     state = optimizer.state.pop(owned, {})
-    for slot, part in parts.items():
+    for slot, piece in pieces.items():
         if state:
-            optimizer.state[part] = {key: _cut(value, owned.shape, pieces[slot]) for key, value in state.items()}
+            optimizer.state[piece] = {key: _cut(value, owned.shape, spans[slot]) for key, value in state.items()}
     for group in optimizer.param_groups:
-        members = [[member] if member is not owned else list(parts.values()) for member in group["params"]]
+        members = [[member] if member is not owned else list(pieces.values()) for member in group["params"]]
         group["params"][:] = [member for each in members for member in each]
-    return parts
+    return pieces
 
 
-def _cut(value: object, shape: torch.Size, piece: tuple[int, int]) -> object:
+def _cut(value: object, shape: torch.Size, span: tuple[int, int]) -> object:
     if not isinstance(value, torch.Tensor):
         return value
-    return value[slice(*piece)] if value.shape == shape else value.clone()
+    return value[slice(*span)] if value.shape == shape else value.clone()

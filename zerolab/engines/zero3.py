@@ -9,23 +9,35 @@ Autograd remembers the storage that the forward used. So a release frees that ve
 gather refills it; giving a parameter other data would free nothing until backward.
 """
 
+from typing import Any
+
 import torch
 
 from zerolab.engines.collectives import Exchange, all_gather, reduce_scatter
+from zerolab.engines.engine import Engine
 from zerolab.engines.flat import Flat, Presence
-from zerolab.engines.residency import UnitByUnit
+from zerolab.engines.residency import Residency
 
 
-class Zero3(UnitByUnit):
+class Zero3(Engine):
     """Shards parameters, gradients and optimizer state; a unit is whole only while it is used.
 
     A parameter may be read and written while a module runs that holds it, or the unit that it is in; otherwise it has
     a shape and no numbers, and says so. All ranks must run the same units in the same order, since each gather needs
     them all.
+
+    Args:
+        release_after_forward: False keeps a unit from its forward to its backward.
+        prefetch: how many units to gather ahead of the one that is used.
     """
 
     stage = "zero3"
     reduces_every_backward = True  # there is nowhere to add up whole gradients
+
+    def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **others: Any) -> None:
+        self._gathers: dict[Flat, Exchange] = {}  # those that have started
+        self._units: Residency = Residency(self, release_after_forward, prefetch)
+        super().__init__(*arguments, **others)
 
     def own(self, flat: Flat) -> torch.Tensor:
         """A rank updates its own shard, the only part of the parameters that it always holds."""
@@ -60,7 +72,7 @@ class Zero3(UnitByUnit):
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
         """Adds up each part of the gradient on its owner; with its last gradient the unit has done its work."""
-        self._residency.release_if_done(flat.layout.unit)
+        self._units.release_if_done(flat.layout.unit)
         return reduce_scatter(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
@@ -71,4 +83,4 @@ class Zero3(UnitByUnit):
 
     def publish(self) -> None:
         """Sends nothing: the next gather brings the updated parameters. What is still whole is out of date."""
-        self._residency.forget_everything()
+        self._units.forget_everything()
