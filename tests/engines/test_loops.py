@@ -6,6 +6,8 @@ from test_any_step import my_rows, on_every_stage, sentence_of, step
 from torch import nn
 from zoo import STAGES, batch, distance, loss_of, make
 
+from zerolab.engines import ENGINES
+
 
 def test_mean_gradients_can_be_seen_and_changed_in_place_before_the_step(clusters):
     def clamping(engine, _rank):
@@ -32,6 +34,52 @@ def test_mean_gradients_can_be_seen_and_changed_in_place_before_the_step(cluster
             found = parts[0] if stage == "ddp" else torch.cat(parts)
             torch.testing.assert_close(found, gradient if stage == "ddp" else gradient.flatten(), rtol=1e-4, atol=1e-6)
         assert all(distance(ends[stage][2], reference.state_dict()) <= 1e-6 for ends in ranks), stage
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_shards_are_what_the_optimizer_updates_element_for_element_as_the_gradients(clusters, precision):
+    def averaging():
+        ends = {}
+        for stage in STAGES:
+            engine = ENGINES[stage](make("plain"), torch.optim.SGD, lr=0.1, precision=precision)
+            averages = {name: shard.clone() for name, shard in engine.shards().items()}
+            engine.backward(loss_of(engine.model(my_rows(0))))
+            alike = {name: mean.shape for name, mean in engine.gradients().items()}
+            engine.step()
+            assert alike == {name: shard.shape for name, shard in engine.shards().items()}
+            for name, shard in engine.shards().items():  # as a loop that averages the weights over steps
+                averages[name].lerp_(shard, 0.5)
+            assert not any(shard.requires_grad for shard in engine.shards().values())
+            whole = {name: value.flatten() for name, value in engine.state_dict().items()}
+            ends[stage] = engine.shards(), averages, whole
+        return ends
+
+    before = make("plain").state_dict()
+    ranks = clusters(2).run(averaging)
+    for stage in STAGES:
+        whole = ranks[0][stage][2]
+        for name, after in whole.items():
+            now, averaged = (
+                [ends[stage][which][name].flatten() for ends in ranks if name in ends[stage][which]] for which in (0, 1)
+            )
+            if stage == "ddp":  # every rank owns all
+                now, averaged = now[:1], averaged[:1]
+            assert torch.equal(torch.cat(now), after), (stage, name)
+            assert torch.equal(torch.cat(averaged), before[name].flatten().lerp(after, 0.5)), (stage, name)
+
+
+def test_what_is_written_into_a_parameter_between_steps_is_in_the_shards(clusters):
+    def writing(engine, _rank):
+        with engine.full_parameters(), torch.no_grad():
+            engine.model.head.bias.fill_(2.0)
+        return torch.cat(
+            [shard.flatten() for name, shard in engine.shards().items() if name == "head.bias"] or [torch.zeros(0)]
+        )
+
+    for stage in STAGES:
+        found = [ends[stage] for ends in clusters(2).run(on_every_stage, writing)]
+        assert sum(len(each) for each in found) >= len(make("plain").head.bias)
+        assert all(bool((each == 2).all()) for each in found), stage
 
 
 def test_full_parameters_can_be_read_and_what_is_written_stays(clusters):

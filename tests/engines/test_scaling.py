@@ -30,12 +30,13 @@ def spoil(model):
     return model.head.bias.register_hook(overflow)
 
 
-def train(engine, scaler, clip=None):
+def train(engine, scaler, clip=None, *, own_backward=False):
     """Steps of a loop as torch's documentation has it, one of them spoilt on rank 0; what there is after each."""
     ends = []
     for step in range(STEPS):
         handle = spoil(engine.model) if step == SPOILT and engine.rank == 0 else None
-        engine.backward(scaler.scale(loss_of(engine.model(my_rows(step)))))
+        loss = scaler.scale(loss_of(engine.model(my_rows(step))))
+        loss.backward() if own_backward else engine.backward(loss)
         if clip:
             scaler.unscale_(engine.optimizer)
             engine.clip_grad_norm_(clip)
@@ -108,6 +109,25 @@ def test_fp16_over_fp32_masters_skips_alike_and_stays_near_fp32(clusters, option
             assert [counts for *_, counts in ends] == [set(), set(), {1}, {2}], stage
             assert {value.dtype for value in ends[-1][0].values()} == {torch.float32}
             assert all(torch.isfinite(value).all() for value in ends[-1][0].values())
+
+
+@pytest.mark.parametrize("clip", [None, 0.01])
+def test_in_fp16_a_loops_own_backward_of_a_scaled_loss_is_the_engines_to_the_last_bit_skipped_steps_too(clusters, clip):
+    def training():
+        return {
+            stage: [
+                train(engine_of(stage, precision="fp16"), make_scaler(growth_interval=2), clip, own_backward=own)
+                for own in (False, True)
+            ]
+            for stage in STAGES
+        }
+
+    for stages in clusters(2).run(training):
+        for stage, (by_engine, by_loop) in stages.items():
+            assert [counts for *_, counts in by_loop] == [set(), set(), {1}, {2}], stage
+            for (state, *known), (own_state, *own_known) in zip(by_engine, by_loop, strict=True):
+                assert known == own_known, stage
+                assert distance(state, own_state) == 0, stage
 
 
 def test_after_unscale_gradients_and_clipping_see_the_gradients_themselves(clusters):

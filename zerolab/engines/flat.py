@@ -273,13 +273,11 @@ class Flat:
         """The mean gradient as it goes into the update."""
         return self.mean if self.unscaled is None else self.unscaled
 
-    def means(self) -> Iterator[tuple[Slot, torch.Tensor]]:
-        """The mean gradients of what this rank owns: views in the parameters' shapes, if it owns all of the flat."""
-        if (final := self.final_mean) is not None:
-            for slot, (start, stop) in self.usage.owned.items():
-                if slot in self.usage.used:
-                    mean = final[start : min(stop, slot.stop - self.span[0])]  # without the padding
-                    yield slot, mean if self.is_sharded else mean.view(slot.shape)
+    def by_parameter(self, owned: torch.Tensor) -> Iterator[tuple[Slot, torch.Tensor]]:
+        """What a tensor of shape [owned] has of each parameter: views, in its shape if this rank owns all of it."""
+        for slot, (start, stop) in self.usage.owned.items():
+            mine = owned[start : min(stop, slot.stop - self.span[0])]  # without the padding
+            yield slot, mine if self.is_sharded else mine.view(slot.shape)
 
     def split(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on the optimizer updates each parameter by itself, and may leave it alone."""

@@ -98,7 +98,21 @@ class Loop(FlatCheckpoints):
         parameter's shape, could not hold that. So is a parameter missing that got no gradient on any rank.
         """
         self.refuse_without_gradients("see")
-        return {slot.name: mean for flat in self.trainable for slot, mean in flat.means()}
+        means = [(flat, mean) for flat in self.trainable if (mean := flat.final_mean) is not None]
+        return {
+            slot.name: mine for flat, mean in means for slot, mine in flat.by_parameter(mean) if slot in flat.usage.used
+        }
+
+    def shards(self) -> dict[str, torch.Tensor]:
+        """What this rank owns of the parameters, by name: the very elements that `gradients` gives the gradients of.
+
+        For what is done element by element beside the training, such as an average of the weights over steps. In mixed
+        precision they are the fp32 masters. To be read: what is to be written goes into `full_parameters`.
+        """
+        for flat in self.flats:
+            flat.take_over()
+        shards = ((flat, flat.owned.detach()) for flat in self.flats)
+        return {slot.name: mine for flat, shard in shards for slot, mine in flat.by_parameter(shard)}
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before.
