@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import tempfile
 import time
 import uuid
 from collections import defaultdict
@@ -125,11 +126,22 @@ def pytest_terminal_summary(terminalreporter):
             )
 
 
-# --- nothing left running ----------------------------------------------------------------------------------------
+# --- kernels that share nothing ----------------------------------------------------------------------------------
 
 
-def pytest_configure():
+def pytest_configure(config):
     os.environ[MARK] = uuid.uuid4().hex
+    folder = tempfile.TemporaryDirectory(prefix="zerolab-ipython-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["IPYTHONDIR"] = folder.name
+    profile = Path(folder.name, "profile_default")
+    profile.mkdir()
+    # Kernels of one user write their history into one file. On a busy box it is locked for seconds, and IPython prints
+    # that it cannot write into it, below whichever cell is running.
+    (profile / "ipython_config.py").write_text("c.HistoryManager.hist_file = ':memory:'\n")
+
+
+# --- nothing left running ----------------------------------------------------------------------------------------
 
 
 def orphans():

@@ -19,6 +19,10 @@ def notebook(kernel):
     return kernel
 
 
+def test_kernels_of_the_tests_write_their_history_into_no_file_that_another_may_have_locked(notebook):
+    assert notebook.run("get_ipython().history_manager.hist_file") == ("':memory:'\n", None)
+
+
 def test_a_function_of_a_cell_runs_on_every_rank_and_what_it_prints_is_labelled(notebook):
     printed, error = notebook.run(
         "def greet():\n    print('hello', dist.get_rank())\n    return 7\n\ncluster.run(greet)"
