@@ -37,10 +37,15 @@ def be_killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_out_of_memory():
+def leave_room(nbytes):
+    """Lets this process allocate so many bytes more than it has."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    room = int(status["VmData"].split()[0]) * 1024 + (32 << 20)
-    resource.setrlimit(resource.RLIMIT_DATA, (room, resource.RLIM_INFINITY))
+    limit = int(status["VmData"].split()[0]) * 1024 + nbytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+
+
+def run_out_of_memory():
+    leave_room(32 << 20)
     kept = []
     while True:
         kept.append(torch.ones(1 << 20))

@@ -67,3 +67,9 @@ def test_a_fault_is_named_in_time_with_all_that_is_known_and_the_next_run_works(
     assert took < limit
     assert three.run(dist.get_rank) == [0, 1, 2]
     assert not any(fault_injection.is_alive(pid) for pid in pids)
+
+
+def test_a_rank_that_survived_running_out_of_memory_can_fail_again_while_idle(three, tmp_path):
+    three.run(fault_injection.leave_room, 4 << 20)  # as much as may be left then, and half of a thread's stack
+    trouble = fault_injection.Injection("exception", (0, 1, 2), tmp_path)
+    assert fault_injection.call(three, fault_injection.while_idle, trouble) == [0, 1, 2]
