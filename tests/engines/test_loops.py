@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_any_step import my_rows, on_every_stage, sentence_of, step
+from test_any_step import my_rows, on_every_stage, plain_steps, sentence_of, step
 from torch import nn
 from zoo import STAGES, batch, distance, loss_of, make
 
@@ -162,12 +162,9 @@ def test_accumulating_between_backward_and_step_is_refused_at_once_and_the_gradi
         engine.step()
         return refusal, engine.state_dict()
 
-    reference = make("plain")
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
-    loss_of(reference(batch(0))).backward()
-    optimizer.step()
+    reference = plain_steps(1)
     for ends in clusters(2).run(on_every_stage, too_late):
         for stage in STAGES:
             refusal, state = ends[stage]
             assert "a second backward() before step()" in refusal
-            assert distance(state, reference.state_dict()) <= 1e-6, stage
+            assert distance(state, reference) <= 1e-6, stage
