@@ -82,3 +82,11 @@ def wheel(tree, tmp_path_factory):
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--build-constraint", "constraints.txt"]
     subprocess.run([*command, "-w", folder, "."], cwd=tree, check=True)
     return next(folder.glob("zerolab-*.whl"))
+
+
+@pytest.fixture(scope="session")
+def binders(tree, tmp_path_factory):
+    """The environment of binder's image: a clean one in which its script has run."""
+    venv = Venv(tmp_path_factory.mktemp("binder"))
+    venv.run("bash", "binder/postBuild", folder=tree, PIP_RETRIES="0")
+    return venv
