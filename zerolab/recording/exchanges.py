@@ -155,14 +155,21 @@ class Exchanges(Observer):
             if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
                 given = with_aliases(args, aliases)
         result = func._op(*given, **keywords)
-        handle = result[-1] if isinstance(result, (tuple, list)) else result
-        if isinstance(handle, torch.ScriptObject):
-            self._newest = dist.Work.unbox(handle)
-            self._works[self._newest] = draft, aliases
+        self._note_work(result, draft, aliases)
         if self._inside is None:
             self._ownership.communicated(args)
             self._log.end(draft)
         return result
+
+    def _note_work(self, result: Any, draft: Draft, aliases: list[Alias]) -> None:
+        handle = result[-1] if isinstance(result, (tuple, list)) else result
+        if not isinstance(handle, torch.ScriptObject):
+            return
+        self._newest = dist.Work.unbox(handle)
+        if self._newest is not None:
+            self._works[self._newest] = draft, aliases
+        elif self._inside is not None:  # NCCL has none for a synchronous collective: nobody will wait for it
+            self._log.end(draft)
 
     def _on_functional(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if func._schema.name.endswith("::wait_tensor"):

@@ -1,0 +1,18 @@
+"""Ranks of the contract, and the helpers of the engines' tests."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from contract import Ranks
+
+from zerolab import Cluster
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Two ranks of the contract."""
+    with Cluster(2, device="cpu", timeout=3) as cluster:
+        yield Ranks(cluster, tmp_path_factory.mktemp("contract"))
