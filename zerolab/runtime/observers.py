@@ -58,7 +58,7 @@ class Holder(Protocol):
 
 
 class Observer:
-    """What can be observed. Each method does nothing unless overridden; a context that it returns surrounds the event."""
+    """What can be observed. A method does nothing unless overridden; a context that it returns surrounds the event."""
 
     def starting(self, call: Call) -> Within:
         """A collective is started."""
