@@ -40,7 +40,14 @@ def test_help_names_every_command_without_importing_torch() -> None:
         (["compare", "--world-size", "0"], "world size is 0"),
         (["compare", "--world-size", "-3"], "world size is -3"),
         (["compare", "--stages", "ddp,zero4"], "unknown stage 'zero4': choose one of ddp, zero1, zero2, zero3"),
-        (["compare", "--stages", ""], "unknown stage '': choose one of"),
+        (["compare", "--stages", ""], "no stages were named: choose from ddp"),
+        (["compare", "--stages", "ddp,zero1,,ddp"], "ddp is named 2 times: name each stage once"),
+        (["simulate", "--stages", "zero3,zero3"], "zero3 is named 2 times: name each stage once"),
+        (["record", "--stage", "zero3", "--out", "x.json", "--options", "prefech=2"], "did you mean 'prefetch'?"),
+        (
+            ["record", "--stage", "fsdp2", "--out", "x.json", "--options", "foo=2"],
+            "unknown option of fsdp2 'foo': choose",
+        ),
         (["compare", "--model", "gpt-5"], "unknown model 'gpt-5': choose one of mlp-odd"),
         (["compare", "--steps", "1"], "steps is 1: take at least 2"),
         (["compare", "--precision", "fp8"], "unknown precision 'fp8'"),
@@ -51,6 +58,8 @@ def test_help_names_every_command_without_importing_torch() -> None:
         (["record", "--stage", "zero9", "--out", "run.json"], "unknown stage 'zero9'"),
         (["record", "--stage", "ddp", "--out", "."], "cannot write '.': it is a folder; name a file in it"),
         (["play", "missing.json"], "missing.json"),
+        (["play", "."], "'.'"),
+        (["progress", "missing.json"], "'missing.json' is no progress file that can be read"),
     ],
 )
 def test_wrong_use_gets_one_sentence_and_leaves_no_file(
@@ -168,6 +177,8 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert cli.main(["play", str(run), "--out", str(page), "--no-open"]) == 0
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
     assert "events of 2 ranks" in capfd.readouterr().out
+    assert cli.main(["play", str(run), "--out", f"{tmp_path}/../{tmp_path.name}/run.json", "--no-open"]) == 2
+    assert "would take the place of the recording" in capfd.readouterr().err
     assert zerolab.Recording.load(run).info.precision == "bf16"
 
 

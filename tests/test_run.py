@@ -312,10 +312,19 @@ def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
     whole = models.batches("mlp-odd", 1, 0, 2, rows=24)
     with Cluster(3, device="cpu") as cluster:
         shares = cluster.run(run._batches, options())
-        with pytest.raises(RuntimeError, match="3 ranks cannot share 25 rows evenly: give --global-rows a multiple"):
-            cluster.run(run._batches, options(global_rows=25))
     for step in range(2):
         assert torch.equal(torch.cat([share[step][0] for share in shares]), whole[step][0])
+
+
+def test_ranks_that_could_not_train_end_before_they_meet_and_one_of_them_says_why(tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "zerolab.run"]
+    asked = [*launch, "--stage", "zero3", "--out", str(tmp_path / "run.json"), "--global-rows", "25"]
+    ended = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert ended.returncode != 0
+    sentence = "zerolab.run: 2 ranks cannot share 25 rows evenly: give --global-rows a multiple of 2"
+    assert ended.stderr.count(sentence) == 1
+    assert "in _check" not in ended.stderr, "of a rank there is one sentence, and no traceback"
+    assert "accepts whoever can reach it" not in ended.stdout, "they had met"
 
 
 @pytest.mark.parametrize(

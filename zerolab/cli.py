@@ -215,14 +215,18 @@ def _record(arguments: Arguments) -> None:
 
 
 def _play(arguments: Arguments) -> None:
-    page: Path = arguments.out or arguments.recording.with_suffix(".html")
     from zerolab.lessons.workspace import has_display
     from zerolab.recording.recording import Recording
 
-    Recording.load(arguments.recording).to_html(page)
-    print(f"the page is {page}")
+    recording = Recording.load(arguments.recording)
+    page: Path = arguments.out or arguments.recording.with_suffix(".html")
+    if page.resolve() == arguments.recording.resolve():
+        raise ValueError(f"the page would take the place of the recording {str(page)!r}: name another by --out")
+    recording.to_html(page)
     # Over ssh, a browser would open where nobody sees it, or be a text browser in the terminal.
-    if not arguments.no_open and has_display(os.environ):
+    opens = not arguments.no_open and has_display(os.environ)
+    print(f"the page is {page}" + ("" if opens or arguments.no_open else "; there is no display to open it on"))
+    if opens:
         webbrowser.open(page.resolve().as_uri())
 
 

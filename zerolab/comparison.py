@@ -5,6 +5,7 @@ otherwise include the recorder's work. The named terms follow from the layout of
 measured, so `state - formula - terms` is a real check: it must be zero on every rank.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from zerolab import models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
+from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import check_known
@@ -135,7 +137,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
         ImportError: DeepSpeed is not installed.
         RankError: a rank failed; the message has its traceback.
     """
-    chosen = _checked_stages(stages, world_size, precision)
+    chosen = _checked_stages(stages, world_size, precision, options)
     layouts, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
@@ -170,7 +172,7 @@ def record(
 
     All arguments but `stage` are those of `compare`, and so are the errors.
     """
-    (chosen,) = _checked_stages([stage], world_size, precision)
+    (chosen,) = _checked_stages([stage], world_size, precision, options)
     _, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
         choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
@@ -217,20 +219,44 @@ def train(
 
 
 def stage_names(stages: str | Sequence[str]) -> list[str]:
-    """The names as a list. Raises TypeError for anything but text or a sequence of names."""
+    """The names as a list.
+
+    Raises:
+        TypeError: anything but text or a sequence of names.
+        ValueError: no name, or one that is given twice: rows and recordings go by it.
+    """
     if not isinstance(stages, Iterable):
         raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
-    return [stage.strip() for stage in stages.split(",")] if isinstance(stages, str) else list(stages)
-
-
-def _checked_stages(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
-    chosen = stage_names(stages)
-    if not chosen:
+    names = [stage.strip() for stage in stages.split(",") if stage.strip()] if isinstance(stages, str) else list(stages)
+    if not names:
         raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is named {names.count(name)} times: name each stage once")
+    return names
+
+
+def _checked_stages(
+    stages: str | Sequence[str], world_size: int, precision: str, options: Mapping[str, Any] | None
+) -> list[str]:
+    chosen = stage_names(stages)
     for stage in chosen:
         systems.state_bytes(stage, 1, 1, precision)  # only to refuse unknown names
         systems.check(stage, world_size, precision)
+        for option in options or {}:
+            check_known(f"option of {stage}", option, _options_of(stage))
     return chosen
+
+
+def _options_of(stage: str) -> list[str]:
+    """The keywords of a stage's engine and of its optimizer; those of our engines are refused by others in words."""
+    known = [
+        *inspect.signature(ENGINES[stage]).parameters,
+        *OWN_OPTIONS,
+        *inspect.signature(torch.optim.AdamW).parameters,
+    ]
+    unfit = ("model", "optimizer_cls", "optimizer_keywords", "params")
+    return [name for name in dict.fromkeys(known) if name not in unfit]
 
 
 def _checked_training(  # noqa: PLR0917  (as `compare` has them)

@@ -28,7 +28,7 @@ from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.models import Batch
 from zerolab.recording import clocks, jsonfile
 from zerolab.recording.clocks import Reading
-from zerolab.recording.events import RankRecording, RunInfo
+from zerolab.recording.events import RankRecording, RunInfo, count
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
 
@@ -39,6 +39,7 @@ ROWS = 24  # of a step, on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks sha
 def main(arguments: Sequence[str] | None = None) -> None:
     """Joins the ranks, trains and records, and writes `--out` on rank 0."""
     options = _parse(arguments)
+    _check(options)
     device = _join(options)
     # Both readings are outside the recording: their hundreds of messages are not part of the training.
     before = clocks.read()
@@ -89,6 +90,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Ends every rank before they meet if they could not train; one of them says why."""
+    world_size, rows, wrong = int(os.environ.get("WORLD_SIZE", "1")), options.global_rows, None
+    if options.steps < 2 or options.every < 1:
+        wrong = f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1"
+    elif rows < 1 or rows % world_size:
+        wrong = f"{world_size} ranks cannot share {rows} rows evenly: give --global-rows a multiple of {world_size}"
+    if wrong:
+        raise SystemExit(f"zerolab.run: {wrong}" if os.environ.get("RANK", "0") == "0" else 2)
+
+
 def _join(options: argparse.Namespace) -> torch.device:
     """Joins the process group that torchrun's environment describes; returns this rank's device."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -122,7 +134,7 @@ def _join(options: argparse.Namespace) -> torch.device:
     dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
     if rank == 0:
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        print(f"{options.stage} on {dist.get_world_size()} ranks of {nodes} nodes")
+        print(f"{options.stage} on {dist.get_world_size()} ranks of {count(nodes, 'node')}")
         print(f"torch's store at {endpoint} accepts whoever can reach it: use a network that you trust")
     return device
 
@@ -150,12 +162,6 @@ def _train(options: argparse.Namespace, device: torch.device) -> int:
 def _batches(options: argparse.Namespace) -> list[Batch]:
     """This rank's share of each step's rows, which are the same for any number of ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if options.steps < 2 or options.every < 1:
-        raise ValueError(f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1")
-    if options.global_rows < 1 or options.global_rows % world_size:
-        raise ValueError(
-            f"{world_size} ranks cannot share {options.global_rows} rows evenly: give --global-rows a multiple"
-        )
     # Drawn as if for one rank and then divided, so that the number of ranks changes nothing.
     whole = models.batches(options.model, world_size=1, rank=0, steps=options.steps, rows=options.global_rows)
     return [(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]) for inputs, targets in whole]

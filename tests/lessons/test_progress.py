@@ -112,8 +112,11 @@ def test_a_class_is_counted_and_a_file_that_is_not_there_is_an_error(file, tmp_p
     (line,) = [line.split() for line in said if " zero1-average " in line]
     assert line == ["04", "zero1-average", "passed", "1", "tried", "2", "tries", "3"]
     assert said[-1] == "3 learners"
-    with pytest.raises(FileNotFoundError, match="nobody"):
-        solved.of_class([tmp_path / "nobody.json"])
+    (tmp_path / "recording.json").write_text('{"format": 7, "events": []}')
+    for other in ("nobody.json", "recording.json", "."):
+        with pytest.raises(ValueError, match="is no progress file that can be read"):
+            solved.of_class([tmp_path / other])
+    assert solved.of_class(learners[:1]).endswith("\n1 learner")
     before = [learner.read_text() for learner in learners]
     assert cli.main(["progress", "--json", *map(str, learners)]) == 2
     assert "ask for one of them" in capsys.readouterr().err

@@ -104,6 +104,22 @@ def test_an_event_without_a_line_shows_the_last_one_of_its_rank_or_says_that_the
     assert tab.locator(".zl-lit").get_attribute("data-line") == str(before)
 
 
+def test_space_plays_after_a_click_on_another_button_and_presses_one_that_the_keyboard_came_to(recording, show):
+    tab = show(recording)
+    whole = tab.get_by_role("button", name="whole run")
+    whole.click()
+    shown = whole.get_attribute("aria-pressed")
+    tab.keyboard.press("Space")
+    until(tab, "window.zerolabPlayers[0].state().playing")
+    assert whole.get_attribute("aria-pressed") == shown
+    tab.keyboard.press("Space")
+    until(tab, "!window.zerolabPlayers[0].state().playing")
+    whole.focus()
+    tab.keyboard.press("Space")
+    assert whole.get_attribute("aria-pressed") != shown
+    assert not state(tab)["playing"]
+
+
 def test_it_plays_pauses_and_stops_at_the_end(recording, show):
     tab = show(recording)
     before = state(tab)

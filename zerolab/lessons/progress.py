@@ -34,17 +34,34 @@ def read(file: Path | None = None) -> dict[str, Any]:
 
     `file` is another learner's; by default your own.
     """
-    empty: dict[str, Any] = {"format": FORMAT, "exercises": {}, "guesses": {}}
-    file = file or path()
-    try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file else empty
-    except (OSError, ValueError):
-        return empty
-    if not isinstance(content, dict) or any(type(content.get(key)) is not type(value) for key, value in empty.items()):
-        return empty
+    content = _content(file or path())
+    if content is None:
+        return _empty()
     tried = content["exercises"]
     content["exercises"] = {name: entry for name, entry in tried.items() if _is_an_entry(entry)}
-    return content if content["format"] == FORMAT else empty
+    return content
+
+
+def is_one(file: Path) -> bool:
+    """Whether it is a learner's progress file."""
+    return _content(file) is not None
+
+
+def _empty() -> dict[str, Any]:
+    return {"format": FORMAT, "exercises": {}, "guesses": {}}
+
+
+def _content(file: Path | None) -> dict[str, Any] | None:
+    """What a progress file says; None if it says nothing that can be understood."""
+    try:
+        content: Any = json.loads(file.read_text(encoding="utf-8")) if file else None
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict) or any(
+        type(content.get(key)) is not type(value) for key, value in _empty().items()
+    ):
+        return None
+    return content if content["format"] == FORMAT else None
 
 
 def _is_an_entry(entry: object) -> bool:

@@ -37,10 +37,15 @@ export const KEYS = [
 const BY_KEY = new Map(KEYS.flatMap(([keys, , , action]) => keys.map((key) => /** @type {const} */ ([key, action]))));
 
 /**
- * Obeys the keyboard while `root` has the focus. A pressed button keeps its own space and enter.
+ * Obeys the keyboard while `root` has the focus. A button that was reached by keyboard keeps its own space and enter.
  * @param {HTMLElement} root @param {Player} player
  */
 export function listen(root, player) {
+  // A button that was clicked gives the focus back: space plays then, as its tooltip says.
+  root.addEventListener("click", (event) => {
+    const button = /** @type {HTMLElement} */ (event.target).closest("button");
+    if (event.detail && button?.matches(":focus")) player.root.focus({ preventScroll: true });
+  });
   root.addEventListener("keydown", (event) => {
     const { tagName } = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -7,6 +7,7 @@ from pathlib import Path
 from zerolab.exercises.harness.exercise import TAG, names
 from zerolab.lessons import progress
 from zerolab.lessons.workspace import published
+from zerolab.recording.events import count
 
 
 def by_lesson() -> list[tuple[str, str]]:
@@ -39,10 +40,11 @@ def summary() -> str:
 def of_class(files: Sequence[Path]) -> str:
     """The progress of a class: how many learners have tried and passed each exercise, from one file per learner.
 
-    Raises OSError for a file that is missing or cannot be read.
+    Raises ValueError for a file that is missing, cannot be read, or is no learner's.
     """
-    for file in files:
-        file.read_bytes()  # a mistyped name must not count as a learner who has done nothing
+    for file in files:  # a mistyped name must not count as a learner who has done nothing
+        if not progress.is_one(file):
+            raise ValueError(f"{str(file)!r} is no progress file that can be read: name those that zerolab keeps")
     learners, exercises = [progress.read(file)["exercises"] for file in files], by_lesson()
     width = max(len(name) for _, name in exercises)
     lines = []
@@ -50,4 +52,4 @@ def of_class(files: Sequence[Path]) -> str:
         entries = [learner[name] for learner in learners if name in learner]
         passed, tries = sum(entry["passed"] for entry in entries), sum(entry["tries"] for entry in entries)
         lines.append(f"{lesson:<2}  {name:<{width}}  passed {passed}  tried {len(entries)}  tries {tries}")
-    return "\n".join([*lines, f"{len(learners)} learners"])
+    return "\n".join([*lines, count(len(learners), "learner")])
