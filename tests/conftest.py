@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 import tempfile
 import time
 import uuid
@@ -11,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zerolab.player.browser import chromium as start_chromium
 from zerolab.player.browser import find_chromium
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from headless import chromium as start_chromium
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable

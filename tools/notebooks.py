@@ -17,9 +17,10 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from stills import still
+from stills import figure_still, still
 
 from zerolab.exercises.harness.exercise import TAG, load
+from zerolab.figures.chart import PLOTLY
 from zerolab.recording.recording import Recording
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -103,7 +104,7 @@ def exercise_cells(exercise_id: str) -> list[NotebookNode]:
 
 def execute(book: NotebookNode, folder: Path) -> None:
     """Runs all cells in a clean kernel, and saves into `folder` the recording of each player that was shown."""
-    static = {**os.environ, "ZEROLAB_STATIC": "1", "ZEROLAB_STILLS": "1"}  # figures take their own picture
+    static = {**os.environ, "ZEROLAB_STATIC": "1", "ZEROLAB_STILLS": "1"}  # figures keep their data
     with tempfile.TemporaryDirectory(prefix="zerolab-notebooks-") as home:
         resources = {"metadata": {"path": home}}
         client = NotebookClient(book, timeout=CELL_SECONDS, kernel_name="python3", resources=resources)
@@ -116,11 +117,11 @@ def execute(book: NotebookNode, folder: Path) -> None:
                 del book.cells[-1]
 
 
-def views(book: NotebookNode) -> Iterator[NotebookNode]:
-    """The outputs that show a widget."""
+def views(book: NotebookNode, kind: str = WIDGET_VIEW) -> Iterator[NotebookNode]:
+    """The outputs that show a widget, or another kind of data."""
     for cell in book.cells:
         for output in cell.get("outputs", []):
-            if WIDGET_VIEW in output.get("data", {}):
+            if kind in output.get("data", {}):
                 yield output
 
 
@@ -148,6 +149,9 @@ def clean(book: NotebookNode, stills: dict[str, str]) -> None:
         model = output.data[WIDGET_VIEW]["model_id"]
         output.data = {"image/png": stills[model], "text/plain": output.data["text/plain"]}
         output.metadata = {}
+    for output in views(book, PLOTLY):
+        picture = base64.b64encode(figure_still(output.data[PLOTLY])).decode()
+        output.data = {"image/png": picture, "text/plain": output.data["text/plain"]}
     book.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -1,4 +1,4 @@
-"""A picture of the player, for stored notebooks, slides and the README: always the same size and theme."""
+"""Pictures of players and figures, for stored notebooks, slides and the README: always the same size and theme."""
 
 import io
 import math
@@ -6,9 +6,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
+from headless import chromium
 from PIL import Image
+from plotly.offline import get_plotlyjs
 
-from zerolab.player.browser import chromium, in_few_colours
+from zerolab.figures import chart
 from zerolab.player.page import page
 from zerolab.recording.recording import Recording
 
@@ -58,6 +61,27 @@ def still(recording: Recording, event: int | None = None, *, small: bool = False
             tab.evaluate(HIDE_TEXT)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
     return _small(shot) if small else in_few_colours(shot)
+
+
+def figure_still(data: object) -> bytes:
+    """A PNG of a figure, 960 pixels wide, on white with dark text; `data` is what a notebook's output has of it."""
+    figure = go.Figure(data).update_layout(paper_bgcolor="#ffffff", font={"color": chart.INK})
+    figure.update_annotations(font={"color": chart.INK})
+    head = f"<!doctype html><meta charset='utf-8'><style>body {{ margin: 0 }}</style><script>{get_plotlyjs()}</script>"
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        file = Path(folder, "figure.html")
+        file.write_text(head + chart.html(figure), encoding="utf-8")
+        tab = browser.new_page(viewport={"width": chart.WIDTH, "height": chart.HEIGHT + 60})
+        tab.goto(file.as_uri())
+        tab.locator(".main-svg").first.wait_for()  # plotly draws after the page has loaded
+        return in_few_colours(tab.locator(".plotly-graph-div").screenshot(animations="disabled"))
+
+
+def in_few_colours(shot: bytes) -> bytes:
+    """A screenshot as a PNG of 128 colours: smoothed letters have thousands, and so it takes a third of the bytes."""
+    small, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
+    picture.quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 def _small(shot: bytes) -> bytes:

@@ -22,14 +22,13 @@ from time import perf_counter
 from typing import Any
 
 import plotly.graph_objects as go
-from in_lab import first_draw_in_lab
+from in_lab import chromium, first_draw_in_lab
 from measuring import Figure, interleaved
 from plotly.offline import get_plotlyjs
 from workloads import short_training
 
 from zerolab import Cluster, Recording
 from zerolab.player import page
-from zerolab.player.browser import chromium
 from zerolab.recording.events import CATEGORIES
 
 STEPS = {2_000: 3, 20_000: 28}  # training steps of gpt-tiny under zero3 on 4 ranks that make about so many events

@@ -1,6 +1,5 @@
 """The plotly figures say what theory and measurement say, the same each time, in the player's colours."""
 
-import base64
 import io
 import json
 import re
@@ -136,15 +135,17 @@ def test_where_outputs_are_compared_a_figure_is_its_caption_alone(monkeypatch):
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_stored_figure_is_a_small_picture_of_it(monkeypatch, chromium):
+@pytest.mark.usefixtures("chromium")
+def test_a_stored_figure_is_a_small_picture_of_it(monkeypatch):
     from PIL import Image
+    from stills import figure_still
 
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
     monkeypatch.setenv("ZEROLAB_STILLS", "1")
     for figure in every_figure()[2:]:  # the one with a slider, and the one of two parts
-        png = shown(figure)["image/png"]
-        raw = base64.b64decode(png) if isinstance(png, str) else png
-        assert len(raw) <= 60_000
-        picture = Image.open(io.BytesIO(raw))
+        png = figure_still(json.loads(json.dumps(shown(figure)[chart.PLOTLY])))
+        assert len(png) <= 60_000
+        picture = Image.open(io.BytesIO(png))
         assert picture.size == (chart.WIDTH, chart.HEIGHT)
         colours = {colour for _, colour in picture.convert("RGB").getcolors(100_000)}
         assert len(colours) > 20, "nothing was drawn"

@@ -1,13 +1,9 @@
 """The picture of the player that a stored notebook carries."""
 
 import io
-import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
-
-sys.path.append(str(Path(__file__).parents[2] / "tools"))
 from stills import moment, still
 
 pytestmark = pytest.mark.browser

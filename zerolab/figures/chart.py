@@ -1,13 +1,9 @@
 """What all plotly figures share: the player's type and colours, fixed ids, and how a notebook shows and stores them."""
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import plotly.graph_objects as go
 
-from zerolab.player import browser
 from zerolab.runtime import variables
 
 COLOURS = {
@@ -46,7 +42,7 @@ class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A plotly figure whose text is its caption, the same on every machine.
 
     A front end draws it from its data, without a network. With ZEROLAB_STATIC=1, in tests and stored notebooks, it is
-    only the caption, and with ZEROLAB_STILLS=1 also a PNG, taken in a real browser.
+    only the caption, unless ZEROLAB_STILLS=1 keeps the data for the tool that takes its picture.
     """
 
     # plotly's own representations load a script from the network and have random ids.
@@ -59,9 +55,7 @@ class Chart(go.Figure):  # type: ignore[misc]  # plotly has no types
 
     def _repr_mimebundle_(self, *_: object, **__: object) -> dict[str, Any]:
         shown: dict[str, Any] = {"text/plain": repr(self)}
-        if variables.stills():
-            shown["image/png"] = still(self)
-        elif not variables.static():
+        if variables.stills() or not variables.static():
             shown[PLOTLY] = self.to_plotly_json()
         return shown
 
@@ -124,38 +118,3 @@ def html(figure: go.Figure) -> str:
     """A figure as HTML for a page that already has plotly.js; the same text every time."""
     name = (figure.layout.meta or {}).get("name", "figure")
     return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"zerolab-{name}"))
-
-
-def page(figure: go.Figure) -> str:
-    """A figure as a page of its own, which needs no network."""
-    from plotly.offline import get_plotlyjs
-
-    head = f"<!doctype html><meta charset='utf-8'><style>body {{ margin: 0 }}</style><script>{get_plotlyjs()}</script>"
-    return f"{head}{html(figure)}"
-
-
-def still(figure: go.Figure) -> bytes:
-    """A PNG of a figure in few colours, 960 pixels wide, taken in a real browser.
-
-    Raises ImportError without playwright or Pillow, and RuntimeError without a Chromium.
-    """
-    # A kernel's main thread runs an event loop, in which playwright refuses to work.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_photograph, page(_on_white(figure))).result()
-
-
-def _on_white(figure: go.Figure) -> go.Figure:
-    """A copy of a figure for pictures: on white, with dark text."""
-    printed = go.Figure(figure).update_layout(paper_bgcolor="#ffffff", font={"color": INK})
-    return printed.update_annotations(font={"color": INK})
-
-
-def _photograph(text: str) -> bytes:
-    with TemporaryDirectory() as folder, browser.chromium() as started:
-        file = Path(folder, "figure.html")
-        file.write_text(text, encoding="utf-8")
-        tab = started.new_page(viewport={"width": WIDTH, "height": HEIGHT + 60})
-        tab.goto(file.as_uri())
-        tab.locator(".main-svg").first.wait_for()  # plotly draws after the page has loaded
-        shot = tab.locator(".plotly-graph-div").screenshot(animations="disabled")
-    return browser.in_few_colours(shot)

@@ -71,7 +71,7 @@ def static() -> bool:
 
 
 def stills() -> bool:
-    """Whether figures take their own picture."""
+    """Whether figures keep their data where outputs are stored, so that a picture can be taken of them."""
     return _read("ZEROLAB_STILLS") == "1"
 
 
