@@ -4,7 +4,7 @@ import pytest
 
 from zerolab import Cluster, facts, reveal
 from zerolab.facts import NOT_BORNE_OUT
-from zerolab.facts.mistakes import ceiling_spans, how_an_unknown_name_fails, how_import_fails
+from zerolab.facts.mistakes import ceiling_spans, failure_of_import, failure_of_unknown_name
 
 pytestmark = pytest.mark.slow  # ranks, simulations, and FSDP's imports
 
@@ -156,5 +156,5 @@ def test_a_number_that_no_claim_has_is_told():
 
 def test_the_mistakes_see_what_works_too():
     assert ceiling_spans(8, 4) == [(0, 2), (2, 4), (4, 6), (6, 8)]
-    assert how_import_fails("torch.distributed.fsdp") == ""
-    assert how_an_unknown_name_fails("len('')") == ""
+    assert failure_of_import("torch.distributed.fsdp") == ""
+    assert failure_of_unknown_name("len('')") == ""

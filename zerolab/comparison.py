@@ -208,11 +208,11 @@ def train(
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
     engine = ENGINES[stage](models.module_of(model).to(device), torch.optim.AdamW, **keywords)
     losses, seconds = [], []
-    # There is no closed form for what another system keeps: it is read when the state is complete.
+    # No closed form says what another system keeps, so it is read when the state is complete.
     with systems.shown_at_updates(engine if looked_into else None) as shown:
         for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
             start = perf_counter()
-            loss = engine.training_step(*models.moved((inputs, targets), device), loss_fn)
+            loss = engine.training_step(*models.to_device((inputs, targets), device), loss_fn)
             losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
             seconds.append(perf_counter() - start)
     return Training(losses, seconds, shown)

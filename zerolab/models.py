@@ -234,7 +234,7 @@ def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list
     return [tree_map(lambda tensor: tensor.chunk(world_size)[rank], batch) for batch in batches[:steps]]
 
 
-def moved(batch: Any, device: str) -> Any:
+def to_device(batch: Any, device: str) -> Any:
     """The same batch with its tensors on `device`."""
     return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
 

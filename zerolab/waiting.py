@@ -16,7 +16,7 @@ from zerolab.runtime import variables
 SILENCE = 3.0  # seconds before the line appears
 EVERY = 1.0  # seconds between updates of the line
 
-_told = threading.local()  # the line that this thread shows; nested calls change its text
+_here = threading.local()  # `line`: the one that this thread shows; nested calls change its text
 
 
 class Line:
@@ -46,7 +46,7 @@ class Line:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Shows `text` and the seconds so far if the block takes longer than `SILENCE`; inner texts replace outer ones."""
-    line: Line | None = getattr(_told, "line", None)
+    line: Line | None = getattr(_here, "line", None)
     if line is not None:
         before, line.text = line.text, text
         try:
@@ -58,12 +58,12 @@ def waiting(text: str) -> Iterator[None]:
     if show is None:
         yield
         return
-    _told.line = Line(text, show)
+    _here.line = Line(text, show)
     try:
         yield
     finally:
-        _told.line.end()
-        _told.line = None
+        _here.line.end()
+        _here.line = None
 
 
 def _screen() -> Callable[[str], None] | None:

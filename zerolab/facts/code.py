@@ -1,4 +1,4 @@
-"""Claims that published code makes by existing: each mistake rebuilt in a few lines of our own, and run."""
+"""Claims that published code makes implicitly: each mistake is rebuilt in a few lines of our own, and run."""
 
 import torch
 from torch import nn
@@ -14,8 +14,8 @@ ODD = 71  # elements: no multiple of 2, 3 or 4
 def zero1_of_any_model(evidence: Evidence) -> Finding:
     """Claim 6: the shard is a slice of padded parameters, the gradient a slice without padding."""
     # Only the last rank has padding; on all others the slices agree.
-    *_, last = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD)
-    even = evidence.answers(mistakes.shard_of_padded_gradient_of_bare, ODD + 1)
+    *_, last = evidence.answers(mistakes.shard_with_padding_and_gradient_without, ODD)
+    even = evidence.answers(mistakes.shard_with_padding_and_gradient_without, ODD + 1)
     gradient, shard, _ = last
     return Finding(
         measured=f"a parameter of {ODD} elements on {evidence.world_size} ranks: the last one has a gradient of "
@@ -63,7 +63,7 @@ def ceiling_division(_: Evidence) -> Finding:
 def an_import_that_fails(evidence: Evidence) -> Finding:
     """Claim 10: there is no such module, and one API over the other does not train."""
     # `fully_shard` is a function in torch.distributed.fsdp, not a module.
-    missing = mistakes.how_import_fails("torch.distributed.fsdp.fully_shard")
+    missing = mistakes.failure_of_import("torch.distributed.fsdp.fully_shard")
     mixed = evidence.answers(mistakes.mix_the_two_fsdps)[0]
     return Finding(
         measured=f"the import: {missing or 'works'}; FSDP1 over FSDP2: {mixed or 'trains'}",
@@ -100,7 +100,7 @@ def a_loop_that_shards(evidence: Evidence) -> Finding:
 def fsdp1_snippet(evidence: Evidence) -> Finding:
     """Claim 19: a missing import, and a size that wraps single layers."""
     # One line is enough: after its failure nothing else in the snippet runs.
-    missing = mistakes.how_an_unknown_name_fails("functools.partial(int)")
+    missing = mistakes.failure_of_unknown_name("functools.partial(int)")
     wrapped = evidence.answers(mistakes.wrapped_by_size, 10_000)[0]
     # "blocks.0" is a block, "blocks.0.mlp.0" one of its layers.
     blocks = [name for name in wrapped if name.count(".") == 1]

@@ -1,11 +1,12 @@
-"""The mistakes of published code, each in a few lines of our own, to run and to see what it does.
+"""The mistakes of published code, each in a few lines of our own, to be run and observed.
 
 Each function runs on a rank and returns plain values; an error that the mistake causes is caught and named. None of
-them is an engine: for how it is done right, see `zerolab/engines/`.
+them is an engine: `zerolab/engines/` does it right.
 """
 
 import importlib
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ class AllReduceZero1(Zero1):
         return all_reduce(gradient, name=flat.layout.name)
 
 
-def shard_of_padded_gradient_of_bare(numel: int) -> tuple[int, int, bool]:
+def shard_with_padding_and_gradient_without(numel: int) -> tuple[int, int, bool]:
     """ZeRO-1 that shards padded parameters and gradients that are not padded.
 
     Returns elements of this rank's gradient, of its shard, and whether torch accepts one for the other.
@@ -37,23 +38,17 @@ def shard_of_padded_gradient_of_bare(numel: int) -> tuple[int, int, bool]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     layer = nn.Linear(numel, 1, bias=False)
     # Every rank computes the whole gradient: the slicing goes wrong, even without an exchange.
-    layer(torch.ones(1, numel)).sum().backward()
+    (whole,) = torch.autograd.grad(layer(torch.ones(1, numel)).sum(), [layer.weight])
     part = -(-numel // world_size)  # rounded up
     mine = slice(rank * part, (rank + 1) * part)
     # The trained parameter is padded, the gradient of autograd is not, so the last rank's two slices differ.
     padded = functional.pad(layer.weight.detach().flatten(), (0, part * world_size - numel))
-    gradient, shard = _gradient(layer).flatten()[mine], nn.Parameter(padded[mine].clone())
+    gradient, shard = whole.flatten()[mine], nn.Parameter(padded[mine].clone())
     try:
         shard.grad = gradient
     except RuntimeError:
         return gradient.numel(), shard.numel(), False
     return gradient.numel(), shard.numel(), True
-
-
-def _gradient(layer: nn.Linear) -> torch.Tensor:
-    if layer.weight.grad is None:
-        raise RuntimeError("the layer has no gradient: run backward first")
-    return layer.weight.grad
 
 
 def release_in_the_modules_backward_hook() -> tuple[list[str], bool]:
@@ -133,12 +128,16 @@ def keep_one_piece(model: nn.Module, world_size: int) -> torch.Tensor:
     return piece
 
 
-def _told(error: Exception) -> str:
-    """An error's type and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}" if str(error) else type(error).__name__
+def _failure(action: Callable[[], object]) -> str:
+    """The type of the error that an action raises, and the first line of its message; empty if it succeeds."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is what is measured)
+        return ": ".join([type(error).__name__, *str(error).splitlines()[:1]]).rstrip(".")
+    return ""
 
 
-def how_import_fails(name: str) -> str:
+def failure_of_import(name: str) -> str:
     """The type of the error that importing the module `name` raises; empty if it succeeds."""
     try:
         importlib.import_module(name)
@@ -147,13 +146,9 @@ def how_import_fails(name: str) -> str:
     return ""
 
 
-def how_an_unknown_name_fails(expression: str) -> str:
+def failure_of_unknown_name(expression: str) -> str:
     """The error that an expression raises in a file without imports; empty if it succeeds."""
-    try:
-        eval(expression, {})  # noqa: S307  (our own text, in an empty namespace on purpose)
-    except NameError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    return _failure(lambda: eval(expression, {}))  # noqa: S307  (our own text, in an empty namespace on purpose)
 
 
 def mix_the_two_fsdps() -> str:
@@ -164,13 +159,13 @@ def mix_the_two_fsdps() -> str:
     # On the CPU on every box: without a mesh FSDP2 would use GPUs.
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    try:
+
+    def train() -> None:
         for layer in model:
             fully_shard(layer, mesh=mesh)
         FullyShardedDataParallel(model, device_id=torch.device("cpu"))(torch.ones(1, 8)).sum().backward()
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is what is measured)
-        return _told(error)
-    return ""
+
+    return _failure(train)
 
 
 def offload_with_fsdp1() -> str:
@@ -181,12 +176,12 @@ def offload_with_fsdp1() -> str:
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
 
     offload, device = CPUOffload(offload_params=True), torch.device("cpu")
-    try:
+
+    def train() -> None:
         model = FullyShardedDataParallel(nn.Linear(8, 8), cpu_offload=offload, device_id=device)
         model(torch.ones(1, 8)).sum().backward()
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is what is measured)
-        return _told(error)
-    return ""
+
+    return _failure(train)
 
 
 def wrapped_by_size(smallest: int) -> list[str]:

@@ -1,7 +1,7 @@
 """What a learner has tried and passed: a small JSON file in the user's data folder, never in the project.
 
 `ZEROLAB_PROGRESS` names another file, or is `off`. Nothing is written in tests, or when notebooks are run to be stored.
-Losing the file loses only check marks, so a problem with it is never an error.
+If the file is lost, only check marks are, so a problem with it is never an error.
 """
 
 import json

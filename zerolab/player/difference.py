@@ -93,7 +93,7 @@ def first_difference(first: "Recording", second: "Recording") -> dict[str, objec
 
     A place is one in the player's order, and None where one recording had nothing more.
 
-    Compared are, rank by rank, the collectives in their order (kind, unit, elements) and what was held in its order; of
+    Rank by rank, the collectives are compared in order (kind, unit, elements), and so is what was held; of
     several differences the one that came earliest in a training step wins. Two that differ nowhere in how much they
     held or sent may still have held other elements: FSDP2 cuts every parameter, ZeRO a unit's flat.
     """

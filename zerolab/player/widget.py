@@ -16,16 +16,16 @@ from zerolab.runtime import variables
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
-SAID = [field.name for field in fields(Event) if field.name not in ("seq", "source")]
+FIELDS = [field.name for field in fields(Event) if field.name not in ("seq", "source")]
 
 
 def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
     """One event as a notebook reads it."""
     # Plain values, not Event: a notebook prints them, sends them on, and keeps them when the recording is gone.
-    said = {"index": index, **{name: getattr(event, name) for name in SAID}, "source": None}
+    plain = {"index": index, **{name: getattr(event, name) for name in FIELDS}, "source": None}
     if event.source and event.source.id in recording.sources:
-        said["source"] = f"{recording.sources[event.source.id].label}:{event.source.line}"
-    return said
+        plain["source"] = f"{recording.sources[event.source.id].label}:{event.source.line}"
+    return plain
 
 
 class Player(anywidget.AnyWidget):

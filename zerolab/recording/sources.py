@@ -19,7 +19,7 @@ LABELS: dict[str, str] = {}
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _LESSON_FOLDERS = ("engines", "exercises")  # what a learner reads or writes; the rest of the package is machinery
-_BETWEEN = "scaling.py"  # an update passes through it, on its way from an engine's line to torch
+_PASSED_THROUGH = "scaling.py"  # between the engine's line and torch: the engine's is the one to show
 _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
@@ -34,7 +34,7 @@ def label(filename: str) -> str | None:
     if filename.startswith("<"):
         return None
     path = Path(os.path.realpath(filename))
-    is_ours = path.is_relative_to(PACKAGE) and path.name != _BETWEEN
+    is_ours = path.is_relative_to(PACKAGE) and path.name != _PASSED_THROUGH
     if is_ours and path.relative_to(PACKAGE).parts[0] in _LESSON_FOLDERS:
         return f"zerolab/{path.relative_to(PACKAGE).as_posix()}"
     return None if str(path).startswith(_MACHINERY) else path.name

@@ -1,4 +1,4 @@
-"""What cannot be sent to the ranks or back, in words: which variable holds it, why, and what to do instead.
+"""Says what cannot be sent to the ranks or back: which variable holds it, why, and what to do instead.
 
 The name is found by trial: the pickler only says that something somewhere failed, so the function's arguments, closure
 and globals are pickled one by one, then the parts of the first that fails, until no part fails by itself.
@@ -51,7 +51,7 @@ def check(obj: object) -> None:
     # Some of these pickle without an error, and hang on the other side.
     if isinstance(obj, dist.ProcessGroup | dist.Store | dist.Work):
         raise RefusedError(
-            f"it is {a(type(obj).__name__)} of this process, and the ranks have their own. Use theirs inside the "
+            f"it is {kind_of(obj)} of this process, and the ranks have their own. Use theirs inside the "
             "function: dist.group.WORLD, or dist.new_group([0, 1])"
         )
     if isinstance(obj, torch.Tensor) and (obj._backward_hooks or obj._post_accumulate_grad_hooks):
@@ -155,15 +155,15 @@ def cannot_come_back(result: object, error: Exception, send: Callable[[Any], obj
         send: raises what sending one value would raise.
     """
     (path, _, culprit), reason = _innermost(("result", "", result), error, send)
-    which = f"{path}, {a(type(culprit).__name__)}: " if culprit is not result else ""
-    said = f"the result, {a(type(result).__name__)}, cannot be sent back: {which}{_sentence(reason)}."
+    which = f"{path}, {kind_of(culprit)}: " if culprit is not result else ""
+    said = f"the result, {kind_of(result)}, cannot be sent back: {which}{_sentence(reason)}."
     return said if isinstance(reason, RefusedError) else f"{said} Return plain values or tensors."
 
 
 def result_too_large(result: object, size: int, limit: int) -> str:
     """The sentence for a result that has more bytes than the limit."""
     return (
-        f"the result, {a(type(result).__name__)}, has {megabytes(size)}, more than the {megabytes(limit)} that a rank "
+        f"the result, {kind_of(result)}, has {megabytes(size)}, more than the {megabytes(limit)} that a rank "
         "may send back: return a part of it, or write it to a file and return the path."
     )
 
@@ -173,13 +173,13 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def a(noun: str) -> str:
-    """The noun with its article."""
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+def kind_of(value: object) -> str:
+    """The name of a value's type with its article, such as `an int`."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _why(culprit: object, reason: Exception) -> str:
-    kind = type(culprit).__name__
     refusal = str(reason) if isinstance(reason, RefusedError) else _refuses(culprit)
     if refusal is not None:
         return f"{refusal[:1].upper()}{refusal[1:]}"
@@ -191,8 +191,8 @@ def _why(culprit: object, reason: Exception) -> str:
         return "It is a coroutine, which can run in one process only. Run it inside the function."
     # Locks have many private types, but few modules.
     if type(culprit).__module__ in ("_thread", "threading", "multiprocessing.synchronize"):
-        return f"It is {a(kind)}, which works within one process only. Make it inside the function instead."
-    return f"It is {a(kind)}: {_sentence(reason)}. Create that object inside the function instead."
+        return f"It is {kind_of(culprit)}, which works within one process only. Make it inside the function instead."
+    return f"It is {kind_of(culprit)}: {_sentence(reason)}. Create that object inside the function instead."
 
 
 def _innermost(whole: Part, reason: Exception, send: Callable[[Any], object], depth: int = 0) -> tuple[Part, Exception]:
@@ -300,9 +300,7 @@ def _name(fn: object) -> str:
 
 def _short(value: object) -> str:
     text = _repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'}" + (
-        "" if value is None else f", {a(type(value).__name__)}"
-    )
+    return f"{text if len(text) <= 60 else text[:57] + '...'}" + ("" if value is None else f", {kind_of(value)}")
 
 
 def _repr(value: object) -> str:

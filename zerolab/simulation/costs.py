@@ -3,8 +3,8 @@
 A collective takes what `zerolab.theory.nccl` says. An operation takes as long as its arithmetic at the part of the
 card's rate that matrix multiplications reach, or as its bytes at the memory's bandwidth, whichever is longer (Williams,
 Waterman, Patterson 2009, "Roofline"). Computing that runs beside a collective loses a part of the collective's time, as
-both want the same memory and cores. Left out is the host's own time unless `operation_seconds` says it, and everything
-that a compiler fuses. Both parts were fitted to published runs (`zerolab.theory.seconds.FITTED`).
+both want the same memory and cores. Not modelled are the host's own time, unless `operation_seconds` gives it, and
+what a compiler fuses. Both parts were fitted to published runs (`zerolab.theory.seconds.FITTED`).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Hardware:
     utilisation: float | None = None  # the part of the dense rate that matrix multiplications reach; None: as fitted
     memory_utilisation: float = MEMORY_PART  # the part of the memory's bandwidth that all else reaches, gaps included
     operation_seconds: float = 0.0  # what an operation takes besides; 0 for a GPU, as its host goes ahead
-    sharp: bool = False  # whether the network adds up what it carries, as NVIDIA's SHARP does
+    sharp: bool = False  # whether the network does the sums, as NVIDIA's SHARP does
     overlap: bool = True  # whether communication runs beside computation; False where the same cores do both
     on_gpu: bool = True  # whether torch does as on GPUs: a norm in one kernel, Adam's update of all tensors at once
 

@@ -1,7 +1,7 @@
-"""One rank of a world that is not there: tensors without memory, torch's fake process group, a clock that costs drive.
+"""One rank of a world that does not exist: tensors without memory, torch's fake process group, a clock driven by costs.
 
-The engines run as they are. What only values could tell they do not ask in torch's fake group: ranks that are derived
-from one cannot differ.
+The engines run unchanged. In torch's fake group they skip the checks that need values: ranks that are derived from one
+cannot differ.
 """
 
 import sys
@@ -21,9 +21,9 @@ from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
 
 @contextmanager
 def world(world_size: int, *, on_gpu: bool = True) -> Iterator[Shapes]:
-    """Makes this process rank 0 of a group that does not exist, and all tensors made here shapes without memory.
+    """Makes this process rank 0 of a group that does not exist; all tensors made here are shapes without memory.
 
-    What torch does otherwise on a GPU than on the CPU is done as there, if it is `on_gpu`.
+    With `on_gpu`, what torch does differently on a GPU is done as it is there.
 
     Raises:
         RuntimeError: this process belongs to a process group already.
@@ -45,7 +45,7 @@ def world(world_size: int, *, on_gpu: bool = True) -> Iterator[Shapes]:
 
 
 class Timed(Observer):
-    """Has collectives take the time that the meter says; a recorder with `clock=meter.clock.now` reads that time."""
+    """Lets collectives take the time that the meter gives them; a recorder with `clock=meter.clock.now` reads that."""
 
     def __init__(self, meter: Meter) -> None:
         self._clock = meter.clock
@@ -75,7 +75,7 @@ class Timed(Observer):
 
 @contextmanager
 def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
-    """Within it everything takes the time that the meter says."""
+    """Lets everything take the time that the meter gives it, for the duration of the block."""
     observer = Timed(meter)
     with ExitStack() as stack:
         stack.enter_context(watching(observer))

@@ -1,7 +1,7 @@
 """simulate(): stages side by side at any size, executed by the very engine files on a fake rank of N.
 
 Rank 0 runs, recorded by the same recorder. The others have equal shards and do the same in the same order, so they are
-derived from rank 0 and the partition, and say so. Bytes are counted, not estimated; seconds are a cost model's.
+derived from rank 0 and the partition, and are marked so. Bytes are counted, not estimated; seconds are a cost model's.
 """
 
 import gc
@@ -109,10 +109,10 @@ def simulate(
 
 @contextmanager
 def _collecting_new_garbage_only() -> Iterator[None]:
-    """Python's collector passes over what there is already, within this; what is made and left in rings is freed.
+    """Within it Python's collector skips existing objects; cycles among new ones are freed at the end.
 
     Half a million objects of torch, and the events of stages before, would be looked through again at each collection:
-    half of a small simulation's time. Freed at the end, a stage's rings cannot go in the middle of a later recording.
+    half of a small simulation's time. Freed at the end, a stage's cycles cannot go in the middle of a later recording.
     """
     gc.freeze()
     try:

@@ -1,8 +1,8 @@
 """Executes operations on shapes alone: torch's meta tensors have a size, a type and a storage, and no memory.
 
 Whatever makes a tensor makes it there, so a model of any size can be built and trained; single numbers (Adam's step
-counter) stay real, because code asks for their values. Two things that real ranks notice a meta tensor does not, and
-so they are looked for here: an operation that needs values, and one that reads a storage that has been released.
+counter) stay real, because code asks for their values. Two faults that real ranks would notice, and meta tensors do
+not, are looked for here: an operation that needs values, and one that reads a storage that has been released.
 """
 
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ Outcome = tuple[Any, float, int]
 
 
 class Shapes(TorchDispatchMode):
-    """While active, every tensor that is made has no memory; `meter`, where there is one, hears what is executed."""
+    """While active, every tensor that is made has no memory; the `meter`, if there is one, is told what is executed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
@@ -175,7 +175,7 @@ def rms_norm(original: Any, x: Any, shape: Any, weight: Any = None, eps: float |
 
 
 class _FusedNorm(torch.autograd.Function):
-    """Memory and traffic of the fused kernel, which torch has for GPUs alone; the values of a shape are no matter."""
+    """Memory and traffic of the fused kernel, which torch has for GPUs alone; the values of a shape do not matter."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

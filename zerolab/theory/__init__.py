@@ -4,7 +4,7 @@ forms        bytes of model state and bytes sent, stage by stage (ZeRO); the ter
 planner      which stages fit a model onto GPUs, what a step costs, and the settings for it
 moments activations schemes    the planner's memory
 seconds nccl                   the planner's time: a step, and the collectives in it
-settings     what to type for a plan in FSDP2, DeepSpeed and Megatron
+settings     a plan's settings in FSDP2, DeepSpeed and Megatron
 systems      which closed form another system follows, and what it holds beyond it
 """
 

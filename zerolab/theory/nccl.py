@@ -5,8 +5,8 @@ there is mostly one: a ring through all ranks, in one of three protocols (LL, LL
 bandwidth. The others have conditions:
 
 * PAT (steps by the logarithm of N) only with one GPU a node;
-* NVLS, where the switch within the node adds up: on Hopper and later, in one node; over several nodes only if the
-  network adds up, too (CollNet, that is SHARP), with a network card a GPU;
+* NVLS, where the switch within the node does the sums: on Hopper and later, in one node; over several nodes only if
+  the network does them, too (CollNet, that is SHARP), with a network card per GPU;
 * trees, and NVLS within the nodes of a tree, only for an all-reduce.
 
 An all-reduce by ring is two passes. What the ring of a node carries is NCCL's own figure for the link (topo.h), about
@@ -30,7 +30,7 @@ LINK_RATES = {"nvlink2": 120 * GB, "nvlink3": 240 * GB, "nvlink-a800": 160 * GB,
 LINK_RATES["nvlink5"] = 721.8 * GB
 """Bytes a second of a node's ring: links a GPU times topo.h's 20, 20, 20, 20.6 and 40.1 GB/s."""
 
-NVLS_EFFICIENCY = {"nvlink4": 0.85, "nvlink5": 0.74}  # links with a switch that adds up, Hopper's and Blackwell's
+NVLS_EFFICIENCY = {"nvlink4": 0.85, "nvlink5": 0.74}  # links whose switch does the sums, Hopper's and Blackwell's
 CHANNELS = 16  # of NVLS, of which one is lost to the model
 
 
@@ -82,7 +82,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network adds up."""
+    """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network does the sums."""
 
     ranks: int
     nodes: int

@@ -1,4 +1,4 @@
-"""What to type for the same in FSDP2, DeepSpeed and Megatron, and torch's own checkpointing. Text only, no torch."""
+"""The equivalent settings of FSDP2, DeepSpeed and Megatron, and torch's own checkpointing. Text only, no torch."""
 
 from __future__ import annotations
 

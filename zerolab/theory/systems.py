@@ -32,7 +32,7 @@ WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
 
 def check(stage: str, world_size: int, precision: str) -> None:
-    """Refuses what another system cannot do, before any rank starts.
+    """Refuses what another system cannot do, before any rank is started.
 
     Raises:
         ValueError: an odd number of ranks for hsdp, or 16 bits where a system keeps no fp32 masters.
