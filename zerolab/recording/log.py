@@ -136,7 +136,7 @@ class Log:
         self.ledger.category = ACTIVATIONS
 
     def rest(self) -> None:
-        """The model has stopped computing: what is allocated from here on is of no particular category."""
+        """The model has stopped computing: what is allocated from here on counts as `other`."""
         self.ledger.category = OTHER
 
     def enter_backward(self) -> None:
