@@ -1,1 +1,1 @@
-"""What surrounds the lessons: the learner's folder, guesses, progress, and recordings that the package ships."""
+"""What surrounds the lessons: the learner's folder, guesses, progress, and the recordings that the package ships."""

@@ -1,6 +1,6 @@
 """A guess before each measurement: `reveal` puts the two side by side.
 
-A number is remembered if you have guessed it first.
+A number is easier to remember once you have guessed it.
 """
 
 from collections.abc import Callable

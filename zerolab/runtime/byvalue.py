@@ -1,4 +1,4 @@
-"""What pickle would send as a name that only the notebook knows: functions decorated by functools, some types.
+"""Sends by value what pickle would send as a name that only the notebook knows: functools' functions, some types.
 
 The ranks could not look that name up, so each of these is sent as its parts, as cloudpickle sends plain functions and
 classes. A cache arrives empty.

@@ -17,7 +17,7 @@ Cell = tuple[str, str, str]
 
 
 class News(NamedTuple):
-    """What the ranks have not been sent yet."""
+    """What has not been sent to the ranks yet."""
 
     cells: list[Cell]
     edited: list[str]  # modules of the learner's own whose new version the kernel uses

@@ -1,4 +1,4 @@
-"""Ends ranks that nobody has used for a while: on a shared machine others need their memory."""
+"""Ends ranks that have not been used for a while: on a shared machine others need their memory."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class IdleWatch:
-    """Calls `expired(owner)` whenever the owner was not touched for so many seconds; holds only a weak reference."""
+    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; holds only a weak reference to it."""
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Hold:
-    """The handler of SIGINT meanwhile. Once it has passed a signal on, it defers the next."""
+    """The handler of SIGINT in the meantime. Once it has passed one signal on, it defers the next."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self.handler, self.is_open, self.is_pressed = handler, False, False

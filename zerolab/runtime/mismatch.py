@@ -1,4 +1,4 @@
-"""What the ranks disagree on: their last collectives compared, and who waits for whom because of it."""
+"""Compares the ranks' last collectives: what they disagree on, and who waits for whom because of it."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""How functions and values are sent between the kernel and its ranks: by value, tensors as copies in CPU memory.
+"""Sends functions and values between the kernel and its ranks: by value, tensors as copies in CPU memory.
 
 Only the inherited pipes carry these bytes; nothing here is ever read from a network or a file. What cannot be sent, or
 would not be the same on the other side, is refused before anything is sent, by the name of the variable that holds it.
@@ -87,7 +87,7 @@ class _Buffer(io.BytesIO):
         self._limit, self.size = limit, 0
 
     def wants(self, count: int) -> bool:
-        """Whether so many bytes are to be made and written next; if not, they are now counted. Or TooLargeError."""
+        """Whether `count` more bytes are to be made and written; if not, they are only counted. Raises TooLargeError."""
         if self._limit is None:
             self.size += count
         elif self.tell() + count > self._limit:
