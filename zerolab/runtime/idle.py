@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class IdleWatch:
-    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; holds only a weak reference to it."""
+    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; refers to it weakly."""
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()

@@ -87,7 +87,7 @@ class _Buffer(io.BytesIO):
         self._limit, self.size = limit, 0
 
     def wants(self, count: int) -> bool:
-        """Whether `count` more bytes are to be made and written; if not, they are only counted. Raises TooLargeError."""
+        """Whether `count` more bytes are to be written; if not, they are only counted. Raises TooLargeError."""
         if self._limit is None:
             self.size += count
         elif self.tell() + count > self._limit:
