@@ -102,7 +102,9 @@ def test_an_operation_takes_its_arithmetic_or_its_bytes_whichever_is_longer():
     ],
 )
 def test_hardware_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"utilisation is|operation_seconds is -1\.0|number of GPUs in a node is (0|2\.5):"):
+    with pytest.raises(
+        ValueError, match=r"utilisation is|operation_seconds is -1\.0|number of GPUs in a node is (0|2\.5):"
+    ):
         Hardware(BOX, NETWORK, **wrong)
 
 
