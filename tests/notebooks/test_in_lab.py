@@ -93,10 +93,17 @@ def try_the_player(tab):
     assert event(player) == at_first + 1
     before = text(player)
     player.locator(".zl-play").click()
-    tab.wait_for_timeout(1500)
+    wait_until(tab, lambda: event(player) != at_first + 1)  # at its end it begins anew
+    wait_until(tab, lambda: text(player) != before)
     player.locator(".zl-play").click()
-    assert event(player) != at_first + 1, "it does not play; at its end it begins anew"
-    assert text(player) != before
+
+
+def wait_until(tab, true):
+    for _ in range(1000):
+        if true():
+            return
+        tab.wait_for_timeout(20)
+    pytest.fail("it does not play")
 
 
 def event(player):
