@@ -19,18 +19,18 @@ from headless import chromium as start_chromium
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
-LONGEST = (  # files of more than a minute; they begin
+LONGEST = (  # files of a minute and more; they begin, and those that compute beside those that wait
     "test_in_lab.py",
     "test_execution.py",
+    "test_fault_matrix.py",
     "test_site.py",
+    "test_faults.py",
     "test_player_live.py",
+    "test_what_can_go_wrong.py",
     "test_own_backward.py",
+    "test_run.py",
     "test_matrix.py",
     "test_published_numbers.py",
-    "test_fault_matrix.py",
-    "test_faults.py",
-    "test_run.py",
-    "test_what_can_go_wrong.py",
 )
 MINUTES = {
     "notebooks": 6,

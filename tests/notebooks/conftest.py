@@ -60,7 +60,8 @@ def lab(lab_folder):
 
 
 def _when_ready(address, server, log):
-    for _ in range(300):
+    deadline = time.monotonic() + 120  # no promise of ours
+    while time.monotonic() < deadline:
         try:
             urllib.request.urlopen(f"{address}/api/status", timeout=2).close()
         except (urllib.error.URLError, TimeoutError):
@@ -68,4 +69,4 @@ def _when_ready(address, server, log):
             time.sleep(0.1)
         else:
             return address
-    pytest.fail(f"JupyterLab did not start within 30 s: {log.read_text()[-3000:]}")
+    pytest.fail(f"JupyterLab did not start within 2 minutes: {log.read_text()[-3000:]}")
