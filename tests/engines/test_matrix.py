@@ -190,6 +190,7 @@ def test_every_option_on_every_stage_ends_where_one_process_ends(clusters, world
     assert_all_agree(clusters(world_size), world_size, ZERO3_OPTIONS, SGD, stages=["zero3"])
 
 
+@pytest.mark.slow
 def test_every_option_once_with_adamw_and_weight_decay(clusters):
     assert_all_agree(clusters(3), 3, OPTIONS, ADAMW)
     assert_all_agree(clusters(3), 3, ZERO3_OPTIONS, ADAMW, stages=["zero3"])

@@ -72,7 +72,8 @@ def both_ways(names, **options):
     return {case: distance for case, distance in far.items() if distance}
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_on_awkward_models_it_leads_to_the_same_bits_as_engine_backward(clusters, world_size):
     assert clusters(world_size).run(both_ways, [*MODELS, *BY_RANK]) == [{}] * world_size
 
