@@ -31,15 +31,14 @@ lint: env
 	$(ENV)/mypy
 	$(ENV)/python tools/lint_javascript.py
 
-# Three files of tests at a time keep two cores busy, as most of a test is waiting: for processes to start, for ranks
-# that hang. The longest begin, so that nobody waits for one of them at the end.
-THREE_AT_A_TIME := -n 3 --dist loadfile --no-loadscope-reorder
+# Two files of tests at a time, the longest first, so that neither core waits for the other at the end.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint
-	$(ENV)/pytest $(THREE_AT_A_TIME) --quick
+	$(ENV)/pytest $(TWO_AT_A_TIME) --quick
 
 test: lint
-	$(ENV)/pytest $(THREE_AT_A_TIME)
+	$(ENV)/pytest $(TWO_AT_A_TIME)
 
 bench: env
 	$(ENV)/python tests/bench/run.py
