@@ -76,20 +76,21 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
     """
-    if not _is_direct(group):
-        return Exchange([_reduce_scatter(_own_part(flat, group), flat, group=group, async_op=True)])
     ranks = _members(group)
     rank, parts = ranks.rank(), flat.chunk(ranks.size())  # views, never copies
     mine = parts[rank]  # in place: no second flat to hold the sum
+    if not _is_direct(group):
+        return Exchange([_reduce_scatter(mine, flat, group=group, async_op=True)])
     # What arrives cannot lie in the flat: its other parts are on their way to their owners.
     received = {peer: torch.empty_like(mine) for peer in _peers(ranks)}
 
     def add_in_rank_order() -> None:  # so that the sum does not depend on which message came first
-        total, *others = [mine if owner == rank else received[owner] for owner in range(len(parts))]
-        for other in others:
-            total.add_(other)
-        if total is not mine:
-            mine.copy_(total)
+        before = [received[peer] for peer in range(rank)]
+        for other in before[1:]:
+            before[0].add_(other)
+        # Two numbers have the same sum in either order, to the last bit: so it can be added up in place.
+        for other in [*before[:1], *(received[peer] for peer in range(rank + 1, len(parts)))]:
+            mine.add_(other)
 
     return Exchange(_start(parts, received, ranks, f"reduce_scatter {name}"), add_in_rank_order)
 
@@ -106,12 +107,13 @@ def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
     """
-    if not _is_direct(group):
-        return Exchange([_all_gather(flat, _own_part(flat, group), group=group, async_op=True)])
     ranks = _members(group)
     parts = flat.chunk(ranks.size())  # views: what arrives lands in the flat itself
+    mine = parts[ranks.rank()]
+    if not _is_direct(group):
+        return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
     received = {peer: parts[peer] for peer in _peers(ranks)}
-    return Exchange(_start([parts[ranks.rank()]] * len(parts), received, ranks, f"all_gather {name}"))
+    return Exchange(_start([mine] * len(parts), received, ranks, f"all_gather {name}"))
 
 
 @told("all_reduce")
@@ -136,11 +138,6 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
 
     # The second half starts at wait(): no rank can know earlier that its sums are complete.
     return Exchange([], gather_the_sums)
-
-
-def _own_part(flat: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    part = len(flat) // dist.get_world_size(group)
-    return flat.narrow(0, dist.get_rank(group) * part, part)
 
 
 def _members(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

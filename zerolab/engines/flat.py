@@ -81,8 +81,7 @@ class Flat:
         """What the optimizer updates: the shard itself, or a master copy made of the values before rounding."""
         if self.layout.frozen or not (formats.compute or formats.offload):
             return nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
-        rounded = self.whole is not exact
-        mine = self.shard if not rounded else self.part(exact) if self.is_sharded else exact
+        mine = self.shard if self.whole is exact else self._mine(exact)
         place = "cpu" if formats.offload else mine.device
         return nn.Parameter(mine.to(place, formats.of_master(mine.dtype), copy=True))
 
@@ -143,6 +142,10 @@ class Flat:
         start, stop = self.layout.span(self.rank)
         return whole[start:stop]
 
+    def _mine(self, whole: torch.Tensor) -> torch.Tensor:
+        """What this rank owns of a tensor as large as the flat: a view of shape [owned]."""
+        return whole[slice(*self.span)]
+
     def show(self) -> None:
         """Makes the module's parameters views of `whole`."""
         self._module.show()
@@ -161,7 +164,7 @@ class Flat:
         if self.presence is not Presence.WHOLE or not self._module.were_written():
             return
         with torch.no_grad():
-            self.shard.copy_(self.part(self.whole) if self.is_sharded else self.whole)  # itself, but under zero3
+            self.shard.copy_(self._mine(self.whole))  # itself, but under zero3
             if self.has_master:
                 # Where it rounds to what the parameter is nobody wrote, and the master knows more digits.
                 written = self.owned.to(self.shard) != self.shard
@@ -171,10 +174,8 @@ class Flat:
         """Takes new parameters, laid end to end: shape [padded]."""
         if self.presence is not Presence.RELEASED:  # else the next gather brings the new values
             self.whole.copy_(values)
-        mine = self.part(values) if self.is_sharded else values
-        # In mixed precision it is rounded; the master keeps the exact values.
-        self.shard.copy_(mine)
-        self.owned.copy_(mine)
+        self.shard.copy_(self._mine(values))  # rounded in mixed precision, where the master keeps the exact values
+        self.owned.copy_(self._mine(values))
 
     def lay_out_gradients(self) -> torch.Tensor:
         """Moves the parameters' gradients end to end into `gradient`, shape [padded]; -0.0 where there is none.

@@ -51,7 +51,7 @@ class Units:
     def begin_backward(self, reached: set[int], loss: torch.Tensor | None) -> None:
         """A backward begins (see `Reduction.expect`)."""
 
-    def owes_inputs(self, flat: Flat) -> bool:
+    def owes_inputs(self, unit: str) -> bool:
         """Whether the unit has gradients of its inputs yet to compute, for which it needs its weights."""
         return False
 
@@ -185,7 +185,7 @@ class Reduction:
 
     def start_ready(self) -> None:
         """Reduces the flats that are complete, as far as it is their turn."""
-        while self._waiting and not (self._waiting[0].awaited or self._units.owes_inputs(self._waiting[0])):
+        while self._waiting and not (self._waiting[0].awaited or self._units.owes_inputs(self._waiting[0].layout.unit)):
             self._start_next()
 
     def _start_next(self) -> None:

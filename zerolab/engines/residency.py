@@ -110,7 +110,7 @@ class Residency(Units):
                 module.register_forward_hook(Hook.of(self, Residency._after_forward, unit))
         model = self._stage.model
         model.register_forward_pre_hook(Hook.of(self, Residency._begin_forward), prepend=True)
-        model.register_forward_hook(Hook.of(self, Residency._end_forward))
+        model.register_forward_hook(Hook.of(self, Residency._release_between_parts))
 
     def begin_backward(self, reached: set[int], loss: torch.Tensor | None) -> None:
         """Compares with the other ranks; and learns which units owe nothing, for they ran in forwards of other losses.
@@ -118,12 +118,17 @@ class Residency(Units):
         A loop's own backward does not tell its loss: what is owed in other graphs, too, it reduces at its end.
         """
         self._backward_order.begin()
-        self._compare(reached)
+        units = [unit for unit, flats in self._units.items() if any(flat.has_any_of(reached) for flat in flats)]
+        used = [*self._forward_order.now, "backward:", *units]
+        if used != self._compared:  # ranks that gather different units would wait for each other
+            self._compared = used
+            check_same_on_all_ranks(used, "the units that a forward used and a backward needs")
         self._behind = {-1} | numbers_behind(loss) if self._has_other_graphs and loss is not None else None
 
-    def owes_inputs(self, flat: Flat) -> bool:
+    def owes_inputs(self, unit: str) -> bool:
         """Whether the unit has gradients of its inputs yet to compute, for which it needs its weights."""
-        return self._owes_inputs(flat.layout.unit)
+        due, behind = self._due[unit], self._behind
+        return bool(due) and (behind is None or any(each.number in behind for each in due))
 
     def reach_half(self, flat: Flat) -> None:
         """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
@@ -140,9 +145,12 @@ class Residency(Units):
 
     def _release_everything(self) -> None:
         self._after_half.clear()
-        for flats in self._units.values():
-            for flat in flats:
-                self._stage.release(flat)
+        for unit in self._units:
+            self._release(unit)
+
+    def _release(self, unit: str) -> None:
+        for flat in self._units[unit]:
+            self._stage.release(flat)
 
     def forget_everything(self) -> None:
         """Leaves nothing whole and nothing owed: after an update no backward comes for a forward from before it."""
@@ -155,9 +163,8 @@ class Residency(Units):
         if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
             return
         # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
-        if not self._owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
-            for flat in self._units[unit]:
-                self._stage.release(flat)
+        if not self.owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
+            self._release(unit)
 
     def _module_of(self, unit: str) -> nn.Module:
         return self._stage.model.get_submodule("" if unit == ROOT else unit)
@@ -181,13 +188,9 @@ class Residency(Units):
             self._forward_order.begin()
             self._running.clear()  # a forward that raised left it as it was
 
-    def _end_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        self._release_between_parts()
-
-    def _release_between_parts(self) -> None:
+    def _release_between_parts(self, *_: object) -> None:
         while self._between_parts:
-            for flat in self._units[self._between_parts.pop()]:
-                self._stage.release(flat)
+            self._release(self._between_parts.pop())
 
     def _use(self, unit: str, order: Order) -> list[str]:
         """Gathers the unit; returns what comes after it, to be gathered meanwhile."""
@@ -231,8 +234,7 @@ class Residency(Units):
         if unit in self._in_parts:
             self._between_parts.add(unit)
         else:
-            for flat in self._units[unit]:
-                self._stage.release(flat)
+            self._release(unit)
 
     def _note_due(self, unit: str, tensor: torch.Tensor) -> None:
         """Notes the gradient that the unit will owe one of its inputs, under a name that only this unit uses."""
@@ -253,22 +255,6 @@ class Residency(Units):
         self._due[unit].discard(due)
         self.release_if_done(unit)
         self._reduction.start_ready()
-
-    def _owes_inputs(self, unit: str) -> bool:
-        due, behind = self._due[unit], self._behind
-        return bool(due) and (behind is None or any(each.number in behind for each in due))
-
-    def _compare(self, reached: set[int]) -> None:
-        """Ranks that gather different units would wait for each other: compares at first, and after each change.
-
-        Args:
-            reached: the ids of the parameters that a backward will bring gradients for.
-        """
-        units = [unit for unit, flats in self._units.items() if any(flat.has_any_of(reached) for flat in flats)]
-        used = [*self._forward_order.now, "backward:", *units]
-        if used != self._compared:
-            self._compared = used
-            check_same_on_all_ranks(used, "the units that a forward used and a backward needs")
 
 
 def _own(value: Any) -> Any:
