@@ -41,21 +41,9 @@ class DeepSpeed0(Native):
         "prefetch": 'zero_optimization={"stage3_prefetch_bucket_size": ...}',
     }
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer_cls: type,
-        *,
-        units: list[str] | None = None,
-        param_groups: ParamGroups = (),
-        precision: str = "fp32",
-        zero_optimization: dict[str, Any] | None = None,
-        **optimizer_keywords: Any,
-    ) -> None:
+    def __init__(self, *arguments: Any, zero_optimization: dict[str, Any] | None = None, **others: Any) -> None:
         self._zero_optimization = zero_optimization or {}
-        super().__init__(
-            model, optimizer_cls, units=units, param_groups=param_groups, precision=precision, **optimizer_keywords
-        )
+        super().__init__(*arguments, **others)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         self._deepspeed = import_deepspeed(next(model.parameters()).device.type)

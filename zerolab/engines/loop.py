@@ -148,8 +148,11 @@ class Loop(FlatCheckpoints):
             for flat in released:
                 self.release(flat)
 
+    def start_gather(self, flat: Flat) -> None:
+        """Starts making the flat whole; in most stages it always is."""
+
     def gather(self, flat: Flat) -> None:
-        """Makes the flat whole on every rank; in most stages it always is."""
+        """Makes the flat whole on every rank."""
 
     def release(self, flat: Flat) -> None:
         """Gives the flat's memory back, in a stage that gathers."""

@@ -24,7 +24,7 @@ from zerolab.engines.partition import ROOT, has_forward
 from zerolab.engines.reduction import Reduction, Units
 
 if TYPE_CHECKING:
-    from zerolab.engines.zero3 import Zero3
+    from zerolab.engines.engine import Engine
 
 
 class Order:
@@ -74,7 +74,7 @@ class Residency(Units):
         prefetch: how many units to gather ahead of the one that is used.
     """
 
-    def __init__(self, stage: "Zero3", release_after_forward: bool, prefetch: int) -> None:
+    def __init__(self, stage: "Engine", release_after_forward: bool, prefetch: int) -> None:
         check_residency(release_after_forward, prefetch)
         self._stage = stage
         self._weakly = weakref.proxy(self)  # no garbage collector sees hooks in a graph, which a model may keep
