@@ -62,3 +62,26 @@ def test_an_engine_of_ones_own_is_explained_too():
         pass
 
     assert Silent.__doc__.startswith("Args:\n    model: the module")
+
+
+def test_what_an_engine_of_ones_own_passes_on_is_in_its_signature_with_its_own_options_before_the_optimizers():
+    class Often(Engine):
+        """Often.
+
+        Args:
+            every: how many steps lie between two.
+        """
+
+        def __init__(self, *arguments, every=2, **others):
+            super().__init__(*arguments, **others)
+
+    base, own = signature(Engine).parameters, signature(Often).parameters
+    assert list(own) == [*list(base)[:-1], "every", "optimizer_keywords"]
+    assert own["precision"] == base["precision"]
+
+    class OftenQuietly(Often):
+        def __init__(self, *arguments, quiet=True, **others):
+            super().__init__(*arguments, **others)
+
+    assert list(signature(OftenQuietly).parameters)[-3:] == ["every", "quiet", "optimizer_keywords"]
+    assert "every: how many steps" in OftenQuietly.__doc__
