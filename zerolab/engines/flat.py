@@ -251,10 +251,9 @@ class Flat:
         """Gives the optimizer the mean gradient of all that got one; to a master copy, in its precision and place."""
         self.take_back()
         self.take_over()
-        whole = self.usage.is_whole
-        if self.mean is None or not (whole or self.usage.used):
+        if self.mean is None or not self.has_update:
             return
-        if not whole:
+        if not self.usage.is_whole:
             self.split(optimizer)
         # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
         gradient = self.mean.to(self.owned) if self.unscaled is None else self.unscaled

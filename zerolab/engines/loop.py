@@ -15,11 +15,6 @@ from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
 
-SECOND_BACKWARD = (
-    "a second backward() before step(): wrap all but the last one in engine.accumulate(), or drop what the first one "
-    "brought by engine.zero_grad()"
-)
-
 TWO_AT_ONCE = (
     "two backwards at once: run none within another, and checkpoint(..., use_reentrant=False); or the one before has "
     "failed: what it brought is dropped now, and this one can be made again"
@@ -45,7 +40,10 @@ class Loop(FlatCheckpoints):
     def refuse_second_backward(self) -> None:
         """Raises RuntimeError between a backward and the step."""
         if self._next is Next.STEP:
-            raise RuntimeError(SECOND_BACKWARD)
+            raise RuntimeError(
+                "a second backward() before step(): wrap all but the last one in engine.accumulate(), or drop what the "
+                "first one brought by engine.zero_grad()"
+            )
 
     def begin_backward(self, reached: set[int], loss: torch.Tensor | None = None) -> None:
         """A backward begins, from this loss if it is known; it brings gradients for the parameters with these ids."""
