@@ -251,9 +251,10 @@ class Flat:
         """Gives the optimizer the mean gradient of all that got one; to a master copy, in its precision and place."""
         self.take_back()
         self.take_over()
-        if self.mean is None or not self.has_update:
+        whole = self.usage.is_whole
+        if self.mean is None or not (whole or self.usage.used):
             return
-        if not self.usage.is_whole:
+        if not whole:
             self.split(optimizer)
         # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
         gradient = self.mean.to(self.owned) if self.unscaled is None else self.unscaled

@@ -80,6 +80,7 @@ class Reduction:
     def __init__(self, engine: "Engine", units: Units, *, overlap: bool) -> None:
         self._engine = engine
         self._flats = engine.trainable  # in the model's order
+        self._rules = {flat: engine.rules(flat.layout) for flat in self._flats}
         self._units = units
         self._overlap = overlap
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
@@ -194,7 +195,7 @@ class Reduction:
         gradient = flat.lay_out_gradients()
         if not self._exchanges:
             return
-        self._in_flight = _InFlight(flat, gradient, self._engine.rules(flat.layout).reduce(flat, gradient))
+        self._in_flight = _InFlight(flat, gradient, self._rules[flat].reduce(flat, gradient))
         if not self._overlap:
             self._finish_exchange()
 
@@ -204,7 +205,7 @@ class Reduction:
             self._in_flight = None
             exchange.wait()
             flat.usage.learn(gradient)
-            self._engine.rules(flat.layout).keep(flat, gradient)
+            self._rules[flat].keep(flat, gradient)
 
     # It ends.
 
