@@ -27,7 +27,10 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from zerolab.runtime import counter
+
 BACKEND = "contract"
+COMPUTING = "computing"  # in the place of a group: what is no collective
 SLOWEST = 0.002  # seconds that a collective waits at most before it begins, so that it is under way for a while
 PATIENCE = 0.05  # seconds that a blocked host sleeps before it spins
 
@@ -75,6 +78,8 @@ class Kernel:
         self._run = self._tensors = None
         self.after.clear()
         self._ended.set()
+        if not self.asked_by_python:
+            self.work = None
 
     @property
     def is_done(self):
@@ -117,7 +122,8 @@ class Device:
 
     def hand_over(self, kernel, is_synchronous):
         self.touch(kernel.spans, f"{kernel.name} takes", kernel.group)
-        self.order.append((kernel.group, *kernel.what))
+        if kernel.group != COMPUTING:
+            self.order.append((kernel.group, *kernel.what))
         self.tidy()
         kernel.after = [other for other in self.under_way if other.is_awaited]
         kernel.is_awaited = is_synchronous  # its kernel runs on the compute stream itself
@@ -166,6 +172,13 @@ class Device:
         """Blocks until everything that was handed over has ended."""
         for kernel in self.under_way.copy():
             kernel.block()
+
+    def is_busy(self):
+        return any(kernel.is_awaited and not kernel.is_done for kernel in self.under_way.copy())
+
+    def compute(self, seconds):
+        """Hands over a computation that takes so long."""
+        self.hand_over(Kernel("a computation", lambda: time.sleep(seconds), [], [], COMPUTING), True)
 
     def check_all_was_waited_for(self):
         for kernel in self.under_way:
@@ -295,9 +308,8 @@ def _launch(kernel, is_async, tensors):
     # Native code takes the result from the Work's future, so it has to be of the same kind as gloo's own.
     work = device.alone.allreduce(tensors if kernel.name == "all_reduce" else [torch.zeros(1)])
     inspect.unwrap(dist.Work.wait)(work)
-    if kernel.asked_by_python:
-        # Kept until it is waited for: torch would hand Python another object for a Work that Python has dropped.
-        device.works[work], kernel.work = kernel, work
+    # Kept until it is waited for: torch would hand Python another object for a Work that Python has dropped.
+    device.works[work], kernel.work = kernel, work
     return work.boxed()
 
 
@@ -370,6 +382,7 @@ def contracted(path, jitter, function, args, keywords):
     """Calls a function on a rank of the contract, and looks at what it leaves; its result, and what it asked for."""
     join(path)
     device.reset()
+    counter.follow(device)
     random.seed(dist.get_rank())
     with InFlight(jitter):
         result = function(*args, **keywords)

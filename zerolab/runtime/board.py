@@ -8,10 +8,12 @@ import struct
 import time
 from typing import NamedTuple
 
-IDLE, INSIDE, DONE, FAILED, IN_FLIGHT = range(5)
-"""No collective yet; in a call that waits; out of it again; out of it by an error; started by native code, under way.
+IDLE, INSIDE, DONE, FAILED, IN_FLIGHT, ON_DEVICE = range(6)
+"""No collective yet; in a call that waits; out of it again; out of it by an error; started by native code, under way;
+begun by the device and not done.
 
-IN_FLIGHT says less than INSIDE: only native code knows whether the rank waits for it or computes meanwhile.
+IN_FLIGHT says less than INSIDE: only native code knows whether the rank waits for it or computes meanwhile. ON_DEVICE
+says that the device waits, whatever the host does.
 """
 JOINING, UNPACKING, RUNNING, PACKING, RESTING = range(5)
 """What the rank is at: joining the group, unpickling a function, running it, pickling its result, waiting for work."""
@@ -75,8 +77,10 @@ class Page:
     of another was once a rank that had waited since the machine was started, and was reported as a hang.
     """
 
-    def __init__(self, memory: memoryview) -> None:
+    def __init__(self, memory: memoryview, device: "Page | None" = None) -> None:
         self._memory = memory
+        self.device = device
+        """What the rank's device does, which has a pace of its own: a page that the rank's side thread writes."""
         self._entered = self._written = 0  # by whoever writes through this object
 
     def write(self, position: Position) -> None:
@@ -86,7 +90,11 @@ class Page:
         self._memory[_CURRENT_AT] = self._written
 
     def read(self) -> Position:
-        """The position that was written last."""
+        """The position that was written last; if the device waits in a collective, that one, the oldest."""
+        on_device = self.device.read() if self.device is not None else Position()
+        return on_device if on_device.state == ON_DEVICE else self._read()
+
+    def _read(self) -> Position:
         for _ in range(TRIES):
             current = self._memory[_CURRENT_AT]
             fields = _HEAD.unpack_from(self._memory, current % 2 * _HEAD.size)
@@ -127,20 +135,23 @@ class Page:
         _PLACE.pack_into(self._memory, _PLACE_AT, time.monotonic_ns(), line, phase.encode(), name)
 
     def read_place(self) -> Place:
-        """The line that the rank named last."""
+        """The line that the rank named last; that of the collective in which its device waits."""
+        if self.device is not None and self.read().state == ON_DEVICE:
+            return self.device.read_place()
         when, line, phase, name = _PLACE.unpack_from(self._memory, _PLACE_AT)
         return Place(when, _text(phase), _text(name), line)
 
 
 def size(world_size: int) -> int:
     """How many bytes the shared memory must have."""
-    return world_size * _PAGE_BYTES
+    return 2 * world_size * _PAGE_BYTES
 
 
 def pages(fd: int, world_size: int) -> list[Page]:
     """The pages of all ranks, in shared memory."""
     memory = memoryview(mmap.mmap(fd, size(world_size)))
-    return [Page(memory[rank * _PAGE_BYTES : (rank + 1) * _PAGE_BYTES]) for rank in range(world_size)]
+    cut = [memory[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES] for number in range(2 * world_size)]
+    return [Page(host, Page(device)) for host, device in zip(cut[::2], cut[1::2], strict=True)]
 
 
 def _packed(position: Position) -> tuple[int | bytes, ...]:

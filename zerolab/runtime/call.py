@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from zerolab.runtime import abort, faults, stack
-from zerolab.runtime.board import FAILED, RESTING, Position
+from zerolab.runtime.board import FAILED, ON_DEVICE, RESTING, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped
@@ -133,9 +133,12 @@ class Call:
 
     def _last_place(self, member: Member) -> tuple[str, str]:
         """Phase and line that a rank was last known at: it notes them at each collective, and when it is asked."""
-        noted = self._ranks.board[member.rank].read_place()
-        if member.seen is not None and member.seen[3] and member.seen[0] > max(noted.time, self._started):
-            return member.seen[2:]
+        page, seen = self._ranks.board[member.rank], member.seen
+        noted = page.read_place()
+        # Where the device waits it is that collective's line that matters: the host may be anywhere by now.
+        waits_on_device = page.read().state == ON_DEVICE
+        if not waits_on_device and seen is not None and seen[3] and seen[0] > max(noted.time, self._started):
+            return seen[2:]
         if noted.time > self._started and noted.filename:
             return noted.phase, stack.place(noted.filename, noted.line)
         return "", self._called

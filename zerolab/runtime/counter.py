@@ -20,6 +20,7 @@ import torch.distributed as dist
 from zerolab.recording.patches import replace
 from zerolab.runtime import stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Page, Position
+from zerolab.runtime.enqueued import Device, Enqueued, Entry
 from zerolab.runtime.observers import Call, Observer, Within, tell, watching
 from zerolab.runtime.requests import Reader, Request, members_of, request_of_native
 
@@ -49,6 +50,7 @@ class _Counter(Observer):
         # Weak, so that a Work that nobody waits for is freed when the learner drops it.
         self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
+        self.enqueued: Enqueued | None = None  # None on the CPU, where a call that has returned is done
 
     def reset(self) -> None:
         """A new run: count from 0."""
@@ -56,6 +58,8 @@ class _Counter(Observer):
         self._pending.clear()
         self._native = {}
         self.page.reset()
+        if self.enqueued is not None:
+            self.enqueued.reset()
 
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not in the group."""
@@ -69,7 +73,11 @@ class _Counter(Observer):
     def waiting(self, call: Call) -> Within:
         """Note that the rank is in it again."""
         position = self._pending.pop(call, None)
-        return nullcontext() if position is None or self._position is not None else self._inside(position)
+        if position is None or self._position is not None:
+            return nullcontext()
+        if self.enqueued is not None:  # on a device the wait is the one thing that lies behind the collective
+            self._thread.entry = self.enqueued.begin(position, stack.locate(sys._getframe(1)))
+        return self._inside(position)
 
     def call(
         self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -82,15 +90,14 @@ class _Counter(Observer):
         request = reader.read(args, kwargs)
         if not request.is_mine:
             return function(*args, **kwargs)
-        # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
-        if not numbered and (stray := reader.stray(args, kwargs)) is not None:
-            raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
+        if not numbered:
+            _refuse_what_crashes_gloo(name, reader, args, kwargs)
         position = self._enter(name, numbered, request)
         with self._inside(position):
-            result = function(*args, **kwargs)
+            result = self._remember(function(*args, **kwargs), position)
         if not numbered:
             tell(lambda observer: observer.messaged((args, kwargs, result)))
-        return self._remember(result, position)
+        return result
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait for something that a noted call returned: the rank is inside that collective again."""
@@ -101,14 +108,16 @@ class _Counter(Observer):
         with self._inside(position):
             return function(work, *args, **kwargs)
 
-    def start_native(self, name: str, request: Request) -> Callable[[], None] | None:
-        """Note a collective that no Python function was asked for; what to call when it is complete.
+    def start_native(self, name: str, request: Request) -> Callable[[Any], None] | None:
+        """Note a collective that no Python function was asked for; what to call with its Work.
 
         None if it belongs to a call that is noted already.
         """
         if self._position is not None:
             return None
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
+        if self.enqueued is not None:
+            return partial(self._hand_over_native, self.enqueued, position)
         # This run's table: the next run has a new one, and may begin before the callback comes.
         flying, key = self._native, id(position)
         flying[key] = position
@@ -119,7 +128,18 @@ class _Counter(Observer):
             if flying is self._native and not self._waiting:
                 self._write(position._replace(state=DONE))
 
-        return complete
+        return lambda work: _when_complete(work, complete)
+
+    def _hand_over_native(self, enqueued: Enqueued, position: Position, work: Any) -> None:
+        self._entry.ends += [work.is_completed] if work is not None else []
+        enqueued.end(self._entry)
+        self._write(position._replace(state=DONE))
+
+    @property
+    def _entry(self) -> Entry:
+        """The collective that this thread handed to the device last, or is handing over."""
+        entry: Entry = self._thread.entry
+        return entry
 
     def _enter(self, name: str, numbered: bool, request: Request) -> Position:
         number = self._next[request.members] if numbered else None
@@ -127,7 +147,10 @@ class _Counter(Observer):
         if numbered:
             self._next[request.members] += 1
             self.page.enter(position)
-        self.page.write_place(*stack.locate(sys._getframe(2)))
+        place = stack.locate(sys._getframe(2))
+        self.page.write_place(*place)
+        if self.enqueued is not None:
+            self._thread.entry = self.enqueued.begin(position, place)
         return position
 
     @property
@@ -142,10 +165,14 @@ class _Counter(Observer):
             yield
         except BaseException:
             self._write(position._replace(state=FAILED))
+            if self.enqueued is not None:
+                self.enqueued.end(self._entry, failed=True)
             raise
         finally:
             self._thread.position, self._waiting = None, False
         self._write(position._replace(state=DONE))
+        if self.enqueued is not None:
+            self.enqueued.end(self._entry)
 
     def _write(self, position: Position) -> None:
         """Write a position, or in place of one that is done native code's oldest collective under way."""
@@ -157,11 +184,31 @@ class _Counter(Observer):
         for work in result if isinstance(result, list) else [result]:
             if hasattr(work, "wait"):
                 self._pending[work] = position
+                if self.enqueued is not None:
+                    self._entry.ends.append(work.is_completed)
         return result
 
 
 _counter = _Counter()
 reset = _counter.reset
+
+
+def follow(device: Device) -> None:
+    """From here on the rank's collectives are handed to a device, which is done with them later."""
+    _counter.enqueued = Enqueued(device, _counter.page.device or _counter.page)
+
+
+def look() -> bool:
+    """Writes on the board which collective the rank's device waits in; True if it computes. From any thread."""
+    return _counter.enqueued is not None and _counter.enqueued.look()
+
+
+def finish() -> None:
+    """Waits until the rank's device is done with everything. Raises what went wrong on it."""
+    if _counter.enqueued is not None:
+        _counter.enqueued.finish()
+
+
 _stack = ExitStack()  # never closed: in place for as long as the process lives
 _libraries: list[Any] = []  # likewise: kernels go with their library
 
@@ -200,18 +247,24 @@ def _watch_native_code() -> None:
 
 def _counted(overload: Any, name: str) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        complete = _counter.start_native(name, request_of_native(args))
+        follow = _counter.start_native(name, request_of_native(args))
         result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
-        if complete is not None:
-            _when_complete(result, complete)
+        if follow is not None:
+            follow(dist.Work.unbox(result[-1] if isinstance(result, tuple) else result))
         return result
 
     return kernel
 
 
-def _when_complete(result: Any, complete: Callable[[], None]) -> None:
-    handle = result[-1] if isinstance(result, tuple) else result
+def _refuse_what_crashes_gloo(name: str, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises ValueError for a message to nobody, or from a GPU's memory: gloo checks neither."""
+    # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
+    if (stray := reader.stray(args, kwargs)) is not None:
+        raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
+
+
+def _when_complete(work: Any, complete: Callable[[], None]) -> None:
     try:
-        dist.Work.unbox(handle).get_future().add_done_callback(lambda _: complete())
+        work.get_future().add_done_callback(lambda _: complete())
     except (AttributeError, RuntimeError):  # a backend that does not tell, or a torch without these
         complete()

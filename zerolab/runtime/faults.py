@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, JOINING, PACKING, RESTING, RUNNING, UNPACKING, Position
+from zerolab.runtime.board import (
+    DONE,
+    IN_FLIGHT,
+    INSIDE,
+    JOINING,
+    ON_DEVICE,
+    PACKING,
+    RESTING,
+    RUNNING,
+    UNPACKING,
+    Position,
+)
 from zerolab.runtime.drawing import WaitsFor
 from zerolab.runtime.handover import OWN_END
 from zerolab.runtime.stack import is_a_lesson, is_runtime, label, place
@@ -120,7 +131,7 @@ class Standing:
     @property
     def waits(self) -> bool:
         """Whether it is in a call that needs other ranks to end."""
-        return self.state == "running" and self.position.state in (INSIDE, IN_FLIGHT)
+        return self.state == "running" and self.position.state in (INSIDE, IN_FLIGHT, ON_DEVICE)
 
     @property
     def doing(self) -> str:
@@ -128,7 +139,7 @@ class Standing:
         label, state = self.position.label, self.position.state
         if not label:
             return f"{self.state}, no collective yet"
-        if state == INSIDE and self.state == "running":  # a rank that died in it no longer waits
+        if state in (INSIDE, ON_DEVICE) and self.state == "running":  # a rank that died in it no longer waits
             return f"waiting in {label}"
         if state == IN_FLIGHT:
             return f"{self.state}, {label} under way"

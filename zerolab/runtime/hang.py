@@ -2,27 +2,31 @@
 
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from zerolab.runtime.board import IN_FLIGHT, INSIDE
+from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Position
 from zerolab.runtime.ranks import Ranks
 
 STILL = 1.0  # seconds without a movement after which a rank counts as standing still
 _HEAD_START = 0.6  # seconds from the first sample until there is a second to compare it with
 _INTERVAL = 0.2
+AUTOGRAD = "pt_autograd"
+"""How torch names the threads in which it runs a backward on a device: one for each."""
 
 
 class HangWatch:
     """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
 
-    A thread moves if its Python stack or its CPU time changed within the last second. So a rank may compute for an
-    hour while the others wait for it, whatever `timeout` is.
+    A thread moves if its Python stack or its CPU time changed within the last second; while a backward runs in threads
+    of torch's, as on a GPU, theirs counts, too. So a rank may compute for an hour while the others wait for it,
+    whatever `timeout` is.
     """
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
         self._ranks, self._timeout = ranks, timeout
         self._next = 0.0
+        self._unfinished: set[int] = set()
         self._last: dict[int, tuple[object, object]] = {}
         self._moved: dict[int, float] = {}
 
@@ -33,25 +37,38 @@ class HangWatch:
             return None
         self._next = now + _INTERVAL
         positions = {rank: self._ranks.board[rank].read() for rank in unfinished}
-        waiting = (INSIDE, IN_FLIGHT)
-        since = {rank: position.since / 1e9 for rank, position in positions.items() if position.state in waiting}
+        self._ranks.ask(unfinished)  # which has them look at their devices, too
+        if set(unfinished) != self._unfinished:  # one has returned, and may just have given the others what they need
+            self._unfinished = set(unfinished)
+            self._last.clear()
+        since = {rank: each.since / 1e9 for rank, each in positions.items() if self._waits(rank, each, now)}
         if not since:
             return None
-        # Sampling, which asks every rank, begins only shortly before the time is up.
+        # Sampling, which reads every rank's CPU time, begins only shortly before the time is up.
         longest = min(since, key=lambda rank: since[rank])
         if now - since[longest] < self._timeout - STILL - _HEAD_START:
             self._last.clear()
             return None
-        self._sample(unfinished, now)
-        surely_waits = {longest} if positions[longest].state == INSIDE else set()  # in flight, it may be computing
+        self._sample(positions, now)
+        surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else its host may be computing
         others_stand_still = all(now - self._moved[rank] >= STILL for rank in set(unfinished) - surely_waits)
         return longest if others_stand_still and now - since[longest] >= self._timeout else None
 
-    def _sample(self, unfinished: Collection[int], now: float) -> None:
-        self._ranks.ask(unfinished)
-        for rank in unfinished:
+    def _waits(self, rank: int, position: Position, now: float) -> bool:
+        """Whether a rank waits, as far as is known now: what it says of its device soon gets old."""
+        return position.state in (INSIDE, IN_FLIGHT) or (position.state == ON_DEVICE and self._answers(rank, now))
+
+    def _answers(self, rank: int, now: float) -> bool:
+        seen = self._ranks.members[rank].seen
+        return seen is not None and now - seen[0] / 1e9 < STILL
+
+    def _sample(self, positions: Mapping[int, Position], now: float) -> None:
+        for rank, position in positions.items():
             member = self._ranks.members[rank]
-            seen = member.seen and member.seen[1], _main_thread_cpu(member.pid)
+            # A host that waits for its device spins, so that its CPU time says nothing. But one that cannot answer
+            # computes, and what it has said of its device is old.
+            cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else _working_cpu(member.pid)
+            seen = member.seen and member.seen[1], cpu
             if self._last.get(rank) != seen:
                 self._last[rank], self._moved[rank] = seen, now
 
@@ -64,9 +81,21 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _main_thread_cpu(pid: int) -> int | None:
-    """CPU time of a process's main thread, in whatever its kernel counts; None where there is no /proc."""
-    task = Path(f"/proc/{pid}/task/{pid}")
+def _working_cpu(pid: int) -> tuple[int | None, ...]:
+    """CPU times of a process's main thread and of those in which autograd runs; its other threads only serve."""
+    tasks = Path(f"/proc/{pid}/task")
+    return _cpu(tasks / str(pid)), *(_cpu(task) for task in tasks.glob("*") if _name(task).startswith(AUTOGRAD))
+
+
+def _name(task: Path) -> str:
+    try:
+        return (task / "comm").read_text()
+    except OSError:  # it has ended
+        return ""
+
+
+def _cpu(task: Path) -> int | None:
+    """CPU time of a thread, in whatever its kernel counts; None where there is no /proc."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int((task / "schedstat").read_text().split()[0])  # nanoseconds
     with contextlib.suppress(OSError, IndexError, ValueError):

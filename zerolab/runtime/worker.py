@@ -26,6 +26,7 @@ import torch.distributed as dist
 from zerolab import models
 from zerolab.runtime import counter, lookout, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
+from zerolab.runtime.enqueued import Gpu
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
 _exit = os._exit  # as it was before `_dump_stack_at_exit`
@@ -104,6 +105,9 @@ def _standing(watched: int) -> tuple[int, int, str, str]:
     with contextlib.suppress(Exception):  # being asked must not end a rank
         number, lines = lookout.look(watched)
         phase, where = stack.describe(lines)  # which may read files, while the thread goes on
+    with contextlib.suppress(Exception):
+        if counter.look():  # the rank's device computes
+            number = when
     return when, number, phase, where
 
 
@@ -134,6 +138,7 @@ def _join(setup: Setup, store: int, page: Page) -> None:
         device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
         torch.cuda.set_device(device)
         models.train_on(device)
+        counter.follow(Gpu(device))
     backend = "cpu:gloo,cuda:nccl" if len(setup.gpus) >= setup.world_size else "gloo"
     files = dist.FileStore(_path_of(store), setup.world_size)
     try:
@@ -166,7 +171,7 @@ def _perform(message: bytes, page: Page) -> bytes:
     function, args, kwargs = pickle.loads(call)
     page.write_place("", *_first_line(function))
     page.write_stage(RUNNING)
-    result = function(*args, **kwargs) if task == "run" else _record(function, args, kwargs)
+    result = _call(function, args, kwargs) if task == "run" else _record(function, args, kwargs)
     page.write_place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
     page.write_stage(PACKING)
     return travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
@@ -187,8 +192,15 @@ def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     gc.collect()  # engines of earlier runs are reference cycles, and would be counted
     with Recorder() as recorder:
         _recorder.append(recorder)  # after an error, too, the kernel asks for it
-        result = function(*args, **kwargs)
+        result = _call(function, args, kwargs)
     return result, recorder.finish()
+
+
+def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a function, once the rank's device is done, too: before, nobody knows that it has succeeded."""
+    result = function(*args, **kwargs)
+    counter.finish()
+    return result
 
 
 def _attempt(action: Any, pid: int, page: Page) -> bytes:
