@@ -1,5 +1,6 @@
 """The contract keeps what NCCL keeps, so that what runs on it is known to run there."""
 
+import os
 import time
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import torch.distributed as dist
 from contract import Fault
 
-from zerolab import RankError
+from zerolab import Cluster, RankError
 
 
 def test_a_synchronous_collective_returns_no_work_and_its_result_is_right(ranks):
@@ -138,3 +139,10 @@ def test_ranks_that_ask_for_the_same_in_another_order_are_a_fault_though_both_ge
 
     with pytest.raises(Fault, match="the ranks disagree on collective 0 of group"):
         ranks.run(cross)
+
+
+def test_torchs_watchdogs_abort_no_rank_unless_a_person_wants_them_to(monkeypatch):
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_MONITORING", "1")
+    names = [f"TORCH_NCCL_{name}" for name in ("RETHROW_CUDA_ERRORS", "ASYNC_ERROR_HANDLING", "ENABLE_MONITORING")]
+    with Cluster(1, device="cpu") as cluster:
+        assert cluster.run(lambda: [os.environ[name] for name in names]) == [["0", "0", "1"]]

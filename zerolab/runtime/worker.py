@@ -29,6 +29,9 @@ from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pa
 from zerolab.runtime.enqueued import Gpu
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
+NCCL_WATCHDOG = ("TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
+"""With these at 0 the threads of torch's NCCL groups never abort the process: what goes wrong on a GPU is raised in
+Python, where it has a line, and hangs are found by the cluster."""
 _exit = os._exit  # as it was before `_dump_stack_at_exit`
 _recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
 
@@ -127,6 +130,8 @@ def _join(setup: Setup, store: int, page: Page) -> None:
     loopback = "lo" if sys.platform == "linux" else "lo0"
     os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
     os.environ.update(RANK=str(setup.rank), WORLD_SIZE=str(setup.world_size), LOCAL_RANK=str(setup.rank))
+    for name in NCCL_WATCHDOG:
+        os.environ.setdefault(name, "0")
     os.chdir(setup.folder)
     sys.path[:] = setup.path
     torch.set_num_threads(max(1, setup.cores // setup.world_size))
