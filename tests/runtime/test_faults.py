@@ -163,6 +163,19 @@ def test_a_message_from_before_the_first_rank_is_refused(three):
         three.run(from_the_left)
 
 
+@pytest.mark.parametrize("how", ["send", "batch_isend_irecv"])
+def test_a_message_from_another_memory_than_gloo_reads_is_refused(three, how):
+    def send():
+        tensor = torch.ones(4, device="meta")  # stands for a GPU's: gloo would take its address for one of main memory
+        if how == "send":
+            dist.send(tensor, dst=(dist.get_rank() + 1) % 3)
+        else:
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, (dist.get_rank() + 1) % 3)])
+
+    with pytest.raises(RankError, match=f"{how} is given a tensor on meta, and the ranks talk over gloo, which sends"):
+        three.run(send)
+
+
 def test_an_error_while_recording_carries_what_was_recorded(three):
     def train():
         dist.all_reduce(torch.ones(1))

@@ -261,6 +261,11 @@ def _refuse_what_crashes_gloo(name: str, reader: Reader, args: tuple[Any, ...], 
     # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
     if (stray := reader.stray(args, kwargs)) is not None:
         raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
+    if (device := reader.out_of_reach(args, kwargs)) is not None:
+        raise ValueError(
+            f"{name} is given a tensor on {device}, and the ranks talk over gloo, which sends from main memory: send "
+            "tensor.cpu(), or use a collective such as broadcast"
+        )
 
 
 def _when_complete(work: Any, complete: Callable[[], None]) -> None:

@@ -46,6 +46,16 @@ class Reader:
         named = (self._given(args, kwargs, name) for name in _PEERS)
         return next((peer for peer in named if isinstance(peer, int) and not 0 <= peer < dist.get_world_size()), None)
 
+    def out_of_reach(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+        """Where the tensor of a message lies, if gloo has to send it and cannot read it there."""
+        given = partial(self._given, args, kwargs)
+        messages = [(given("tensor"), given("group"))]
+        messages += [(each.tensor, each.group) for each in given("p2p_op_list") or []]
+        for tensor, group in messages:
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" and dist.get_backend(group) == "gloo":
+                return tensor.device
+        return None
+
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
         if name is None or name not in self._at:
             return None
