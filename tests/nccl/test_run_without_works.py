@@ -1,0 +1,37 @@
+"""`zerolab.run` under torchrun, on ranks of the contract."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerolab import Recording
+
+
+@pytest.mark.slow
+def test_zerolab_run_trains_and_records_where_collectives_return_no_work(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    training = [
+        "--stage",
+        "zero3",
+        "--model",
+        "mlp-odd",
+        "--steps",
+        "2",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "run.json",
+    ]
+    script = Path(__file__).with_name("run_on_contract.py")
+    environment = os.environ | {"TMPDIR": str(tmp_path)}  # where torchrun leaves a folder for its logs
+    done = subprocess.run(
+        [*torchrun, script, *training], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 2 of 2: loss" in done.stdout
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.world_size == 2
+    assert {"all_gather", "reduce_scatter"} <= {event.op for event in recording.events if event.kind == "collective"}
