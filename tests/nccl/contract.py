@@ -376,13 +376,12 @@ def join(path):
     inspect.unwrap(dist.destroy_process_group)()
     start = inspect.unwrap(dist.init_process_group)
     start(BACKEND, store=dist.FileStore(path, world_size), rank=rank, world_size=world_size)
-
-
-def contracted(path, jitter, function, args, keywords):
-    """Calls a function on a rank of the contract, and looks at what it leaves; its result, and what it asked for."""
-    join(path)
-    device.reset()
     counter.follow(device)
+
+
+def contracted(jitter, function, args, keywords):
+    """Calls a function on a rank of the contract, and looks at what it leaves; its result, and what it asked for."""
+    device.reset()
     random.seed(dist.get_rank())
     with InFlight(jitter):
         result = function(*args, **keywords)
@@ -397,20 +396,22 @@ class Ranks:
         self._cluster, self._folder, self._jitter = cluster, folder, jitter
 
     def run(self, function, *args, **keywords):
-        answers = self._cluster.run(contracted, self._path(), self._jitter, function, args, keywords)
+        self._join()
+        answers = self._cluster.run(contracted, self._jitter, function, args, keywords)
         check_order([order for _, order in answers])
         return [result for result, _ in answers]
 
     def record(self, function, *args, **keywords):
-        recording = self._cluster.record(contracted, self._path(), self._jitter, function, args, keywords)
+        self._join()
+        recording = self._cluster.record(contracted, self._jitter, function, args, keywords)
         check_order([order for _, order in recording.results])
         recording.results = [result for result, _ in recording.results]
         return recording
 
-    def _path(self):
-        """Where the ranks meet: another file for each generation of ranks."""
+    def _join(self):
+        """Has fresh ranks join before they are watched: a recorder puts back what it finds."""
         pids = self._cluster.run(_pid)
-        return str(self._folder / f"store-{pids[0]}")
+        self._cluster.run(join, str(self._folder / f"store-{pids[0]}"))
 
 
 def _pid():
