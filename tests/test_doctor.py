@@ -18,6 +18,7 @@ CARD = {
     "memory_free": 30 * GB,
     "compute_mode": "Default",
     "mig": "Disabled",
+    "capability": "8.0",
 }
 
 
@@ -67,11 +68,6 @@ def test_what_is_well_has_no_remedy(check):
         (lambda: doctor.check_torch((None, None)), "make env"),
         (lambda: doctor.check_torch(("2.9.1+cpu", None)), "older than 2.11"),
         (lambda: doctor.check_gpus([CARD], ("2.13.0+cpu", None)), "make env TORCH=cuda"),
-        (lambda: doctor.check_gpus([CARD | {"mig": "Enabled"}], ("2.13.0", "13.0")), "GPU 0 is cut into MIG slices"),
-        (
-            lambda: doctor.check_gpus([CARD | {"compute_mode": "Exclusive_Process"}], ("2.13.0", "13.0")),
-            "GPU 0 is in compute mode Exclusive_Process",
-        ),
         (lambda: doctor.check_links({"NV12": ["0-1"], "SYS": ["0-2", "1-2"]}), "not all GPUs are joined by NVLink"),
         (lambda: doctor.check_memory(4 * GB, GB), "world_size=2"),
         (lambda: doctor.check_shared_memory(64 * 10**6, "cuda"), "--shm-size=1g"),
@@ -99,6 +95,42 @@ def test_a_variable_that_the_host_has_set_wrong_is_named_on_its_line(monkeypatch
     assert (check["name"], check["ok"]) == (name, False)
     assert words[0] in check["found"]
     assert words[1] in check["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("cards", "words"),
+    [
+        ([CARD | {"mig": "Enabled"}] * 2, "GPU 0 is cut into MIG slices"),
+        ([CARD | {"compute_mode": "Exclusive_Process"}], "GPU 0 is in compute mode Exclusive_Process"),
+    ],
+)
+def test_gpus_that_the_four_ranks_of_a_lesson_cannot_use_are_named(monkeypatch, cards, words):
+    monkeypatch.setattr(doctor.trial, "gpus", lambda: list(range(len(cards))))
+    found = doctor.check_gpus(cards, ("2.13.0", "13.0"))
+    assert (found["ok"], found["essential"]) == (False, False)
+    assert words in found["remedy"]
+
+
+def test_cards_that_torch_cannot_use_are_said_with_the_reason(monkeypatch, tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU is lost.  Reboot the system'\nexit 15\n")
+    (tmp_path / "nvidia-smi").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = doctor.check_gpus([CARD], ("2.13.0", "13.0"))
+    assert (found["ok"], found["remedy"]) == (False, "nvidia-smi fails: GPU is lost.  Reboot the system")
+
+
+def test_ranks_train_with_a_gpu_each_and_on_a_shared_one_where_there_are_gpus(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_DEVICES", "0,1")
+    monkeypatch.setattr(doctor, "LESSON_RANKS", 2)
+    assert doctor.check_ranks_on_gpus() == [], "torch sees none here"
+    checks = doctor.check_ranks_on_gpus("cpu")
+    assert [(check["name"], check["ok"], check["essential"]) for check in checks] == [
+        ("NCCL", True, False),
+        ("a shared GPU", True, False),
+    ]
+    assert checks[0]["found"].startswith("1 rank trained over gloo, recorded, in ")
+    assert checks[1]["found"].startswith("2 ranks trained over gloo, recorded, in ")
+    assert os.environ["ZEROLAB_DEVICES"] == "0,1"
 
 
 def test_small_shared_memory_is_enough_without_gpus():
@@ -133,5 +165,5 @@ def test_seats_are_set_by_what_is_scarcest():
     # 60,000 MiB with 500 MiB a rank hold 120 ranks, which are 30 people
     assert doctor.seats([card], 1000 * GB, 64, context) == (30, "GPU memory")
     assert doctor.seats([card], 20 * GB, 64, context) == (10, "main memory")
-    cut = card | {"mig": "Enabled"}
+    cut = card | {"compute_mode": "Prohibited"}
     assert doctor.seats([cut], 1000 * GB, 64, context) == (64, "cores"), "ranks use the CPU then"

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import torch
 from zerolab import Cluster, Recording, models, run, theory
 from zerolab.recording import clocks
 from zerolab.recording.recorder import Recorder
+from zerolab.runtime import devices
 
 ROOT = Path(__file__).parents[1]
 HOST, OTHER = "10.211.77.1", "10.211.77.2"
@@ -394,3 +397,29 @@ def test_on_one_node_a_second_start_goes_on_from_the_checkpoint(tmp_path):
     assert re.findall(r"step (\d) of", said[0]) == ["1", "2"]
     assert re.findall(r"step (\d) of", said[1]) == ["3", "4", "5"]
     assert json.loads((tmp_path / "run.json").read_text())["meta"]["first_step"] == 3
+
+
+def backends(gpus_a_rank):
+    """What each rank of unequal nodes is told, and what is printed."""
+    store, world_size = torch.distributed.HashStore(), len(gpus_a_rank)
+    store.set_timeout(timedelta(seconds=20))
+    with ThreadPoolExecutor(world_size) as ranks:
+        asked = [
+            ranks.submit(run._agreed_backend, store, rank, world_size, gpus_a_rank[rank]) for rank in range(world_size)
+        ]
+        return [each.result() for each in asked]
+
+
+@pytest.mark.parametrize(
+    ("gpus_a_rank", "backend", "said"),
+    [
+        ((1.0, 1.0, 2.0), devices.NCCL, ""),
+        ((1.0, 1.0, 0.5), "gloo", "a node has fewer GPUs than ranks: all use gloo\n"),
+        ((1.0, 0.0), run.CPU_ONLY, "a node has no GPU: all ranks compute on the CPU\n"),
+        ((0.0, 1.0), run.CPU_ONLY, "a node has no GPU: all ranks compute on the CPU\n"),
+        ((0.0, 0.0), run.CPU_ONLY, ""),
+    ],
+)
+def test_unequal_nodes_use_one_backend_that_all_of_them_have(capsys, gpus_a_rank, backend, said):
+    assert backends(gpus_a_rank) == [backend] * len(gpus_a_rank)
+    assert capsys.readouterr().err == said

@@ -1,7 +1,7 @@
 """What the host of a workshop runs first: what this box has, whether ranks work on it, and how to repair what does not.
 
 `zerolab doctor` prints one line per check, `zerolab doctor --json` writes them for programs. The exit status is 1 if an
-essential check fails. GPUs are used only to measure what one more process costs them.
+essential check fails. Of GPUs it measures what one more process costs, and lets ranks train on them for a moment.
 """
 
 import importlib.metadata
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from zerolab.player.browser import find_chromium
-from zerolab.runtime import machine
+from zerolab.runtime import machine, trial, variables
 from zerolab.runtime.devices import unusable
 from zerolab.runtime.machine import Card
 
@@ -89,7 +89,7 @@ def seats(
         The number of people, and "main memory", "cores" or "GPU memory".
     """
     limits = {"main memory": available // LESSON_BYTES, "cores": cores}
-    usable = [card for card in cards if card["memory_total"] and not unusable(card)]
+    usable = [card for card in cards if card["memory_total"] and not unusable(card, LESSON_RANKS)]
     if usable:
         limits["GPU memory"] = sum(card["memory_free"] // context(card) for card in usable) // LESSON_RANKS
     scarcest = min(limits, key=lambda name: limits[name])
@@ -117,6 +117,7 @@ def examine() -> dict[str, Any]:
         check_scratch(),
         check_seats(count, limited_by, cores),
         check_ranks(),
+        *check_ranks_on_gpus(),
         check_jupyter(version_of("jupyterlab")),
         check_browser(chromium, no_chromium),
         check_deepspeed(version_of("deepspeed")),
@@ -199,7 +200,15 @@ def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Ch
     found = "; ".join(f"{card['name']}, {card['memory_free'] / 1e9:.1f} GB free" for card in cards)
     if versions[1] is None:
         return _check("GPUs", False, found, "torch is a CPU build and cannot use them: make env TORCH=cuda")
-    refused = [f"GPU {number} {unusable(card)}" for number, card in enumerate(cards) if unusable(card)]
+    if not trial.gpus():
+        from zerolab.runtime import drivers
+
+        return _check("GPUs", variables.devices() == (), found, drivers.why_no_gpu())
+    refused = [
+        f"GPU {number} {reason}"
+        for number, card in enumerate(cards)
+        if (reason := unusable(card, LESSON_RANKS, len(cards)))
+    ]
     return _check("GPUs", not refused, found, "; ".join(refused))
 
 
@@ -273,6 +282,13 @@ def check_ranks() -> Check:
     took = f"{time.monotonic() - started:.1f} s"  # mostly the import of torch, once per kernel
     found = f"{LESSON_RANKS} ranks started and added up 1, 2, 3, 4 to {sums[0]:g} in {took}"
     return _check("ranks", right, found, f"they should have {LESSON_RANKS} times 10: report this", essential=True)
+
+
+def check_ranks_on_gpus(device: str = "cuda") -> list[Check]:
+    """Whether ranks train with a GPU each, over NCCL, and four on one GPU; no check without a GPU."""
+    tried = trial.trials(LESSON_RANKS, device)
+    remedy = "NCCL_DEBUG=INFO zerolab doctor shows what NCCL says; with device='cpu' every lesson runs"
+    return [_check(name, works, found, remedy) for name, works, found in tried]
 
 
 def _add_up() -> float:

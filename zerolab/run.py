@@ -31,7 +31,10 @@ from zerolab.recording.clocks import Reading
 from zerolab.recording.events import RankRecording, RunInfo, count
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
+from zerolab.runtime import drivers
+from zerolab.runtime.devices import NCCL
 
+CPU_ONLY = "no GPUs"
 ROWS = 24  # of a step, on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks share them evenly
 
 
@@ -123,20 +126,44 @@ def _join(options: argparse.Namespace) -> torch.device:
             "the other nodes",
             file=sys.stderr,
         )
-    gpus = torch.cuda.device_count() if options.device != "cpu" else 0
+    gpus = torch.cuda.device_count() if options.device != "cpu" and torch.cuda.is_available() else 0
     if options.device == "cuda" and not gpus:
-        raise ValueError("--device is 'cuda', but torch sees no GPU on this node; use --device cpu")
-    device = torch.device("cuda", local % gpus) if gpus else torch.device("cpu")
-    if gpus:
+        raise ValueError(f"--device is 'cuda', but torch sees no GPU on this node: {drivers.why_no_gpu()}")
+    timeout = timedelta(seconds=options.timeout)
+    store, _, world_size = next(dist.rendezvous("env://", timeout=timeout))
+    backend = _agreed_backend(store, rank, world_size, gpus / on_this_node)
+    device = torch.device("cuda", local % gpus) if backend != CPU_ONLY else torch.device("cpu")
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     # Clock readings and recordings go over gloo in any case.
-    backend = "cpu:gloo,cuda:nccl" if gpus >= on_this_node else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
+    backend = "gloo" if backend == CPU_ONLY else backend
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world_size)
     if rank == 0:
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         print(f"{options.stage} on {dist.get_world_size()} ranks of {count(nodes, 'node')}")
         print(f"torch's store at {endpoint} accepts whoever can reach it: use a network that you trust")
     return device
+
+
+def _agreed_backend(store: dist.Store, rank: int, world_size: int, gpus_a_rank: float) -> str:
+    """The backend of all ranks, which rank 0 chooses once: with one of its own each, unequal nodes would never meet.
+
+    Args:
+        store: torchrun's, which all ranks reach.
+        rank: this one.
+        world_size: number of ranks.
+        gpus_a_rank: GPUs of this rank's node, divided by the ranks on it; less than one if these share.
+    """
+    store.set(f"zerolab/gpus/{rank}", str(gpus_a_rank))
+    if rank == 0:
+        counts = [float(store.get(f"zerolab/gpus/{each}")) for each in range(world_size)]
+        fewest = min(counts)
+        chosen = CPU_ONLY if fewest == 0 else "gloo" if fewest < 1 else NCCL
+        store.set("zerolab/backend", chosen)
+        if fewest < max(counts) and chosen != NCCL:
+            where = "no GPU: all ranks compute on the CPU" if fewest == 0 else "fewer GPUs than ranks: all use gloo"
+            print(f"a node has {where}", file=sys.stderr)
+    return store.get("zerolab/backend").decode()
 
 
 def _train(options: argparse.Namespace, device: torch.device) -> int:

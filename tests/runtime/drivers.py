@@ -35,16 +35,32 @@ GPU1\tPHB\t X \t0-63\t0\t\tN/A
 """
 
 
-def install(folder, monkeypatch, cards, topology=""):
-    """Puts an `nvidia-smi` first on the path that lists these cards."""
-    (folder / "cards").write_text("".join(f"{card}\n" for card in cards))
+def install(folder, monkeypatch, cards, topology="", *, driver="590.48.01", capability="9.0"):
+    """Puts an `nvidia-smi` first on the path that lists these cards, of one driver and one compute capability."""
+    for name, text in (("cards", cards), ("driver", [driver] * len(cards)), ("capability", [capability] * len(cards))):
+        (folder / name).write_text("".join(f"{line}\n" for line in text))
     (folder / "topology").write_text(topology)
     command = folder / "nvidia-smi"
-    command.write_text(f'#!/bin/sh\n[ "$1" = topo ] && exec cat {folder}/topology\nexec cat {folder}/cards\n')
+    command.write_text(f"""#!/bin/sh
+case "$*" in
+    topo*) exec cat {folder}/topology ;;
+    *=driver_version*) exec cat {folder}/driver ;;
+    *=compute_cap*) exec cat {folder}/capability ;;
+    *) exec cat {folder}/cards ;;
+esac
+""")
     command.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     for variable in ("CUDA_VISIBLE_DEVICES", "ZEROLAB_DEVICES", "ZEROLAB_MAX_RANKS"):
         monkeypatch.delenv(variable, raising=False)
+
+
+def lost(folder, monkeypatch):
+    """Puts an `nvidia-smi` first on the path that says what it says of a card that has fallen off the bus."""
+    words = "Unable to determine the device handle for GPU0: 0000:01:00.0: GPU is lost.  Reboot the system to recover"
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho '{words} this GPU'\nexit 15\n")
+    (folder / "nvidia-smi").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def several(card, count, **fields):

@@ -38,6 +38,7 @@ def test_cards_are_read_with_their_memory_in_bytes_and_their_modes(driver):
         "memory_free": 143158 * 2**20,
         "compute_mode": "Default",
         "mig": "Disabled",
+        "capability": "9.0",
     }
     assert (second["name"], second["mig"]) == ("NVIDIA L40S", "[N/A]")
 
@@ -97,12 +98,15 @@ def test_a_card_that_somebody_else_fills_is_left_out_and_the_others_are_used(dri
     assert notes == ("GPU 2, NVIDIA H200, has 1.9 GB free of the 2 GB that its ranks need: not used",)
 
 
+EXCLUSIVE = drivers.RTX.format(index="{index}", free=7571, mode="Exclusive_Process")
+
+
 @pytest.mark.parametrize(
     ("card", "sentence"),
     [
-        (drivers.H200_MIG, r"GPU 1, NVIDIA H200, is cut into MIG slices, .*nvidia-smi -mig 0"),
+        (drivers.H200_MIG, r"GPU 1, NVIDIA H200, is cut into MIG slices, .*CUDA_VISIBLE_DEVICES=MIG-"),
         (
-            drivers.RTX.format(index="{index}", free=7571, mode="Exclusive_Process"),
+            EXCLUSIVE,
             r"GPU 1, NVIDIA GeForce RTX 2080 SUPER, is in compute mode Exclusive_Process, .*nvidia-smi -c DEFAULT",
         ),
         (
@@ -111,20 +115,39 @@ def test_a_card_that_somebody_else_fills_is_left_out_and_the_others_are_used(dri
         ),
     ],
 )
-def test_mig_and_exclusive_compute_modes_are_refused_by_name_and_left_out_by_auto(driver, card, sentence):
+def test_a_card_that_the_ranks_cannot_use_is_refused_by_name_and_left_out_by_auto(driver, card, sentence):
     cards = driver([drivers.H100.format(index=0), card.format(index=1)])
     with pytest.raises(ValueError, match=f"^{sentence}.*; use device='cpu', or other GPUs$"):
-        devices.check_usable(dict(enumerate(cards)))
-    gpus, notes = free(cards)
+        devices.check_usable([0, 1], dict(enumerate(cards)), 4)
+    gpus, notes = free(cards, world_size=4)
     assert gpus == (0,)
     assert re.match(sentence, notes[0])
 
 
-def test_a_slice_that_is_named_by_its_uuid_is_refused_with_its_card(driver, monkeypatch):
+def test_cards_in_an_exclusive_mode_are_used_where_each_has_one_rank(driver):
+    cards = driver([EXCLUSIVE.format(index=index) for index in range(2)])
+    devices.check_usable([0, 1], dict(enumerate(cards)), 2)
+    assert free(cards) == ((0, 1), ())
+    assert free(cards, world_size=2) == ((0, 1), ())
+    assert free(cards, world_size=1) == ((0, 1), ())
+    assert free(cards, world_size=3)[0] == (), "two of the three would share one"
+    assert free(cards[:1])[0] == (), "nor do the four of a lesson share one"
+
+
+def test_a_slice_that_is_the_only_gpu_is_used_by_all_ranks(driver, monkeypatch):
     driver([drivers.H200_MIG.format(index=0)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7c1d9d6e-0000-0000-0000-000000000000")
-    with pytest.raises(ValueError, match="NVIDIA H200, is cut into MIG slices"):
-        devices.check_usable(dict(enumerate(machine.cards())))
+    cards = machine.cards()
+    devices.check_usable([0], dict(enumerate(cards)), 4)
+    assert free(cards, world_size=4) == ((0,), ())
+
+
+def test_a_full_card_that_was_asked_for_is_refused_before_anything_starts(driver):
+    cards = driver([drivers.H200.format(index=0, free=900)])
+    devices.check_usable([0], dict(enumerate(cards)), 3)
+    sentence = r"GPU 0, NVIDIA H200, has 0\.9 GB free, and 4 ranks on it take 1\.1 GB before .*nvidia-smi.*device='cpu'"
+    with pytest.raises(ValueError, match=sentence):
+        devices.check_usable([0], dict(enumerate(cards)), 4)
 
 
 def test_a_card_that_shares_the_main_memory_has_what_is_free_there(driver, monkeypatch):

@@ -81,13 +81,13 @@ def test_the_refusals_that_take_other_machines_are_what_is_said_there(tmp_path, 
     busy = drivers.RTX.format(index=1, free=8000, mode="Exclusive_Process")
     drivers.install(tmp_path, monkeypatch, [drivers.H200_MIG.format(index=0), busy, *drivers.several(drivers.L40S, 1)])
     cards = dict(enumerate(machine.cards()))
-    sliced, exclusive = devices.unusable(cards[0]), devices.unusable(cards[1])
+    sliced, exclusive = (devices.unusable(cards[number], ranks=2, gpus=2) for number in (0, 1))
     almost = {0: {**cards[2], "memory_free": 7_900_000_000}}
     with pytest.raises(ValueError, match="ZEROLAB_DEVICES names GPU 7") as missing:
         devices.chosen_of(2, (0, 7))
     notes = devices.free_gpus([0], almost, 4)[1]
     with pytest.raises(ValueError, match=re.escape(exclusive)):
-        devices.check_usable({1: cards[1]})
+        devices.check_usable([1], cards, 2)
     restarts = {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     command = [sys.executable, "-m", "zerolab.run", "--stage", "zero3", "--out", str(tmp_path / "run.json")]
     said = subprocess.run(command, env=os.environ | restarts, capture_output=True, text=True, check=False).stderr

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from zerolab.runtime import abort, faults, stack
 from zerolab.runtime.board import FAILED, ON_DEVICE, RESTING, Position
+from zerolab.runtime.devices import Choice
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped
@@ -25,11 +26,11 @@ LOOK = 0.4  # seconds that a rank has to say where it is
 DRAIN = 0.2  # seconds at most in which prints are collected after the last result, and between two calls
 
 
-def start(world_size: int, gpus: tuple[int, ...]) -> Ranks:
+def start(choice: Choice) -> Ranks:
     """Ranks that have joined their process group. RankError if one of them cannot."""
-    ranks = Ranks(world_size, gpus)
+    ranks = Ranks(choice)
     try:
-        Call(ranks, range(world_size), Output(), START_LIMIT).finish()
+        Call(ranks, range(choice.world_size), Output(), START_LIMIT).finish()
     except BaseException:
         ranks.kill()
         raise

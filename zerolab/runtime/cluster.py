@@ -50,10 +50,10 @@ class Cluster:
             devices.check_limits(world_size)  # before any process is started
         if device != "cuda":  # for "cuda" it must first be known that there is a GPU
             launcher()  # it imports torch in the background while this process does the same
-        choice = devices.choose(world_size, device)
+        self._choice = choice = devices.choose(world_size, device)
         for note in choice.notes:
             output.show(f"{note}\n")
-        self.world_size, self.device, self._gpus = choice.world_size, choice.device, choice.gpus
+        self.world_size, self.device = choice.world_size, choice.device
         self.timeout = float(timeout)
         # Not reentrant: a callback that calls `run` during a run is refused instead of deadlocking.
         self._busy = threading.Lock()
@@ -198,7 +198,7 @@ class Cluster:
         self._sent_cells = Cells()  # fresh ranks have been sent none
         # Stop acts only where the start waits: elsewhere it could leave ranks or pipes behind.
         with held_back(), waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
-            self._ranks = call.start(self.world_size, self._gpus)
+            self._ranks = call.start(self._choice)
             # A method of the ranks: one of this object would keep it alive.
             self._finalizer = weakref.finalize(self, self._ranks.kill)
             self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once

@@ -4,16 +4,20 @@
 among what is visible (`ZEROLAB_DEVICES=0,2`, or `cpu`), `ZEROLAB_MAX_RANKS` limits the number of ranks of a cluster.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zerolab.runtime import variables
-from zerolab.runtime.machine import Card, cards, memory
+from zerolab.runtime.machine import Card, all_cards, cards, memory
 
 RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test holds it
 BASE_BYTES = 350_000_000  # the fork server with torch in it; the kernel is there already
 CARD_BYTES_A_RANK = 2_000_000_000  # what must be free on a card for each rank on it before "auto" takes it
+CONTEXT_BYTES = 2**28  # at the least, what a rank takes on a card before its first tensor
 DEFAULT_RANKS = 4
+NCCL = "cpu:gloo,cuda:nccl"
+SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL in which ranks may share a GPU, where NCCL_MULTI_RANK_GPU_ENABLE is 1
 
 
 class Choice(NamedTuple):
@@ -21,6 +25,7 @@ class Choice(NamedTuple):
 
     world_size: int
     gpus: tuple[int, ...]  # torch's numbers of the GPUs; none: the CPU
+    backend: str  # of the process group
     notes: tuple[str, ...]  # what a person should know of it
 
     @property
@@ -40,10 +45,26 @@ def choose(world_size: int | None, device: str) -> Choice:
     default = _default_ranks(gpus)
     size = world_size or min(default, variables.max_ranks() or default)
     check_limits(size)
-    if 0 < len(gpus) < size:
-        count = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}"
-        notes = (*notes, f"{size} ranks share {count}: they communicate over gloo, not NCCL")
-    return Choice(size, gpus[:size], notes)
+    backend, note = _backend(size, gpus)
+    return Choice(size, gpus[:size], backend, (*notes, *note))
+
+
+def _backend(size: int, gpus: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+    """The process group's backend, and a note if ranks share GPUs or there is no NCCL."""
+    if not gpus:
+        return "gloo", ()
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_nccl_available():
+        return "gloo", ("this torch is built without NCCL: ranks communicate over gloo, through main memory",)
+    if size <= len(gpus):
+        return NCCL, ()
+    count = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}"
+    times = "they take turns, so seconds measured there mean nothing"
+    if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" and torch.cuda.nccl.version()[:2] >= SEVERAL_RANKS_A_GPU:
+        return NCCL, (f"{size} ranks share {count}, over NCCL as NCCL_MULTI_RANK_GPU_ENABLE asks; {times}",)
+    return "gloo", (f"{size} ranks share {count}: they communicate over gloo, not NCCL; {times}",)
 
 
 def check_limits(world_size: int) -> None:
@@ -63,18 +84,20 @@ def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[s
         return (), ()
     import torch
 
+    from zerolab.runtime import drivers
+
     # From torch and not the driver: it has read CUDA_VISIBLE_DEVICES, and its numbers are what ranks use.
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    visible = chosen_of(count, named)
+    visible, listed = chosen_of(count, named), dict(enumerate(cards()))
     if device == "cuda":  # asked for: only what cannot work is refused, not what may lack memory
         if not visible:
-            raise ValueError(
-                "device is 'cuda', but torch sees no GPU here; use device='cpu' or look at CUDA_VISIBLE_DEVICES"
-                + (" and ZEROLAB_DEVICES" if named is not None else "")
-            )
-        check_usable({number: card for number, card in enumerate(cards()) if number in visible})
+            raise ValueError(f"device is 'cuda', but torch sees no GPU here: {drivers.why_no_gpu()}; use device='cpu'")
+        check_usable(visible, listed, world_size)
         return tuple(visible), ()
-    return free_gpus(visible, dict(enumerate(cards())), world_size) if visible else ((), ())
+    if visible:
+        return free_gpus(visible, listed, world_size)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1")  # so somebody wants the CPU
+    return (), () if hidden or not all_cards() else (f"the ranks compute on the CPU: {drivers.why_no_gpu()}",)
 
 
 def chosen_of(count: int, named: tuple[int, ...] | None) -> list[int]:
@@ -92,53 +115,83 @@ def chosen_of(count: int, named: tuple[int, ...] | None) -> list[int]:
     return list(named)
 
 
-def check_usable(chosen: Mapping[int, Card]) -> None:
-    """Raises ValueError if ranks cannot use one of these cards, by its name."""
-    for number, card in chosen.items():
-        if reason := unusable(card):
+def check_usable(visible: Sequence[int], listed: Mapping[int, Card], world_size: int | None) -> None:
+    """Raises ValueError if ranks cannot use one of the visible GPUs, by its name; arguments as of `free_gpus`."""
+    ranks = _ranks_on_fullest(visible, world_size)
+    for number, card in _known(visible, listed):
+        reason = unusable(card, ranks, len(visible))
+        needed, left = ranks * CONTEXT_BYTES, _free(card)
+        if not reason and left < needed:
+            reason = (
+                f"has {left / 1e9:.1f} GB free, and {ranks} ranks on it take {needed / 1e9:.1f} GB before their first "
+                "tensor (`nvidia-smi` lists whose processes fill it)"
+            )
+        if reason:
             raise ValueError(f"GPU {number}, {card['name']}, {reason}; use device='cpu', or other GPUs")
 
 
-def unusable(card: Card) -> str:
-    """Why ranks cannot use a card; empty if they can."""
-    if card["compute_mode"].startswith(("Exclusive", "Prohibited")):
-        mode = card["compute_mode"]
+def unusable(card: Card, ranks: int = 1, gpus: int = 1) -> str:
+    """Why ranks cannot use a card; empty if they can.
+
+    Args:
+        card: as its driver describes it.
+        ranks: how many of them would be on it.
+        gpus: how many GPUs the cluster would use.
+    """
+    mode = card["compute_mode"]
+    if mode.startswith("Prohibited") or (mode.startswith("Exclusive") and ranks > 1):
         return f"is in compute mode {mode}, where ranks cannot share it (an administrator's nvidia-smi -c DEFAULT)"
-    if card["mig"] == "Enabled":
-        return "is cut into MIG slices, which ranks cannot talk across (an administrator's nvidia-smi -mig 0)"
-    return ""
+    if card["mig"] == "Enabled" and gpus > 1:
+        return (
+            "is cut into MIG slices, which ranks cannot talk across (choose one slice: CUDA_VISIBLE_DEVICES=MIG-..., "
+            "as nvidia-smi -L lists them)"
+        )
+    from zerolab.runtime import drivers
+
+    return drivers.without_kernels(card["capability"])
 
 
 def free_gpus(
-    visible: list[int], listed: Mapping[int, Card], world_size: int | None
+    visible: Sequence[int], listed: Mapping[int, Card], world_size: int | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The visible GPUs with room for their share of ranks, and notes on those that are left out.
+    """The visible GPUs that ranks can use and that have room for their share of them, and notes on those left out.
 
     Args:
         visible: torch's numbers.
         listed: the driver's description by torch's number; a GPU that it does not list is assumed to be free.
         world_size: number of ranks, None for the default.
     """
-    gpus = [number for number in visible if number not in listed or not unusable(listed[number])]
-    notes = [
-        f"GPU {number}, {listed[number]['name']}, {unusable(listed[number])}: not used"
-        for number in visible
-        if number not in gpus
-    ]
-    while gpus:
-        ranks = world_size or _default_ranks(gpus)
-        needed = -(-ranks // len(gpus)) * CARD_BYTES_A_RANK  # on the card with the most ranks
-        full = [number for number in gpus if number in listed and _free(listed[number]) <= needed]
-        if not full:
-            break
-        # Without it the others get more ranks each, so they are checked again.
-        worst = min(full, key=lambda number: _free(listed[number]))
-        gpus.remove(worst)
-        free = f"{_free(listed[worst]) / 1e9:.1f} GB free of the {needed / 1e9:.0f} GB that its ranks need"
-        notes.append(f"GPU {worst}, {listed[worst]['name']}, has {free}: not used")
+    gpus, notes = list(visible), []
+    # Without one GPU the others get more ranks each, so they are looked at again.
+    while gpus and (left_out := _worst(gpus, listed, _ranks_on_fullest(gpus, world_size))):
+        number, reason = left_out
+        gpus.remove(number)
+        notes.append(f"GPU {number}, {listed[number]['name']}, {reason}: not used")
     if notes and not gpus:
         notes.append("so the ranks compute on the CPU; device='cuda' insists")
     return tuple(gpus), tuple(notes)
+
+
+def _worst(gpus: Sequence[int], listed: Mapping[int, Card], ranks: int) -> tuple[int, str] | None:
+    """The GPU to leave out first, with the reason: one that cannot be used, else the fullest of those too full."""
+    needed = ranks * CARD_BYTES_A_RANK
+    for number, card in _known(gpus, listed):
+        if reason := unusable(card, ranks, len(gpus)):
+            return number, reason
+    full = [(_free(card), number) for number, card in _known(gpus, listed) if _free(card) <= needed]
+    if not full:
+        return None
+    free, number = min(full)
+    return number, f"has {free / 1e9:.1f} GB free of the {needed / 1e9:.0f} GB that its ranks need"
+
+
+def _known(gpus: Sequence[int], listed: Mapping[int, Card]) -> list[tuple[int, Card]]:
+    return [(number, listed[number]) for number in gpus if number in listed]
+
+
+def _ranks_on_fullest(gpus: Sequence[int], world_size: int | None) -> int:
+    """How many ranks are on the GPU that has the most of them."""
+    return -(-(world_size or _default_ranks(gpus)) // len(gpus))
 
 
 def _free(card: Card) -> int:

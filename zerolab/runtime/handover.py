@@ -25,7 +25,8 @@ class Setup(NamedTuple):
 
     rank: int
     world_size: int
-    gpus: tuple[int, ...]  # torch's numbers, assigned in turn; none: the CPU; fewer than ranks: shared, over gloo
+    gpus: tuple[int, ...]  # torch's numbers, assigned in turn; none: the CPU; fewer than ranks: shared
+    backend: str  # of the process group
     environment: dict[str, str]
     folder: str
     path: list[str]

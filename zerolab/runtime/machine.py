@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,21 +28,46 @@ class Card(TypedDict):
     memory_free: int
     compute_mode: str
     mig: str
+    capability: str  # such as 9.0; empty if the driver is too old to tell
 
 
 def ask_driver(*arguments: str) -> str:
     """What `nvidia-smi` answers; empty where there is no driver, or one that does not answer."""
+    answers, text = _asked(*arguments)
+    return text if answers else ""
+
+
+def _asked(*arguments: str) -> tuple[bool, str]:
+    """Whether `nvidia-smi` answers, and what it prints, or why it could not be asked."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", *arguments],  # noqa: S607  (wherever the box keeps it)
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             timeout=20,
-            check=True,
+            check=False,
         )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return asked.stdout
+    except FileNotFoundError:
+        return False, "there is no nvidia-smi, and so no driver of NVIDIA's"
+    except (OSError, subprocess.SubprocessError) as error:
+        return False, f"nvidia-smi does not answer ({type(error).__name__})"
+    return asked.returncode == 0, asked.stdout
+
+
+def complaint() -> str:
+    """Why the driver lists no card, in nvidia-smi's words if it has any; without a full stop."""
+    answers, text = _asked("-L")
+    said = next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")
+    if answers:
+        return "nvidia-smi lists no GPU"
+    return said if said.startswith(("there is no", "nvidia-smi")) else f"nvidia-smi fails: {said or 'without a word'}"
+
+
+def driver_version() -> str:
+    """The driver's version, such as 580.82.07; empty where none answers."""
+    return ask_driver("--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0].strip()
 
 
 def cards() -> list[Card]:
@@ -50,11 +76,21 @@ def cards() -> list[Card]:
     torch counts as `CUDA_VISIBLE_DEVICES` lists, so entry `i` is its device `i`; of a box with different models that
     is certain only with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     """
+    return _visible(all_cards())
+
+
+def all_cards() -> list[Card]:
+    """The cards that `nvidia-smi` lists, visible or not."""
     answer = ask_driver(f"--query-gpu={','.join(CARD_FIELDS)}", "--format=csv,noheader,nounits")
-    return _visible([_card(line) for line in answer.splitlines() if line.count(",") == len(CARD_FIELDS) - 1])
+    lines = [line for line in answer.splitlines() if line.count(",") == len(CARD_FIELDS) - 1]
+    # Asked for by itself: older drivers do not know this field, and would answer nothing at all.
+    capabilities = ask_driver("--query-gpu=compute_cap", "--format=csv,noheader").split() if lines else []
+    return [
+        _card(line, capability) for line, capability in zip_longest(lines, capabilities[: len(lines)], fillvalue="")
+    ]
 
 
-def _card(line: str) -> Card:
+def _card(line: str, capability: str) -> Card:
     index, uuid, name, total, free, mode, mig = (field.strip() for field in line.split(","))
     return Card(
         index=int(index),
@@ -64,6 +100,7 @@ def _card(line: str) -> Card:
         memory_free=_number(free) * MEBIBYTE,
         compute_mode=mode,
         mig=mig,
+        capability=capability,
     )
 
 

@@ -14,6 +14,7 @@ from typing import IO
 
 from zerolab.recording.events import RankRecording
 from zerolab.runtime import board, machine
+from zerolab.runtime.devices import Choice
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import Ending, launcher, nameless_file
@@ -52,7 +53,8 @@ class Member:
 class Ranks:
     """World-size processes in one process group. After a failure they are replaced, never repaired."""
 
-    def __init__(self, world_size: int, gpus: tuple[int, ...]) -> None:
+    def __init__(self, choice: Choice) -> None:
+        world_size = choice.world_size
         self._launcher, self._owner = launcher(), os.getpid()
         self._selector = selectors.DefaultSelector()
         if (news := self._launcher.fileno()) is not None:
@@ -68,8 +70,8 @@ class Ranks:
                 self.members.append(member)
                 for pipe in ("commands", "lifeline", "output"):
                     self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
-                surroundings = dict(os.environ), _folder(), list(sys.path), machine.cores()
-                member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, gpus, *surroundings)))
+                surroundings = choice.gpus, choice.backend, dict(os.environ), _folder(), list(sys.path), machine.cores()
+                member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, *surroundings)))
         except BaseException:
             self.kill()
             raise

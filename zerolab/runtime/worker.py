@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import models
-from zerolab.runtime import counter, lookout, report, stack, surroundings, travel
+from zerolab.runtime import counter, drivers, lookout, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
 from zerolab.runtime.enqueued import Gpu
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
@@ -45,12 +46,13 @@ def main(inherited: Fds) -> None:
         threading.Thread(target=_answer_questions, args=side, name="zerolab-lifeline", daemon=True).start()
         setup: Setup = pickle.loads(commands.recv_bytes())
         page = pages(inherited.board, setup.world_size)[setup.rank]
+        shares = 0 < len(setup.gpus) < setup.world_size
         commands.send_bytes(_attempt(lambda: _join(setup, inherited.store, page), pid, page))
         while True:
             message = commands.recv_bytes()
             counter.reset()
             surroundings.restore_streams(inherited.output)
-            commands.send_bytes(_attempt(functools.partial(_perform, message, page), pid, page))
+            commands.send_bytes(_attempt(functools.partial(_perform, message, page, shares), pid, page))
     except BaseException as error:  # noqa: BLE001  # usually the kernel has closed its end; the reason is always kept
         _write_reason(inherited.crash, error)
         _exit(1)
@@ -129,7 +131,10 @@ def _join(setup: Setup, store: int, page: Page) -> None:
     os.environ.update(setup.environment)
     loopback = "lo" if sys.platform == "linux" else "lo0"
     os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
-    os.environ.update(RANK=str(setup.rank), WORLD_SIZE=str(setup.world_size), LOCAL_RANK=str(setup.rank))
+    gpu = setup.gpus[setup.rank % len(setup.gpus)] if setup.gpus else None
+    # What torchrun's scripts and DeepSpeed give to set_device: a GPU's number, which is not the rank's if ranks share.
+    local_rank = setup.rank if gpu is None else gpu
+    os.environ.update(RANK=str(setup.rank), WORLD_SIZE=str(setup.world_size), LOCAL_RANK=str(local_rank))
     for name in NCCL_WATCHDOG:
         os.environ.setdefault(name, "0")
     os.chdir(setup.folder)
@@ -138,16 +143,10 @@ def _join(setup: Setup, store: int, page: Page) -> None:
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
     counter.install(page)
-    device = None
-    if setup.gpus:
-        device = torch.device("cuda", setup.gpus[setup.rank % len(setup.gpus)])
-        torch.cuda.set_device(device)
-        models.train_on(device)
-        counter.follow(Gpu(device))
-    backend = "cpu:gloo,cuda:nccl" if len(setup.gpus) >= setup.world_size else "gloo"
+    device = None if gpu is None else _take(gpu)
     files = dist.FileStore(_path_of(store), setup.world_size)
     try:
-        dist.init_process_group(backend, store=files, rank=setup.rank, world_size=setup.world_size)
+        dist.init_process_group(setup.backend, store=files, rank=setup.rank, world_size=setup.world_size)
     except RuntimeError as error:
         if "Unable to find address" not in str(error):
             raise
@@ -155,8 +154,31 @@ def _join(setup: Setup, store: int, page: Page) -> None:
             f"the network interface {loopback}, over which the ranks of one machine talk, has no address here; "
             f"`ip link set {loopback} up` brings it up"
         ) from None
-    dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
+    with _explained("the ranks on GPUs cannot reach each other" if device else ""):
+        dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
     surroundings.protect_process_group()
+
+
+def _take(gpu: int) -> torch.device:
+    """Make a GPU this rank's. RuntimeError with the remedy if it is full, lost, taken or too old."""
+    device = torch.device("cuda", gpu)
+    with _explained(f"GPU {gpu} cannot be used"):
+        torch.cuda.set_device(device)
+        torch.ones(1, device=device)  # runs a kernel
+    models.train_on(device)
+    counter.follow(Gpu(device))
+    return device
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Says of an error of CUDA's what it means; without `what`, the error stays as it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not what:
+            raise
+        raise RuntimeError(f"{what}: {drivers.explained(str(error))}") from None
 
 
 def _path_of(fd: int) -> str:
@@ -167,7 +189,7 @@ def _path_of(fd: int) -> str:
     return fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
 
 
-def _perform(message: bytes, page: Page) -> bytes:
+def _perform(message: bytes, page: Page, shares: bool) -> bytes:
     page.write_stage(UNPACKING)
     _recorder.clear()
     page.write_place("", "", 0)
@@ -179,7 +201,11 @@ def _perform(message: bytes, page: Page) -> bytes:
     result = _call(function, args, kwargs) if task == "run" else _record(function, args, kwargs)
     page.write_place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
     page.write_stage(PACKING)
-    return travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
+    packed = travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
+    del result
+    if shares:
+        torch.cuda.empty_cache()  # what this rank has cached, the others on its GPU cannot use
+    return packed
 
 
 def _first_line(function: Any) -> tuple[str, int]:
