@@ -2,6 +2,7 @@
 # make env    makes or updates .venv/              make check  lint, types and quick tests, under two minutes
 # make bench  measures the speeds we promise       make notebooks  writes the outputs stored in notebooks/
 # make soak   a thousand runs, one in twenty with a fault, and what is left behind
+# make gpu    tries what is promised about GPUs: ten minutes at most, needs a torch that sees one and no .venv/
 # make soak-fresh  300 cold starts each of compare, record and a notebook, on a busy machine
 #
 # TORCH=cpu|cuda|system chooses torch, PYTHON=python3.12 the Python; both only when .venv/ is made.
@@ -16,7 +17,7 @@ comma := ,
 EXTRAS := lab$(if $(filter-out lab,$(or $(MAKECMDGOALS),env)),$(comma)test$(comma)site)
 EXTRAS := $(EXTRAS)$(if $(filter 1,$(ZEROLAB_REQUIRE_ALL)),$(comma)deepspeed)
 
-.PHONY: env lab check test bench soak soak-fresh notebooks site lint
+.PHONY: env lab check test bench gpu soak soak-fresh notebooks site lint
 
 env:
 	@[ "$$("$(PYTHON)" -c 'print(6 * 7)' 2>/dev/null)" = 42 ] || { echo "make env: '$(PYTHON)' is not a Python that starts; zerolab needs 3.11 to 3.13: apt install python3 python3-venv, or choose one: make env PYTHON=python3.12" >&2; exit 1; }
@@ -42,6 +43,10 @@ test: lint
 
 bench: env
 	$(ENV)/python tests/bench/run.py
+
+# No `env` before it: it runs with the torch that is there. A Python that is named goes before .venv/.
+gpu:
+	@"$(if $(SWITCH),$(PYTHON),$(or $(wildcard $(ENV)/python),$(PYTHON)))" tests/gpu/battery.py
 
 soak: env
 	$(ENV)/python tests/soak/soak.py

@@ -195,7 +195,7 @@ def filled_mlp(width: int) -> nn.Module:
 
 def plain_step_seconds(name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
     """Median seconds of a step of plain PyTorch on this rank's GPU: module, autograd and AdamW, nothing else."""
-    model = models.build(name).cuda()
+    model = models.build(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -208,7 +208,7 @@ def plain_step_seconds(name: str, shape: dict[str, int], warm_up: int, steps: in
 
 def gpu_step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
     """The same step by an engine."""
-    made = engine(variant, models.build(name).cuda())
+    made = engine(variant, models.build(name))
     return _gpu_seconds(
         lambda inputs, targets: made.training_step(inputs, targets, models.loss), name, shape, warm_up, steps
     )
@@ -217,21 +217,26 @@ def gpu_step_seconds(variant: str, name: str, shape: dict[str, int], warm_up: in
 def _gpu_seconds(step: Any, name: str, shape: dict[str, int], warm_up: int, steps: int) -> float:
     seconds = []
     for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), warm_up + steps, **shape):
-        batch = inputs.cuda(), targets.cuda()
-        torch.cuda.synchronize()
+        _finish()
         start = perf_counter()
-        step(*batch)
-        torch.cuda.synchronize()
+        step(inputs, targets)
+        _finish()
         seconds.append(perf_counter() - start)
     return median(seconds[warm_up:])
+
+
+def _finish() -> None:
+    """Waits until the GPU has done what it was given."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def gpu_bytes(variant: str, name: str) -> tuple[int, int, int]:
     """After two steps: bytes that the allocator has beyond those it had before, the ledger's, and blocks allocated."""
     before, blocks = torch.cuda.memory_allocated(), torch.cuda.memory_stats().get("allocation.all.current", 0)
-    made = engine(variant, models.build(name).cuda())
+    made = engine(variant, models.build(name))
     for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), 2):
-        made.training_step(inputs.cuda(), targets.cuda(), models.loss)
+        made.training_step(inputs, targets, models.loss)
     torch.cuda.synchronize()
     ledger = WatchedLedger.made
     if ledger is None:

@@ -1,0 +1,420 @@
+"""What the project promises about GPUs, one function a promise; `battery.py` runs each in a process of its own.
+
+Each runs on `--device cpu`, too, as far as it can: that tries the promise's own code, and says nothing about a GPU.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from promise import NotTestable, Promise, promise
+
+from zerolab import Cluster, CollectiveHang, RankError, compare, models
+from zerolab.engines import ENGINES
+from zerolab.runtime.trial import backend_of
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "bench"))
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+OTHERS = ("torch-ddp", "torch-zero1", "fsdp1", "fsdp2")
+CLOSE = 1e-3  # of two losses, on a GPU and on a processor, which add in other orders
+IMPATIENT = 4.0  # seconds: the `timeout` of clusters in which something shall wait, or seem to
+SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL that allows them, with NCCL_MULTI_RANK_GPU_ENABLE=1
+STEP_LIMIT = 1.05  # what a step of ours may take of plain PyTorch's, as in `make bench`
+
+
+def train(stage: str, steps: int = 3, **options: Any) -> list[float]:
+    """On a rank: some steps of gpt-tiny; this rank's losses."""
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3, **options)
+    batches = models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps)
+    return [engine.training_step(*batch, models.loss).item() for batch in batches]
+
+
+def each(cases: Iterable[str], attempt: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured in all cases; one that fails keeps no other from being tried. Raises with all that failed."""
+    figures, failed = {}, []
+    for case in cases:
+        try:
+            figures |= attempt(case)
+        except Exception as error:  # noqa: BLE001  (whatever it was, the other cases are still wanted)
+            print(f"--- {case}:\n{error}\n", flush=True)
+            failed.append(f"{case} ({type(error).__name__}: {str(error).partition(chr(10))[0]})")
+    if failed:
+        raise AssertionError("; ".join(failed))
+    return figures
+
+
+def trained_as_on_cpu(world_size: int, device: str, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Records each case on the device, and compares the losses of all ranks with those of torch's DDP on the CPU."""
+    with Cluster(world_size, device="cpu") as processors:
+        expected = processors.run(train, "torch-ddp")
+    with Cluster(world_size, device=device, timeout=60) as cluster:
+        over = cluster.run(backend_of, device)[0]
+
+        def one(case: str) -> dict[str, Any]:
+            recording = cluster.record(train, case.partition(" ")[0], **cases[case])
+            assert recording.events, "nothing was recorded"
+            pairs = zip(recording.results, expected, strict=True)
+            off = max(abs(a - b) for mine, right in pairs for a, b in zip(mine, right, strict=True))
+            assert off <= CLOSE, f"losses are {off:.2g} from those on the CPU"
+            return {case: f"{off:.0e}"}
+
+        return {"over": over} | each(cases, one)
+
+
+@promise("One rank with a GPU of its own trains under every stage and torch's systems, recorded, as on the CPU", 120)
+def alone(device: str) -> dict[str, Any]:
+    found = trained_as_on_cpu(1, device, {stage: {} for stage in (*STAGES, *OTHERS)})
+    assert found["over"] == ("nccl" if device == "cuda" else "gloo"), found["over"]
+    return found
+
+
+def pytests() -> Iterable[Promise]:
+    """A promise for each file of tests in which some need a GPU: that those pass here."""
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        if "mark.gpu" in file.read_text():
+            name = file.relative_to(ROOT / "tests").as_posix()
+            yield Promise(name, f"The tests for a GPU in {name} pass", 180, lambda _, file=file: passed(file))
+
+
+def passed(file: Path) -> dict[str, Any]:
+    """How many of a file's tests for a GPU pass. Raises if one fails, NotTestable if none could run."""
+    if importlib.util.find_spec("pytest") is None:
+        raise NotTestable("pytest is not installed")
+    with tempfile.NamedTemporaryFile(suffix=".ini") as plain:  # the project's own settings ask for plugins
+        command = [sys.executable, "-m", "pytest", "-c", plain.name, f"--rootdir={ROOT}", "-p", "no:cacheprovider"]
+        ended = subprocess.run(
+            [*command, "-m", "gpu", "-rs", "-q", str(file)], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT
+        )
+    print(ended.stdout)
+    numbers = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", ended.stdout)}
+    if ended.returncode or "passed" not in numbers:
+        if absent := re.search(r"No module named '?(\w+)", ended.stdout):
+            raise NotTestable(f"these tests need {absent[1]}")
+        if "skipped" in numbers and not ended.returncode:
+            raise NotTestable("pytest skips them all here")
+        raise AssertionError(f"{numbers or 'pytest ended with'} {ended.returncode}")
+    return numbers
+
+
+globals().update({file.name: file for file in pytests()})
+
+
+@promise("As many ranks as GPUs train over NCCL under every stage and torch's systems, recorded, as on the CPU", 120)
+def every_gpu(device: str) -> dict[str, Any]:
+    count = torch.cuda.device_count() if device == "cuda" else 2
+    if count < 2:
+        raise NotTestable("one GPU")
+    return trained_as_on_cpu(count, device, {stage: {} for stage in (*STAGES, *OTHERS)})
+
+
+@promise("Four ranks on one GPU train under every stage, with and without offload, as on the CPU", 120)
+def shared(device: str) -> dict[str, Any]:
+    only_one_gpu()
+    cases = {f"{stage} {word}": {"offload": word == "offload"} for stage in STAGES for word in ("plain", "offload")}
+    found = trained_as_on_cpu(4, device, cases)
+    assert found["over"] == "gloo"
+    return found
+
+
+@promise("Four ranks on one GPU train under torch's systems as on the CPU", 90)
+def shared_systems(device: str) -> dict[str, Any]:
+    only_one_gpu()
+    return trained_as_on_cpu(4, device, {stage: {} for stage in OTHERS})
+
+
+def only_one_gpu() -> None:
+    """From here on clusters take GPU 0 alone."""
+    os.environ["ZEROLAB_DEVICES"] = "0"
+
+
+@promise("Bytes at the update equal the formula once each term is named, with four ranks on one GPU", 90)
+def formula(device: str) -> dict[str, Any]:
+    only_one_gpu()
+    found = compare(STAGES, 4, "gpt-tiny", steps=3, device=device)
+    left = {row["stage"]: unexplained(row) for row in found.rows}
+    assert not any(left.values()), f"unexplained bytes: {left}"
+    return {row["stage"]: f"{sum(row['state'].values())} bytes" for row in found.rows}
+
+
+def unexplained(row: dict[str, Any]) -> int:
+    """Bytes of a comparison's row that neither the formula nor a named term explains."""
+    return int(sum(row["state"].values()) - sum(row["formula"].values()) - sum(row["terms"].values()))
+
+
+@promise("bf16 and fp16 train on a GPU: losses near those of fp32", 90)
+def precisions(device: str) -> dict[str, Any]:
+    only_one_gpu()
+    with Cluster(2, device=device, timeout=60) as cluster:
+        right = cluster.run(train, "ddp")[0][0]
+
+        def one(case: str) -> dict[str, Any]:
+            stage, precision = case.split()
+            first = cluster.run(train, stage, precision=precision)[0][0]
+            assert abs(first - right) <= 0.05, f"the first loss is {first:.4f}, and {right:.4f} in fp32"
+            return {case: round(first, 4)}
+
+        return each([f"{stage} {kind}" for stage in ("ddp", "zero3") for kind in ("bf16", "fp16")], one)
+
+
+@promise(
+    "No stage reads or writes a tensor that another stream is still writing, as torch's CUDA sanitizer sees it", 120
+)
+def sanitizer(device: str) -> dict[str, Any]:
+    if device == "cpu" and not hasattr(torch._C, "_activate_gpu_trace"):
+        raise NotTestable("the sanitizer watches streams, and a CPU build has none")
+    with Cluster(1, device=device, timeout=60) as cluster:
+        return each(STAGES[1:], lambda stage: {stage: cluster.run(sanitized, stage)[0]})
+
+
+def sanitized(stage: str) -> str:
+    """On a rank: trains under the sanitizer, which raises where streams race."""
+    from torch.cuda import _sanitizer
+
+    if not _sanitizer.cuda_sanitizer.enabled:
+        _sanitizer.enable_cuda_sanitizer()
+    train(stage)
+    torch.cuda.synchronize()
+    return "no race"
+
+
+@promise("A device-side assert is a RankError with the Python exception in it, and the next call works", 60)
+def device_assert(device: str) -> dict[str, Any]:
+    found = {}
+    only_one_gpu()
+    for world_size in (1, 2):  # over NCCL, whose watchdog sees the error too, and over gloo
+        with Cluster(world_size, device=device) as cluster:
+            error = error_of(cluster, RankError, beyond_the_end, device)
+            assert error.rank == world_size - 1, f"rank {error.rank} is blamed"
+            assert error.exception, f"it died of {error.signal}, and its exception is not known"
+            assert cluster.run(dist.get_rank) == list(range(world_size)), "the next call"
+            found[f"{world_size} ranks"] = error.exception
+    return found
+
+
+def error_of(cluster: Cluster, kind: type[RankError], function: Callable[..., Any], *arguments: Any) -> RankError:
+    """The error with which a call ends; AssertionError if it returns."""
+    try:
+        cluster.run(function, *arguments)
+    except kind as error:
+        print(error, flush=True)
+        return error
+    raise AssertionError("the call returned")
+
+
+def beyond_the_end(device: str) -> float:
+    """On the last rank: an index that the kernel finds too large."""
+    numbers = torch.ones(4, device=device)
+    index = 9 if dist.get_rank() == dist.get_world_size() - 1 else 0
+    picked = numbers[torch.tensor([index], device=device)].sum()
+    dist.all_reduce(picked)
+    return picked.item()
+
+
+class Slow(torch.autograd.Function):
+    """A backward that takes its time: in one long kernel, or in many short ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, how: str) -> torch.Tensor:
+        ctx.how = how
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        end = time.monotonic() + 2 * IMPATIENT
+        while time.monotonic() < end:
+            if ctx.how == "one long kernel" and gradient.is_cuda:
+                torch.cuda._sleep(int(2 * IMPATIENT * 2e9))  # cycles of about 2 GHz
+            (gradient @ gradient.T).sum().item()
+        return gradient, None
+
+
+@promise("A backward that takes longer than `timeout` is no hang", 90)
+def long_backward(device: str) -> dict[str, Any]:
+    only_one_gpu()
+    with Cluster(2, device=device, timeout=IMPATIENT) as cluster:
+
+        def one(how: str) -> dict[str, Any]:
+            start = time.monotonic()
+            assert cluster.run(slow_on_one_rank, device, how) == [2.0, 2.0]
+            return {how: f"{time.monotonic() - start:.0f} s"}
+
+        return each(("many short kernels", "one long kernel"), one)
+
+
+def slow_on_one_rank(device: str, how: str) -> float:
+    """On a rank: rank 1 has a long backward, for which rank 0 waits in an all_reduce."""
+    x = torch.ones(8, 8, device=device, requires_grad=True)
+    if dist.get_rank() == 1:
+        Slow.apply(x, how).sum().backward()
+    one = torch.ones(1, device=device)
+    dist.all_reduce(one)
+    return one.item()
+
+
+@promise("Ranks on one GPU that wait for each other are reported, by the name of the collective", 60)
+def hang(device: str) -> dict[str, Any]:
+    only_one_gpu()
+    return hanging(2, device)
+
+
+@promise("Ranks with a GPU each that wait for each other over NCCL are reported, by the name of the collective", 60)
+def hang_nccl(device: str) -> dict[str, Any]:
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        raise NotTestable("one GPU")
+    return hanging(2, device)
+
+
+def hanging(world_size: int, device: str) -> dict[str, Any]:
+    """How soon a collective that only rank 0 calls is reported, whether or not it looks at the result."""
+    with Cluster(world_size, device=device, timeout=IMPATIENT) as cluster:
+
+        def one(case: str) -> dict[str, Any]:
+            start = time.monotonic()
+            error = error_of(cluster, CollectiveHang, only_rank_0, device, case == "result read")
+            seconds = time.monotonic() - start
+            assert "all_reduce" in error.collective, error.collective
+            assert cluster.run(dist.get_rank) == list(range(world_size)), "the next call"
+            return {case: f"{seconds:.0f} s"}
+
+        return each(("result read", "result not read"), one)
+
+
+def only_rank_0(device: str, read: bool) -> None:
+    """On a rank: an all_reduce without the others."""
+    if dist.get_rank() == 0:
+        one = torch.ones(1, device=device)
+        dist.all_reduce(one)
+        if read:
+            one.item()
+
+
+@promise(
+    "Several NCCL ranks on one GPU train under every stage and torch's systems, and a hang of theirs is named", 150
+)
+def nccl_many(device: str) -> dict[str, Any]:
+    if device == "cuda":
+        version = torch.cuda.nccl.version()[:2]
+        if version < SEVERAL_RANKS_A_GPU:
+            raise NotTestable(f"NCCL is {version[0]}.{version[1]}; several ranks of one GPU need 2.30")
+    only_one_gpu()
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    found = trained_as_on_cpu(2, device, {stage: {} for stage in (*STAGES, *OTHERS)})
+    assert found["over"] == ("nccl" if device == "cuda" else "gloo"), found["over"]
+    return found | hanging(2, device)
+
+
+@promise("A notebook that has used its GPU can start ranks on it", 60)
+def after_the_notebook(device: str) -> dict[str, Any]:
+    kept = torch.ones(1000, device=device)
+    with Cluster(2, device=device) as cluster:
+        sums = cluster.run(add_up, device)
+    assert sums == [1.0, 1.0], sums
+    return {"the notebook's tensor": kept.sum().item()}
+
+
+def add_up(device: str) -> float:
+    """On a rank: the sum of all ranks' numbers."""
+    mine = torch.tensor(float(dist.get_rank()), device=device)
+    dist.all_reduce(mine)
+    return mine.item()
+
+
+@promise("Ranks that share a GPU give what they cached back after each call", 60)
+def cache(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        raise NotTestable("the CPU's allocator keeps no cache")
+    only_one_gpu()
+    with Cluster(2, device=device) as cluster:
+        reserved = cluster.run(take_and_drop)
+        left = cluster.run(torch.cuda.memory_reserved)
+    assert min(reserved) >= 2**28
+    assert max(left) <= 2**26, f"{max(left) / 2**20:.0f} MiB are still reserved"
+    return {"MiB reserved in the call": reserved[0] >> 20, "after it": left[0] >> 20}
+
+
+def take_and_drop() -> int:
+    """On a rank: bytes reserved after 256 MiB were taken and dropped."""
+    torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    return torch.cuda.memory_reserved()
+
+
+@promise("The ledger counts what the GPU's allocator gives out, up to 512 bytes a block", 90)
+def memory(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        raise NotTestable("the CPU's allocator keeps no count")
+    import workloads
+
+    only_one_gpu()
+    before = torch.cuda.mem_get_info()[0]
+    with Cluster(2, device=device, timeout=60) as cluster:
+        context = (before - cluster.run(free_bytes)[0]) / 2
+        cluster.run(workloads.watch)
+
+        def one(stage: str) -> dict[str, Any]:
+            ranks = cluster.record(workloads.gpu_bytes, stage, "gpt-10m").results
+            beyond = max(abs(allocated - counted) / max(blocks, 1) for allocated, counted, blocks in ranks)
+            assert beyond <= 512, f"{beyond:.0f} bytes a block beyond the ledger"
+            return {stage: f"{beyond:.0f} bytes a block"}
+
+        return {"MiB a rank before its first tensor": round(context / 2**20)} | each(STAGES, one)
+
+
+def free_bytes() -> int:
+    """On a rank: what is free on its GPU."""
+    return torch.cuda.mem_get_info()[0]
+
+
+@promise(f"A step of gpt-10m on one GPU takes at most {STEP_LIMIT} of plain PyTorch's", 150)
+def speed(device: str) -> dict[str, Any]:
+    import workloads
+    from measuring import interleaved
+
+    shape, variants = {"rows": 8, "length": 128}, (*STAGES, "torch-ddp", "fsdp2")
+    call, rounds = (("gpt-10m", shape, 3, 20), 5) if device == "cuda" else (("gpt-tiny", {"rows": 1}, 1, 1), 1)
+    seconds: dict[str, list[float]] = {}
+    with Cluster(1, device=device, timeout=60) as cluster:
+
+        def measure(variant: str) -> float:
+            if variant == "plain":
+                return float(cluster.run(workloads.plain_step_seconds, *call)[0])
+            return float(cluster.run(workloads.gpu_step_seconds, variant, *call)[0])
+
+        for variant, taken in interleaved(["plain", *variants], rounds, measure):
+            seconds.setdefault(variant, []).append(taken)
+    ratios = {name: round(median(map(float.__truediv__, seconds[name], seconds["plain"])), 3) for name in variants}
+    slow = {stage: ratios[stage] for stage in STAGES if ratios[stage] > STEP_LIMIT}
+    print(ratios)
+    assert not slow or device == "cpu", f"of plain PyTorch's seconds: {slow} (all: {ratios})"
+    return {"plain, ms": round(1e3 * median(seconds["plain"]), 2)} | ratios
+
+
+@promise("DeepSpeed trains on a GPU that a rank has to itself, and where four ranks share one, as on the CPU", 120)
+def deepspeed(device: str) -> dict[str, Any]:
+    if importlib.util.find_spec("deepspeed") is None:
+        raise NotTestable("DeepSpeed is not installed")
+    only_one_gpu()
+    stages: dict[str, dict[str, Any]] = {f"deepspeed-{number}": {} for number in range(4)}
+    return trained_as_on_cpu(1, device, stages) | {
+        f"shared, {name}": value for name, value in trained_as_on_cpu(4, device, stages).items()
+    }
+
+
+@promise("`zerolab doctor` finds nothing to repair about the GPUs", 120)
+def doctor(device: str) -> dict[str, Any]:
+    from zerolab import doctor
+
+    checks = doctor.check_ranks_on_gpus(device)
+    if bad := [f"{check['found']}: {check['remedy']}" for check in checks if not check["ok"]]:
+        raise AssertionError("; ".join(bad))
+    return {check["name"]: check["found"] for check in checks}

@@ -1,0 +1,138 @@
+"""`make gpu`: each promise stands by itself, and the report says of each what came of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SIX = """
+import ctypes, os, subprocess, sys, time
+from promise import NotTestable, promise
+
+@promise("One and one is two")
+def sums(device):
+    return {"sum": 1 + 1, "device": device}
+
+@promise("One and one is three")
+def wrong(device):
+    print("about to add up in", __file__)
+    assert 1 + 1 == 3, "it is 2"
+
+@promise("It comes to an end", 4)
+def endless(device):
+    print("child", subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]).pid, flush=True)
+    time.sleep(300)
+
+@promise("It lives")
+def crash(device):
+    ctypes.string_at(0)
+
+@promise("It says what it found")
+def silent(device):
+    os._exit(3)
+
+@promise("There are ten cards")
+def ten_cards(device):
+    raise NotTestable("this box has one")
+"""
+
+
+def battery(*arguments, **environment):
+    command = [sys.executable, str(HERE / "battery.py"), *map(str, arguments)]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory):
+    """What the frame printed and wrote about six promises."""
+    folder = tmp_path_factory.mktemp("promises")
+    (folder / "six_promises.py").write_text(SIX)
+    ended = battery("--device", "cpu", "--promises", folder / "six_promises.py", "--out", folder / "out")
+    written = {path.suffix: path.read_text() for path in (folder / "out").iterdir()}
+    return ended, json.loads(written[".json"]), written[".md"]
+
+
+def test_of_each_promise_the_report_says_whether_it_is_kept_broken_or_cannot_be_tested_here(six):
+    ended, report, _ = six
+    verdicts = {each["name"]: (each["verdict"], each.get("reason")) for each in report["promises"]}
+    assert verdicts == {
+        "sums": ("kept", None),
+        "wrong": ("broken", "AssertionError: it is 2"),
+        "endless": ("broken", "not done after 4 s"),
+        "crash": ("broken", "killed by SIGSEGV"),
+        "silent": ("broken", "ended with exit status 3 and without an answer"),
+        "ten_cards": ("not testable", "this box has one"),
+    }
+    assert report["promises"][0]["figures"] == {"sum": 2, "device": "cpu"}
+    assert ended.returncode == 1
+    assert "1 kept, 4 broken, 1 not testable, 0 not reached" in ended.stdout
+
+
+def test_a_broken_promise_brings_its_log_and_a_hang_the_line_at_which_it_hangs(six):
+    logs = {each["name"]: "\n".join(each.get("log", [])) for each in six[1]["promises"]}
+    assert "about to add up" in logs["wrong"]
+    assert "in endless" in logs["endless"]
+    assert "in crash" in logs["crash"]
+    assert logs["sums"] == logs["ten_cards"] == ""
+
+
+def test_what_a_hanging_promise_has_started_ends_with_it(six):
+    (pid,) = [line.split()[1] for each in six[1]["promises"] for line in each.get("log", []) if line[:5] == "child"]
+    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_the_report_in_words_has_a_row_a_promise_and_names_no_folder_of_this_machine(six):
+    _, report, text = six
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert [row.split(" | ")[1] for row in rows] == [each["verdict"] for each in report["promises"]]
+    assert "| One and one is two | kept | sum 2, device cpu |" in rows
+    assert "## Broken: endless" in text
+    for written in (text, json.dumps(report)):
+        assert str(ROOT) not in written
+        assert sys.prefix not in written
+        assert str(Path.home()) + "/" not in written
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this box has a GPU")
+def test_without_a_gpu_it_says_so_in_a_sentence_and_writes_nothing(tmp_path):
+    ended = battery("--out", tmp_path / "out", PATH=str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == (
+        "make gpu: there is no nvidia-smi, and so no driver of NVIDIA's. Nothing was tried, and nothing was written.\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_when_the_time_is_over_the_other_promises_are_not_reached_and_that_is_no_success(tmp_path):
+    (tmp_path / "patient_promises.py").write_text(SIX)
+    ended = battery("--device", "cpu", "--seconds", "0", "--promises", tmp_path / "patient_promises.py", "sums")
+    assert "0 kept, 0 broken, 0 not testable, 1 not reached" in ended.stdout
+    assert ended.returncode == 1
+
+
+def test_an_unknown_promise_is_refused_with_the_known_ones(tmp_path):
+    (tmp_path / "known_promises.py").write_text(SIX)
+    ended = battery("--device", "cpu", "--promises", tmp_path / "known_promises.py", "summs")
+    assert "there is no promise 'summs'; there are sums, wrong, endless" in ended.stderr
+
+
+def test_make_gpu_needs_no_environment_of_the_project(tmp_path):
+    dry = subprocess.run(["make", "-n", "gpu", "PYTHON=python3"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert '"python3" tests/gpu/battery.py' in dry.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_the_promises_own_code_runs_on_the_cpu_and_claims_nothing(tmp_path):
+    names = ("alone", "hang", "long_backward", "device_assert", "doctor", "cache")
+    before = sorted((ROOT / "tests" / "bench" / "results").iterdir())
+    ended = battery("--device", "cpu", *names)
+    assert ended.returncode == 0, ended.stdout
+    assert "5 kept, 0 broken, 1 not testable, 0 not reached" in ended.stdout
+    assert sorted((ROOT / "tests" / "bench" / "results").iterdir()) == before
