@@ -5,7 +5,7 @@
 # make gpu    tries what is promised about GPUs: ten minutes at most, needs a torch that sees one and no .venv/
 # make soak-fresh  300 cold starts each of compare, record and a notebook, on a busy machine
 #
-# TORCH=cpu|cuda|system chooses torch, PYTHON=python3.12 the Python; both only when .venv/ is made.
+# TORCH=cpu|cuda|cuda12|system chooses torch, PYTHON=python3.12 the Python; both only when .venv/ is made.
 
 PYTHON ?= python3
 TORCH ?= auto

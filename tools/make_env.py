@@ -22,18 +22,24 @@ from typing import Any, Callable, NoReturn  # noqa: UP035  (this must parse on a
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+CUDA12_INDEX = "https://download.pytorch.org/whl/cu126"
+CUDA12 = "+cu126"  # of its versions
+# Of NVIDIA's drivers for Linux: the oldest that runs CUDA 13, with which PyPI's torch is built, and CUDA 12.
+DRIVER_OF_CUDA13, DRIVER_OF_CUDA12 = 580, 525
+OLDEST_OF_CUDA13 = (7, 5)  # compute capability; CUDA 13 has left Volta and what was before it
 OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_TORCH = (2, 11)
 SIZES = {
     "cpu": "the CPU build from its own index: about 0.2 GB to download, 0.8 GB on disk",
     "cuda": "the CUDA build: about 3 GB to download, 7 GB on disk",
+    "cuda12": "the build for CUDA 12.6, for older drivers and cards: about 3 GB to download, 7 GB on disk",
     "default": "whatever pip finds by its own settings: 0.2 GB for a CPU build, 3 GB for CUDA's",
     "system": "the one this Python already has: nothing to download",
 }
 
 SILENCE = 3.0  # seconds without a word
 STEPS = ("Collecting", "Downloading", "Building", "Installing")  # how those of pip's lines begin that say where it is
-ROOM = {"cpu": 2.0, "cuda": 8.0, "default": 2.0, "system": 1.2}  # GB on disk that all of it takes
+ROOM = {"cpu": 2.0, "cuda": 8.0, "cuda12": 8.0, "default": 2.0, "system": 1.2}  # GB on disk that all of it takes
 
 
 def fail(sentence: str) -> NoReturn:
@@ -85,9 +91,28 @@ def answer(*command: str, seconds: float) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def gpu_works() -> bool:
-    """Says whether `nvidia-smi` finds a card; a driver without one does not count."""
-    return "GPU" in (answer("nvidia-smi", "-L", seconds=20) or "")
+def cards() -> list[tuple[int, tuple[int, int]]]:
+    """Each card's driver and compute capability, such as (580, (9, 0)); (0, 0) where its driver is too old to tell."""
+    query = ("--format=csv,noheader", "--query-gpu=driver_version")
+    both = answer("nvidia-smi", *query[:1], f"{query[1]},compute_cap", seconds=20)
+    lines = (both or answer("nvidia-smi", *query, seconds=20) or "").splitlines()
+    found = [re.match(r"\s*(\d+)\.[\d.]+(?:\s*,\s*(\d+)\.(\d+))?", line) for line in lines]
+    return [(int(line[1]), (int(line[2] or 0), int(line[3] or 0))) for line in found if line]
+
+
+def cuda_for(found: list[tuple[int, tuple[int, int]]]) -> str:
+    """The build for a box's cards: `cuda`, `cuda12`, or empty if none runs with its driver."""
+    driver = min(driver for driver, _ in found)
+    newest = max(capability for _, capability in found)
+    if driver < DRIVER_OF_CUDA12:
+        print(
+            f"make env: the GPU's driver is {driver}, and torch needs {DRIVER_OF_CUDA12} or newer: the CPU build; "
+            "once the driver is updated, make env TORCH=cuda",
+            flush=True,
+        )
+        return ""
+    too_old = driver < DRIVER_OF_CUDA13 or (0, 0) < newest < OLDEST_OF_CUDA13
+    return "cuda12" if too_old else "cuda"
 
 
 def reaches(url: str, seconds: float = 3.0) -> bool:
@@ -97,21 +122,26 @@ def reaches(url: str, seconds: float = 3.0) -> bool:
     return answer(sys.executable, "-c", request, seconds=seconds) is not None
 
 
-def choose_torch(asked: str, has_gpu: Callable[[], bool] = gpu_works, answers: Callable[[str], bool] = reaches) -> str:
-    """Turns TORCH= into `cpu`, `cuda`, `system` or `default`; `auto` looks at the box.
+def choose_torch(
+    asked: str,
+    has: Callable[[], list[tuple[int, tuple[int, int]]]] = cards,
+    answers: Callable[[str], bool] = reaches,
+) -> str:
+    """Turns TORCH= into `cpu`, `cuda`, `cuda12`, `system` or `default`; `auto` looks at the box.
 
     Args:
         asked: what the person set, `auto` if nothing.
-        has_gpu: whether a CUDA device works here.
+        has: the cards that work here, as `cards` lists them.
         answers: whether a package index can be reached.
 
     """
-    if asked not in {"auto", "cpu", "cuda", "system"}:
-        fail(f"TORCH={asked} is not known; it is cpu, cuda or system, or left out for the automatic choice")
+    if asked not in {"auto", "cpu", "cuda", "cuda12", "system"}:
+        fail(f"TORCH={asked} is not known; it is cpu, cuda, cuda12 or system, or left out for the automatic choice")
     if asked != "auto":
         return asked
-    if has_gpu():
-        return "cuda"
+    found = has()
+    if found and (build := cuda_for(found)):
+        return build
     return "cpu" if answers(CPU_INDEX) else "default"
 
 
@@ -188,7 +218,10 @@ class Environment:
         """Installs the chosen torch, alone, or makes sure that the box's own is new enough."""
         if torch != "system":
             # Both indexes: torch's own does not carry every pinned dependency, and `2.13.0+cpu` counts as the newer.
-            self.pip(*(["--extra-index-url", CPU_INDEX] if torch == "cpu" else []), "torch", pinned("setuptools"))
+            index = {"cpu": ["--extra-index-url", CPU_INDEX], "cuda12": ["--extra-index-url", CUDA12_INDEX]}
+            # By its full version: from any other index pip would take the build for CUDA 13 without a word.
+            wanted = pinned("torch") + CUDA12 if torch == "cuda12" else "torch"
+            self.pip(*index.get(torch, []), pinned("setuptools"), wanted)
             return
         ask = "import importlib.metadata as m; print(m.version('torch'))"
         found = (answer(str(self.python), "-c", ask, seconds=60) or "none").strip()
@@ -235,7 +268,7 @@ def plan(made: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | 
 def main() -> None:
     """Brings `.venv/` up to date, or does nothing where it is."""
     parser = argparse.ArgumentParser(description="make .venv/")
-    parser.add_argument("--torch", default="auto", help="cpu, cuda, system or auto")
+    parser.add_argument("--torch", default="auto", help="cpu, cuda, cuda12, system or auto")
     parser.add_argument("--extras", default="lab,test", help="which extras of zerolab to install")
     parser.add_argument("--switch", action="store_true", help="make it anew if it was made with another Python")
     parser.add_argument("--folder", type=Path, default=ROOT / ".venv")

@@ -180,14 +180,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _anonymous(text: str) -> str:
     """A line of a log without the folders of this machine: reports are kept in the repository."""
-    for folder, word in (
-        (str(ROOT), "."),
-        (sys.prefix, "python"),
-        (sys.base_prefix, "python"),
-        (str(Path.home()), "~"),
-    ):
-        text = text.replace(folder, word) if len(folder) > 1 else text
-    return text
+    text = re.sub(r"[^\s\"']*/site-packages/", "", text.replace(str(ROOT), "."))
+    return re.sub(r"/(?:home|opt|root|Users|work|workspace)/[^\s\"':,)]*/", "", text)
 
 
 def _line(tried: dict[str, Any]) -> str:

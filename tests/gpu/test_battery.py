@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,8 @@ def sums(device):
 
 @promise("One and one is three")
 def wrong(device):
-    print("about to add up in", __file__)
+    import torch
+    print("about to add up in", torch.__file__, sys.prefix + "/bin", os.path.expanduser("~/x/y"), "/opt/torch/lib/x.so")
     assert 1 + 1 == 3, "it is 2"
 
 @promise("It comes to an end", 4)
@@ -93,10 +95,8 @@ def test_the_report_in_words_has_a_row_a_promise_and_names_no_folder_of_this_mac
     assert [row.split(" | ")[1] for row in rows] == [each["verdict"] for each in report["promises"]]
     assert "| One and one is two | kept | sum 2, device cpu |" in rows
     assert "## Broken: endless" in text
-    for written in (text, json.dumps(report)):
-        assert str(ROOT) not in written
-        assert sys.prefix not in written
-        assert str(Path.home()) + "/" not in written
+    folders = re.compile(r"/(?:home|opt|root|Users|work|workspace)/|site-packages")  # as test_project.py looks for them
+    assert folders.findall(text + json.dumps(report)) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this box has a GPU")

@@ -20,17 +20,57 @@ make_env = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(make_env)
 
 
-def choice(asked, *, gpu=False, index=True):
-    return make_env.choose_torch(asked, has_gpu=lambda: gpu, answers=lambda _: index)
+def choice(asked, *, cards=(), index=True):
+    return make_env.choose_torch(asked, has=lambda: list(cards), answers=lambda _: index)
 
 
-@pytest.mark.parametrize("asked", ["cpu", "cuda", "system"])
+@pytest.mark.parametrize("asked", ["cpu", "cuda", "cuda12", "system"])
 def test_what_the_person_chose_is_taken_whatever_the_box_has(asked):
-    assert choice(asked, gpu=True, index=True) == asked
+    assert choice(asked, cards=[(580, (9, 0))], index=True) == asked
 
 
-def test_a_working_gpu_gets_the_cuda_build():
-    assert choice("auto", gpu=True) == "cuda"
+@pytest.mark.parametrize(
+    ("driver", "capability", "build"),
+    [
+        (580, (9, 0), "cuda"),
+        (595, (0, 0), "cuda"),  # it does not tell
+        (535, (9, 0), "cuda12"),
+        (580, (7, 0), "cuda12"),  # a V100
+        (525, (0, 0), "cuda12"),
+    ],
+)
+def test_a_gpu_gets_the_build_that_its_driver_and_its_generation_run(driver, capability, build):
+    assert choice("auto", cards=[(driver, capability)]) == build
+
+
+def test_a_driver_too_old_for_any_build_gets_the_cpu_build_and_a_sentence(capsys):
+    assert choice("auto", cards=[(470, (8, 0))]) == "cpu"
+    assert "the GPU's driver is 470, and torch needs 525 or newer: the CPU build" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "cards"),
+    [
+        ("echo 535.183.01, 8.0; echo 535.183.01, 7.0", [(535, (8, 0)), (535, (7, 0))]),
+        ('case "$*" in *compute_cap*) exit 2;; esac; echo 470.82.01', [(470, (0, 0))]),
+        ("echo NVIDIA-SMI has failed; exit 9", []),
+        ("echo No devices were found", []),
+    ],
+)
+def test_cards_are_asked_for_their_driver_and_their_generation(tmp_path, monkeypatch, script, cards):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert make_env.cards() == cards
+
+
+def test_the_build_for_cuda_12_is_asked_for_by_its_full_version(tmp_path):
+    environment, asked = make_env.Environment(tmp_path / "env"), []
+    environment.pip = lambda *arguments: asked.append(arguments)
+    environment.add_torch("cuda12")
+    assert asked == [
+        ("--extra-index-url", make_env.CUDA12_INDEX, make_env.pinned("setuptools"), make_env.pinned("torch") + "+cu126")
+    ]
 
 
 def test_without_a_gpu_the_cpu_index_is_taken_if_it_answers_and_pips_own_settings_if_not():
@@ -39,7 +79,7 @@ def test_without_a_gpu_the_cpu_index_is_taken_if_it_answers_and_pips_own_setting
 
 
 def test_an_unknown_choice_is_refused_with_the_known_ones():
-    with pytest.raises(SystemExit, match="TORCH=rocm is not known; it is cpu, cuda or system"):
+    with pytest.raises(SystemExit, match="TORCH=rocm is not known; it is cpu, cuda, cuda12 or system"):
         choice("rocm")
 
 

@@ -13,7 +13,7 @@ from zerolab.runtime import machine
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}  # of Linux, by CUDA's major version
 _REMEDIES = {
-    "no kernel image": "this torch was not built for a card of its generation; make env takes one that was, if any",
+    "no kernel image": "this torch was not built for a card of its generation; TORCH=cuda12 is for older cards",
     "out of memory": "it is full; `nvidia-smi` lists whose processes fill it, and ZEROLAB_DEVICES chooses another GPU",
     "busy or unavailable": "another process has it to itself (compute mode Exclusive_Process), or nobody may use it "
     "(Prohibited); wait for that process to end, or choose another GPU by ZEROLAB_DEVICES",
@@ -35,10 +35,12 @@ def why_no_gpu() -> str:
     if chosen is not None and not machine.cards():
         return f"CUDA_VISIBLE_DEVICES is {chosen!r}, which leaves none of {len(found)} visible (unset it, or name one)"
     driver, needed = machine.driver_version(), OLDEST_DRIVER.get(int(torch.version.cuda.partition(".")[0]), 0)
-    if driver and int(driver.partition(".")[0]) < needed:
+    number = int(driver.partition(".")[0] or needed)
+    if number < needed:
+        other = "make env TORCH=cuda12, or " if number >= OLDEST_DRIVER[12] else ""
         return (
             f"this torch is built for CUDA {torch.version.cuda}, which needs driver {needed} or newer, and {names} has "
-            f"{driver} (make env TORCH=auto takes a torch for this driver; or an administrator updates the driver)"
+            f"{driver} ({other}update the driver)"
         )
     return f"the driver lists {names}, and CUDA does not start: {_said_by_cuda()} (zerolab doctor says more)"
 
@@ -65,9 +67,11 @@ def without_kernels(capability: str) -> str:
     built = torch.cuda.get_arch_list()
     if not re.fullmatch(r"\d+\.\d+", capability) or not built or any(_runs(each, capability) for each in built):
         return ""
+    oldest = min(float(each.rpartition("_")[2].rstrip("af")) / 10 for each in built)
+    other = "cuda12" if float(capability) < oldest else "cuda"
     return (
         f"has compute capability {capability}, and this torch is built for {', '.join(built)} "
-        "(make env TORCH=auto takes a torch for this card, where there is one)"
+        f"(make env TORCH={other} installs one that may have it)"
     )
 
 
