@@ -23,7 +23,8 @@ def sums(device):
 @promise("One and one is three")
 def wrong(device):
     import torch
-    print("about to add up in", torch.__file__, sys.prefix + "/bin", os.path.expanduser("~/x/y"), "/opt/torch/lib/x.so")
+    print("about to add up")
+    print(torch.__file__, sys.prefix + "/bin", os.path.expanduser("~/x/y"), os.sep + "opt/torch/x.so")
     assert 1 + 1 == 3, "it is 2"
 
 @promise("It comes to an end", 4)
@@ -130,9 +131,9 @@ def test_make_gpu_needs_no_environment_of_the_project(tmp_path):
 
 @pytest.mark.slow
 def test_the_promises_own_code_runs_on_the_cpu_and_claims_nothing(tmp_path):
-    names = ("alone", "hang", "long_backward", "device_assert", "doctor", "cache")
+    names = ("hang", "device_assert", "after_the_notebook", "doctor", "cache")
     before = sorted((ROOT / "tests" / "bench" / "results").iterdir())
     ended = battery("--device", "cpu", *names)
     assert ended.returncode == 0, ended.stdout
-    assert "5 kept, 0 broken, 1 not testable, 0 not reached" in ended.stdout
+    assert "4 kept, 0 broken, 1 not testable, 0 not reached" in ended.stdout
     assert sorted((ROOT / "tests" / "bench" / "results").iterdir()) == before

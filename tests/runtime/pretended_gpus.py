@@ -108,6 +108,7 @@ def main(folder):
         "old driver": case(one, auto, driver="535.183.01"),
         "old driver, insisting": case(one, lambda: chosen(2, "cuda"), driver="535.183.01"),
         "lost": case(one, auto),
+        "fallen off the bus": case(one, lambda: (drivers.lost(folder, Environment), auto())[1]),
         "CPU build": case(one, lambda: without_cuda(auto)),
         "hidden": case(one, auto, CUDA_VISIBLE_DEVICES=""),
         "hidden, insisting": case(one, lambda: chosen(2, "cuda"), CUDA_VISIBLE_DEVICES=""),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from zerolab.runtime import drivers as reasons
+
 HERE = Path(__file__).parent
 NCCL = "cpu:gloo,cuda:nccl"
 
@@ -66,6 +68,10 @@ def test_a_torch_without_nccl_uses_the_gpus_over_gloo_and_says_so(cases):
             "lost",
             "the driver lists NVIDIA H200, and CUDA does not start: CUDA error: unknown error: the card may be lost",
         ),
+        (
+            "fallen off the bus",
+            "nvidia-smi fails: Unable to determine the device handle for GPU0: 0000:01:00.0: GPU is lost",
+        ),
         ("CPU build", "this torch is a CPU build and cannot use NVIDIA H200 (make env TORCH=cuda"),
         ("unknown UUID", "CUDA_VISIBLE_DEVICES is 'GPU-9999', which leaves none of 1 visible"),
         ("V100", "GPU 0, NVIDIA H200, has compute capability 7.0, and this torch is built for sm_75, sm_80"),
@@ -118,3 +124,23 @@ def test_only_ranks_that_share_give_back_what_they_cached_after_a_call(cases):
 def test_a_gpu_that_fails_as_a_rank_takes_it_is_named_with_the_remedy(cases):
     assert "GPU 0 cannot be used: CUDA error: no kernel image is available" in cases["ranks without a kernel"]
     assert "TORCH=cuda12 is for older cards" in cases["ranks without a kernel"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "CUDA error: out of memory\nCUDA kernel errors might",
+            "it is full; `nvidia-smi` lists whose processes fill it",
+        ),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "another process has it to itself"),
+        ("CUDA error: unspecified launch failure", "the card may be lost: `dmesg | grep -i xid` says why"),
+        ("CUDA error: uncorrectable ECC error encountered", "the card may be lost"),
+        ("NCCL error in: ProcessGroupNCCL.cpp:77, unhandled system error", "NCCL_DEBUG=INFO shows why"),
+    ],
+)
+def test_what_cuda_says_is_one_line_with_what_to_do_about_it(said, words):
+    explained = reasons.explained(said)
+    assert explained.startswith(said.splitlines()[0])
+    assert words in explained
+    assert "\n" not in explained

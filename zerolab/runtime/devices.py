@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zerolab.runtime import variables
-from zerolab.runtime.machine import Card, all_cards, cards, memory
+from zerolab.runtime.machine import Card, all_cards, cards, complaint, memory
 
 RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test holds it
 BASE_BYTES = 350_000_000  # the fork server with torch in it; the kernel is there already
@@ -97,7 +97,9 @@ def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[s
     if visible:
         return free_gpus(visible, listed, world_size)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1")  # so somebody wants the CPU
-    return (), () if hidden or not all_cards() else (f"the ranks compute on the CPU: {drivers.why_no_gpu()}",)
+    if hidden or not (all_cards() or "lost" in complaint()):
+        return (), ()
+    return (), (f"the ranks compute on the CPU: {drivers.why_no_gpu()}",)
 
 
 def chosen_of(count: int, named: tuple[int, ...] | None) -> list[int]:
