@@ -7,9 +7,23 @@ process, the fork server and so the ranks among them; what these ask of CUDA is 
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 NO_KERNEL = "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be"
+
+
+class Done:
+    """An event or a stream of a GPU that is never behind."""
+
+    def __init__(self, *_):
+        pass
+
+    def record(self):
+        pass
+
+    def query(self):
+        return True
 
 
 class Pretend:
@@ -35,8 +49,13 @@ def pretend():
         noted.append(backend)
         init("gloo", **keywords)
 
+    def set_device(device):
+        if threading.current_thread() is threading.main_thread():  # the side thread says it each time that it looks
+            noted.append(str(device))
+
     torch.cuda.noted, torch.ones, dist.init_process_group = noted, first_kernel, joined
-    torch.cuda.set_device = lambda device: noted.append(str(device))
+    torch.cuda.set_device = set_device
+    torch.cuda.Event, torch.cuda.default_stream, torch.cuda.synchronize = Done, Done, Done
     torch.cuda.empty_cache = lambda: noted.append("empty_cache")
     torch.cuda.is_available = lambda: torch.cuda.device_count() > 0
     torch.cuda.device_count = lambda: int(os.environ.get("PRETENDED_GPUS", "0"))
