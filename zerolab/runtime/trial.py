@@ -1,9 +1,7 @@
 """Whether ranks train on this box's GPUs: what `zerolab doctor` tries on them."""
 
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from zerolab.runtime import variables
 from zerolab.runtime.devices import chosen_of
@@ -32,24 +30,13 @@ def _trial(chosen: list[int], world_size: int, device: str) -> tuple[bool, str]:
 
     started = time.monotonic()
     try:
-        with _only(chosen), Cluster(world_size, device=device, timeout=60) as cluster:
+        with variables.devices_limited_to(chosen), Cluster(world_size, device=device, timeout=60) as cluster:
             cluster.record(_train)
             backend = cluster.run(backend_of, device)[0]
     except Exception as error:  # noqa: BLE001  (whatever it is, the host should read it in the report)
         return False, str(error).split("\n", 1)[0]
     ranks = f"{world_size} rank{'s' * (world_size > 1)}"
     return True, f"{ranks} trained over {backend}, recorded, in {time.monotonic() - started:.1f} s"
-
-
-@contextmanager
-def _only(chosen: list[int]) -> Iterator[None]:
-    before = os.environ.get("ZEROLAB_DEVICES")
-    os.environ["ZEROLAB_DEVICES"] = ",".join(map(str, chosen))
-    try:
-        yield
-    finally:
-        os.environ.pop("ZEROLAB_DEVICES")
-        os.environ.update({} if before is None else {"ZEROLAB_DEVICES": before})
 
 
 def _train() -> None:

@@ -5,6 +5,8 @@ three are limits that a host sets.
 """
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -22,6 +24,19 @@ def devices() -> tuple[int, ...] | None:
     if not all(part.isdigit() for part in parts):
         raise ValueError(f"ZEROLAB_DEVICES is {value!r}; give numbers of visible GPUs such as 0,1, or cpu, or unset it")
     return tuple(dict.fromkeys(map(int, parts)))
+
+
+@contextmanager
+def devices_limited_to(numbers: Iterable[int]) -> Iterator[None]:
+    """Within it ranks use these GPUs, by torch's numbers, whatever is set."""
+    name, before = "ZEROLAB_DEVICES", os.environ.copy()
+    os.environ[name] = ",".join(map(str, numbers))
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if name in before:
+            os.environ[name] = before[name]
 
 
 def max_ranks() -> int | None:
