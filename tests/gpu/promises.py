@@ -395,7 +395,9 @@ def speed(device: str) -> dict[str, Any]:
     ratios = {name: round(median(map(float.__truediv__, seconds[name], seconds["plain"])), 3) for name in variants}
     slow = {stage: ratios[stage] for stage in STAGES if ratios[stage] > STEP_LIMIT}
     print(ratios)
-    assert not slow or device == "cpu", f"of plain PyTorch's seconds: {slow} (all: {ratios})"
+    if device == "cpu":
+        raise NotTestable("the limit is a GPU's, and what ran here was a smaller model")
+    assert not slow, f"of plain PyTorch's seconds: {slow} (all: {ratios})"
     return {"plain, ms": round(1e3 * median(seconds["plain"]), 2)} | ratios
 
 
