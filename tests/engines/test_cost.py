@@ -16,28 +16,38 @@ UNITS, RANKS = 6, 2
 PICTURE = Path(__file__).parents[2] / "docs" / "three-ways.svg"
 
 
-def calls_of_a_step(stage):
-    """The file of each call of a function of the package in one step, of six units with four parameters each."""
+def calls_of_a_step(stage, others=0):
+    """The file of each call of a function of the package in one step, of six units with four parameters each.
+
+    As many `others` are alive, engines that have made a step and of which none is used any more.
+    """
     import zerolab
     from zerolab.engines import ENGINES
 
     package = str(Path(zerolab.__file__).parent)  # a checkout may be called zerolab, and have torch below it
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)) for _ in range(UNITS)))
-    engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
     inputs = targets = torch.ones(2, 4)
+
+    def train(steps):
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)) for _ in range(UNITS)))
+        engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
+        for _ in range(steps):
+            engine.training_step(inputs, targets, nn.functional.mse_loss)
+        return engine
+
+    alive = [train(1) for _ in range(others)]
     calls = []
 
     def count(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(package):
             calls.append(frame.f_code.co_filename)
 
-    for _ in range(3):  # ZeRO-3 learns the order of the units
-        engine.training_step(inputs, targets, nn.functional.mse_loss)
+    engine = train(3)  # ZeRO-3 learns the order of the units
     sys.setprofile(count)
     try:
         engine.training_step(inputs, targets, nn.functional.mse_loss)
     finally:
         sys.setprofile(None)
+    assert len(alive) == others
     return calls
 
 
@@ -46,6 +56,12 @@ def test_a_step_takes_few_calls_of_our_own_functions(clusters, stage, most):
     counted = clusters(RANKS).run(calls_of_a_step, stage)
     counts = [len(calls) for calls in counted]
     assert all(most / 3 < count <= most for count in counts), counts
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero3"])
+def test_engines_that_are_still_alive_cost_the_step_of_another_one_nothing(clusters, stage):
+    alone, among_others = (clusters(RANKS).run(calls_of_a_step, stage, others) for others in (0, 4))
+    assert [len(calls) for calls in among_others] == [len(calls) for calls in alone]
 
 
 def test_a_step_passes_through_the_files_of_the_picture_in_the_docs(clusters):

@@ -76,8 +76,7 @@ class OwnUpdate:
     def __init__(self, engine: "Engine") -> None:
         self._names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
         self.is_under_way = False
-        # For all optimizers of the process, so it must not outlive the parameters whose ids it knows.
-        weakref.finalize(engine, register_optimizer_step_pre_hook(self._before_update).remove)
+        _updates.update(dict.fromkeys(self._names, self))
 
     def __enter__(self) -> None:
         self.is_under_way = True
@@ -85,9 +84,23 @@ class OwnUpdate:
     def __exit__(self, *_: object) -> None:
         self.is_under_way = False
 
-    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.is_under_way:
-            return
-        found = (self._names.get(id(parameter)) for group in optimizer.param_groups for parameter in group["params"])
-        if name := next(filter(None, found), None):
+    def check(self, parameter: torch.Tensor) -> None:
+        """Raises if an optimizer that is not the engine's is about to update `parameter`."""
+        if not self.is_under_way:
+            name = self._names[id(parameter)]
             raise RuntimeError(f"{name!r} is trained by an engine, another optimizer has no gradient of it: {INSTEAD}")
+
+
+# Of all engines of the process, by the id of each parameter that they train; they go with the engine, as ids must.
+_updates: "weakref.WeakValueDictionary[int, OwnUpdate]" = weakref.WeakValueDictionary()
+
+
+def _check_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if update := _updates.get(id(parameter)):
+                update.check(parameter)
+
+
+# Once, for all engines: a hook for each would cost every update a call for each engine that is still alive.
+register_optimizer_step_pre_hook(_check_update)
