@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zerolab
-from zerolab import cli, doctor
+from zerolab import catalog, cli, doctor
 
 ROW_KEYS = [
     "stage",
@@ -53,6 +53,8 @@ def test_help_names_every_command_without_importing_torch() -> None:
         (["compare", "--precision", "fp8"], "unknown precision 'fp8'"),
         (["compare", "--model", "mlp-odd", "--device", "tpu"], "tpu"),
         (["compare", "--options", "overlap"], "--options has 'overlap': write name=value, such as overlap=False"),
+        (["compare", "--options", "prefetch=-1"], "prefetch is -1: give a whole number of units, 0 or more"),
+        (["compare", "--stages", "ddp", "--options", "overlap=maybe"], "overlap is 'maybe': pass True or False"),
         (["simulate", "--out", "nowhere/run.json"], "cannot write 'nowhere/run.json': its folder does not exist"),
         (["compare", "--json", "nowhere/out.json"], "cannot write 'nowhere/out.json': its folder does not exist"),
         (["record", "--stage", "zero9", "--out", "run.json"], "unknown stage 'zero9'"),
@@ -77,6 +79,27 @@ def test_wrong_use_gets_one_sentence_and_leaves_no_file(
     assert err.count("\n") == 1
     assert out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_flag_gets_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["simulate", "--speed", "9"])
+    err = capsys.readouterr().err
+    assert "usage: zerolab simulate" in err
+    assert "unrecognized arguments: --speed 9" in err
+
+
+def test_the_help_of_simulate_lists_what_the_catalog_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["simulate", "--help"])
+    words = set(capsys.readouterr().out.replace(",", " ").split())
+    assert {*catalog.ARCHITECTURES, *catalog.GPUS, *catalog.LINKS} <= words
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "zerolab", "--version"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out == f"zerolab {zerolab.__version__}\n"
 
 
 PYTHON_ONLY = {"batches", "loss_fn", "progress", "hardware"}  # functions and tensors

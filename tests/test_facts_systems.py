@@ -52,7 +52,7 @@ def test_torchs_recipe_halves_the_optimizer_state_from_640_to_320_megabytes():
 @pytest.mark.parametrize("num", [2_851_598_336, 212_352, 1_000_001])
 @pytest.mark.parametrize("gpus", [1, 8, 64])
 def test_deepspeeds_estimate_is_the_papers_form_and_named_terms(require, num, gpus):
-    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as of_stage_3
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as of_stage_2
 

@@ -17,7 +17,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from zerolab import __version__, files, theory
+from zerolab import __version__, catalog, files, theory
 from zerolab.names import unknown
 from zerolab.waiting import waiting
 
@@ -59,7 +59,10 @@ def _parse(arguments: Sequence[str]) -> Arguments:
     # argparse lists what there is, but does not guess what was meant.
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         parser.exit(2, f"zerolab: {unknown('command', arguments[0], commands)}\n")
-    return parser.parse_args(arguments)
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest:  # argparse itself would print what `zerolab` takes, not the command
+        commands[arguments[0]].error(f"unrecognized arguments: {' '.join(rest)}")
+    return parsed
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,12 +97,18 @@ def _add_runs(commands: Any) -> None:
     simulate = _command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
     _add_stages(simulate, "")
     _add_size(simulate)
-    simulate.add_argument("--model", default="7b", help="published, such as llama-7b or 1t (default: %(default)s)")
+    simulate.add_argument(
+        "--model", default="7b", help=f"one of {', '.join(catalog.ARCHITECTURES)} (default: %(default)s)"
+    )
     simulate.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
     simulate.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
     simulate.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
-    simulate.add_argument("--gpu", default="h100", help="v100, a100, h100, h200 or b200 (default: %(default)s)")
-    simulate.add_argument("--network", default="infiniband-ndr", help="between nodes (default: %(default)s)")
+    simulate.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
+    simulate.add_argument(
+        "--network",
+        default="infiniband-ndr",
+        help=f"between nodes: one of {', '.join(catalog.LINKS)} (default: %(default)s)",
+    )
     sent = "bytes a second that one GPU sends to other nodes, such as 50e9 (default: the network's)"
     simulate.add_argument("--bandwidth", type=float, metavar="B/S", help=sent)
     simulate.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")

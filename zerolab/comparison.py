@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from zerolab import models, theory
 from zerolab.engines import ENGINES
+from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import FlatLayout, partition
@@ -245,6 +246,9 @@ def _checked_stages(
         systems.check(stage, world_size, precision)
         for option in options or {}:
             check_known(f"option of {stage}", option, _options_of(stage))
+    given = options or {}
+    check_switches(**{name: given[name] for name in ("overlap", "offload", "release_after_forward") if name in given})
+    check_prefetch(given.get("prefetch", 0))
     return chosen
 
 

@@ -315,4 +315,9 @@ def check_browser(chromium: Path | None, problem: str = "") -> Check:
 
 def check_deepspeed(version: str | None) -> Check:
     """Whether lesson 08 runs DeepSpeed itself."""
-    return _check("DeepSpeed", version is not None, version or "none", 'for lesson 08: pip install "deepspeed"')
+    return _check(
+        "DeepSpeed",
+        version is not None,
+        version or "none",
+        'for lesson 08: pip install -c constraints.txt -e ".[deepspeed]"',
+    )

@@ -91,14 +91,14 @@ def meet_linears():
 @pytest.fixture(scope="module")
 def recordings(clusters, require):
     """Each stage's recording of `train_and_look`."""
-    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     return {stage: clusters(2).record(train_and_look, stage) for stage in STAGES}
 
 
 @pytest.fixture(scope="module")
 def trained(clusters, require):
     """Each stage's results of `train_in_every_way`, rank by rank."""
-    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     return {stage: clusters(2).run(train_in_every_way, stage) for stage in STAGES}
 
 
@@ -212,7 +212,9 @@ def test_without_the_package_it_is_one_sentence_with_the_remedy(monkeypatch):
     from zerolab.engines.deepspeed import import_deepspeed
 
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    with pytest.raises(ImportError, match=r'DeepSpeed is not installed: pip install "zerolab\[deepspeed\]"'):
+    with pytest.raises(
+        ImportError, match=r'DeepSpeed is not installed: pip install -c constraints.txt -e "\.\[deepspeed\]"'
+    ):
         import_deepspeed()
 
 

@@ -22,7 +22,7 @@ NO_DECAY = (lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})
 def has_its_system(request, require):
     """Skips a stage of DeepSpeed where that is not installed."""
     if "deepspeed" in str(request.node.callspec.params if hasattr(request.node, "callspec") else ""):
-        require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+        require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
 
 
 def sizes(stage):

@@ -28,7 +28,7 @@ def test_each_stage_is_there_with_version_and_date(as_shipped, monkeypatch):
 @pytest.mark.deepspeed
 @pytest.mark.slow
 def test_recorded_again_each_stage_holds_and_sends_the_same(as_shipped, require):
-    require(found=find_spec("deepspeed"), what="DeepSpeed", remedy="pip install 'zerolab[deepspeed]'")
+    require(found=find_spec("deepspeed"), what="DeepSpeed", remedy='pip install -c constraints.txt -e ".[deepspeed]"')
     for stage, now in deepspeed_runs.record_all().items():
         then = as_shipped[stage]
         assert now.traffic().rows == then.traffic().rows, stage

@@ -154,7 +154,7 @@ def test_torchs_zero1_all_reduces_and_then_broadcasts_each_parameter_three_times
 @pytest.fixture(scope="module")
 def deepspeed(require):
     """Recordings of DeepSpeed's stages, on ranks of their own: it replaces parts of torch."""
-    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     with Cluster(world_size=2, device="cpu", timeout=60) as cluster:
         return {stage: cluster.record(train_foreign, f"deepspeed-{stage}") for stage in range(4)}
 

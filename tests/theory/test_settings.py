@@ -104,7 +104,7 @@ def run_deepspeed(text, rank_batches):
     ("stage", "precision"), [("ddp", "fp32"), ("zero1", "bf16"), ("zero2", "fp32"), ("zero3", "bf16")]
 )
 def test_deepspeed_trains_with_the_configuration_that_the_planner_gives(cluster, require, stage, precision):
-    require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     batches = [models.batches("gpt-tiny", 2, rank, 1)[0] for rank in range(2)]
     text = as_json(settings(stage, precision, 4)["deepspeed"])
     number = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]

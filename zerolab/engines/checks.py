@@ -97,9 +97,8 @@ def check_switches(**switches: Any) -> None:
             raise TypeError(f"{name} is {value!r}: pass True or False")
 
 
-def check_residency(release_after_forward: bool, prefetch: int) -> None:
-    """Raises TypeError or ValueError for unusable options of `Zero3`."""
-    check_switches(release_after_forward=release_after_forward)
+def check_prefetch(prefetch: int) -> None:
+    """Raises ValueError for what is no number of units."""
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch is {prefetch!r}: give a whole number of units, 0 or more")
 

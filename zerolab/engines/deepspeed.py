@@ -1,4 +1,4 @@
-"""DeepSpeed's stages 0 to 3 behind the same step (`pip install "zerolab[deepspeed]"`).
+"""DeepSpeed's stages 0 to 3 behind the same step (`pip install -c constraints.txt -e ".[deepspeed]"`).
 
 It runs with its own defaults except for three: no gradient clipping (its default clips at norm 1), buckets no larger
 than the largest unit (its default allocates 2 GB), and in stage 3 no persistent parameters (by default all parameters
@@ -284,7 +284,7 @@ def import_deepspeed(device: str = "cpu") -> Any:
     except ModuleNotFoundError as error:
         if error.name != "deepspeed":
             raise
-        raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"') from None
+        raise ImportError('DeepSpeed is not installed: pip install -c constraints.txt -e ".[deepspeed]"') from None
     # Its banner and warnings, from every rank, would drown what the learner prints.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # On a CPU it would compile an all_reduce through shared memory for minutes, which no recorder could see.

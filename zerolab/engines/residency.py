@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from zerolab.engines.agreement import check_same_on_all_ranks
-from zerolab.engines.checks import check_residency
+from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.graph import is_running, number_of, numbers_behind, running_backward, tensors_needing_gradient
 from zerolab.engines.hooks import Hook
@@ -75,7 +75,8 @@ class Residency(Units):
     """
 
     def __init__(self, stage: "Engine", release_after_forward: bool, prefetch: int) -> None:
-        check_residency(release_after_forward, prefetch)
+        check_switches(release_after_forward=release_after_forward)
+        check_prefetch(prefetch)
         self._stage = stage
         self._weakly = weakref.proxy(self)  # no garbage collector sees hooks in a graph, which a model may keep
         self._releases_after_forward = release_after_forward

@@ -44,7 +44,7 @@ def check(stage: str, world_size: int, precision: str) -> None:
     if precision != "fp32" and stage in WITHOUT_MASTERS:
         raise ValueError(f"{stage} has no {precision} with fp32 masters: leave it out, or compare in fp32")
     if stage.startswith("deepspeed") and find_spec("deepspeed") is None:
-        raise ImportError('DeepSpeed is not installed: pip install "zerolab[deepspeed]"')
+        raise ImportError('DeepSpeed is not installed: pip install -c constraints.txt -e ".[deepspeed]"')
 
 
 def state_bytes(
