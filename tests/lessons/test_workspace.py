@@ -144,9 +144,26 @@ def test_the_port_is_kept_by_what_replaces_the_process_and_goes_with_it():
 def test_jupyters_question_about_news_does_not_cover_the_first_lesson(tmp_path):
     # That JupyterLab heeds it is seen in a browser, in tests/notebooks/test_in_lab.py.
     command = workspace.lab_command(tmp_path, 1, browser=False, root=False)
-    assert f"--LabApp.app_settings_dir={workspace.LAB_SETTINGS}" in command
-    [(_, settings)] = json.loads((workspace.LAB_SETTINGS / "overrides.json").read_text()).items()
+    assert f"--LabApp.app_settings_dir={workspace.SETTINGS}" in command
+    [(_, settings)] = json.loads((workspace.SETTINGS / "overrides.json").read_text()).items()
     assert settings == {"fetchNews": "false", "checkForUpdates": False}
+
+
+KERNEL = """
+import jupyter_client
+kernel, client = jupyter_client.manager.start_new_kernel(kernel_name="python3")
+client.execute_interactive("import sys; print(sys.executable, get_ipython().history_manager.hist_file)", timeout=60)
+kernel.shutdown_kernel(now=True)
+"""
+
+
+def test_a_kernel_of_the_lab_writes_its_history_into_no_file_that_another_may_have_locked(tmp_path):
+    given = {name: value for name, value in os.environ.items() if name != "IPYTHONDIR"} | {"HOME": str(tmp_path)}
+    environment = workspace.lab_environment(given | {"JUPYTER_PATH": "/nowhere"}, "abc")
+    assert environment["JUPYTER_PATH"].endswith(":/nowhere")
+    run = [sys.executable, "-c", KERNEL]
+    printed = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [sys.executable, ":memory:"]
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from zerolab.lessons.workspace import LAB_SETTINGS
+from zerolab.lessons.workspace import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def lab(lab_folder):
     settings = {
         "LabApp.expose_app_in_browser": True,
         "JupyterNotebookApp.expose_app_in_browser": True,
-        "LabApp.app_settings_dir": LAB_SETTINGS,  # as `zerolab lab` has it
+        "LabApp.app_settings_dir": SETTINGS,  # as `zerolab lab` has it
         "LabServerApp.workspaces_dir": home / "workspaces",
         "LabServerApp.user_settings_dir": home / "settings",
         "ServerApp.root_dir": work,

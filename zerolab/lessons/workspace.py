@@ -19,8 +19,10 @@ FIRST_NOTEBOOK = "00-start-here.ipynb"
 FIRST_PORT, PORTS = 8888, 100  # the first is JupyterLab's own
 PACKAGE = Path(__file__).resolve().parent.parent
 WORK = Path("work")
-# Defaults that a person may change. Without them, JupyterLab asks over the first lesson whether it may fetch its news.
-LAB_SETTINGS = PACKAGE / "data" / "jupyterlab"
+# Defaults that a person may change: without them, JupyterLab asks over the first lesson whether it may fetch its news.
+# And a Python kernel that keeps its history to itself: all kernels of a person write theirs into one file, and while
+# one of them has it locked, IPython prints below another's cell that it cannot.
+SETTINGS = PACKAGE / "data" / "jupyter"
 
 
 def published() -> dict[str, Path]:
@@ -160,10 +162,16 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
         "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK}",
-        f"--LabApp.app_settings_dir={LAB_SETTINGS}",
+        f"--LabApp.app_settings_dir={SETTINGS}",
         *([] if browser else ["--no-browser"]),
         *(["--allow-root"] if root else []),
     ]
+
+
+def lab_environment(environment: Mapping[str, str], token: str) -> dict[str, str]:
+    """The environment that JupyterLab starts in: its token, and where it finds our kernel before others of the name."""
+    found = [str(SETTINGS), *filter(None, [environment.get("JUPYTER_PATH")])]
+    return {**environment, "JUPYTER_TOKEN": token, "JUPYTER_PATH": os.pathsep.join(found)}
 
 
 def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
@@ -194,4 +202,4 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
     # execve would lose what Python has not written yet.
     sys.stdout.flush()
     command = lab_command(folder, chosen, browser=browser, root=root)
-    os.execve(command[0], command, os.environ | {"JUPYTER_TOKEN": token})  # noqa: S606  (no shell is wanted)
+    os.execve(command[0], command, lab_environment(os.environ, token))  # noqa: S606  (no shell is wanted)
