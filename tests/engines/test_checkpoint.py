@@ -8,8 +8,7 @@ from awkward import batch, distance, loss_fn, make, shard_of
 
 from zerolab import RankError
 from zerolab.engines import ENGINES
-
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
+from zerolab.theory import STAGES
 
 
 def train(stage, steps, path=None, resume=None, optimizer_cls=torch.optim.AdamW):

@@ -7,8 +7,8 @@ from torch import nn
 
 from zerolab import RankError
 from zerolab.engines import ENGINES, Engine
+from zerolab.theory import STAGES
 
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
 SIZES = [1, 2, 3, 4]
 FROZEN = ("blocks.1", "blocks.2.0")  # a whole unit, and a part of one
 

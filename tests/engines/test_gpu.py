@@ -7,9 +7,9 @@ from torch import nn
 
 from zerolab import Cluster
 from zerolab.engines import ENGINES
+from zerolab.theory import STAGES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")]
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
 ROUNDING = 512  # bytes: the caching allocator rounds every block up to a multiple of this
 SCRATCH = 100 * ROUNDING  # less than one of the model's flats: 66,048 bytes
 

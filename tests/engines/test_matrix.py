@@ -14,8 +14,8 @@ from awkward import batch, distance, loss_fn, make, shard_of
 from torch import nn
 
 from zerolab.engines import ENGINES
+from zerolab.theory import STAGES
 
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
 SIZES = [1, 2, 3, 4]
 STEPS = 3
 FROZEN = ("blocks.1", "blocks.3.0")  # a whole unit, and a part of one

@@ -10,8 +10,8 @@ from torch import nn
 from zerolab import RankError
 from zerolab.engines import ENGINES
 from zerolab.engines.residency import Order
+from zerolab.theory import STAGES
 
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
 NO_DECAY = (lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})
 
 

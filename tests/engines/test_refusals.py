@@ -6,8 +6,7 @@ from torch import nn
 
 from zerolab import RankError
 from zerolab.engines import ENGINES
-
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
+from zerolab.theory import STAGES
 
 
 class LayerWise(torch.optim.Optimizer):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from zerolab.engines.partition import find_units
+from zerolab.theory import STAGES
 
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
 ROWS, LENGTH, WORDS = 12, 6, 17
 SMALL = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from zerolab.engines import ENGINES
+from zerolab.theory import STAGES
 
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
 WIDTH, STEPS = 5, 4
 OPTIMIZERS = {
     torch.optim.AdamW: {"lr": 0.02, "weight_decay": 0.3},

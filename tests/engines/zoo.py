@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-STAGES = ["ddp", "zero1", "zero2", "zero3"]
+from zerolab.theory import STAGES
+
 ROWS, WIDTH = 12, 6
 
 

@@ -22,10 +22,10 @@ from promise import NotTestable, Promise, promise
 from zerolab import Cluster, CollectiveHang, RankError, compare, models
 from zerolab.engines import ENGINES
 from zerolab.runtime.trial import backend_of
+from zerolab.theory import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "bench"))
-STAGES = ("ddp", "zero1", "zero2", "zero3")
 OTHERS = ("torch-ddp", "torch-zero1", "fsdp1", "fsdp2")
 CLOSE = 1e-3  # of two losses, on a GPU and on a processor, which add in other orders
 IMPATIENT = 4.0  # seconds: the `timeout` of clusters in which something shall wait, or seem to

@@ -6,6 +6,7 @@ from awkward import distance, train_alone, train_sharded
 from contract import Ranks, autograd_in_a_thread_of_its_own
 
 from zerolab import Cluster
+from zerolab.theory import STAGES
 
 JITTER = 0.003  # seconds that a rank may pause at most, before one operation in fifty
 pytestmark = pytest.mark.slow
@@ -18,7 +19,7 @@ def apart(tmp_path_factory):
         yield Ranks(cluster, tmp_path_factory.mktemp("contract"), JITTER)
 
 
-@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_ranks_that_run_apart_ask_for_the_same_in_the_same_order(apart, stage):
     def train():
         with autograd_in_a_thread_of_its_own():

@@ -13,6 +13,7 @@ from itertools import groupby
 import pytest
 
 from zerolab import Recording, simulate
+from zerolab.theory import STAGES
 
 ARROW = {"name", "cat", "id", "ts", "pid", "tid"}
 REQUIRED = {
@@ -120,7 +121,7 @@ def traced(recording, folder):
     return json.loads((folder / "run.trace.json").read_text())
 
 
-@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_the_trace_of_a_run_breaks_no_rule_of_the_format(recordings, stage, tmp_path):
     assert broken_rules(traced(recordings[stage], tmp_path)) == []
 

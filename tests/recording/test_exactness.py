@@ -9,8 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
 
 from zerolab import models
-
-STAGES = ("ddp", "zero1", "zero2", "zero3")
+from zerolab.theory import STAGES
 
 
 def visible_storages():

@@ -16,8 +16,7 @@ from zerolab.engines.partition import partition
 from zerolab.recording.recorder import Recorder, _all_of
 from zerolab.runtime import observers
 from zerolab.runtime.observers import Observer, watching
-
-STAGES = ("ddp", "zero1", "zero2", "zero3")
+from zerolab.theory import STAGES
 
 
 def what_a_recorder_touches():

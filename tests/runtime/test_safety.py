@@ -18,6 +18,7 @@ import zerolab
 from zerolab import Cluster, RankError, Recording, Zero1, Zero3, models
 from zerolab.engines.checkpoint import FORMAT
 from zerolab.runtime.launch import launcher
+from zerolab.theory import STAGES
 
 PACKAGE = Path(zerolab.__file__).parent
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (looked at, never written)
@@ -170,7 +171,7 @@ def watch_for_pickles(folder, stage_name):
     return during, looked_up
 
 
-@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_training_saving_and_loading_unpickle_nothing(cluster, tmp_path, stage):
     for during, at_all in cluster.run(watch_for_pickles, str(tmp_path), stage):
         assert during == []
