@@ -12,42 +12,27 @@ from zerolab.exercises.harness.exercise import Exercise, load, names
 from zerolab.player.page import frame
 
 Relink = Callable[[str, str, str], str]
-STAGES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
-CATEGORIES = ("parameters", "gradients", "optimizer_state")
 
 
 def fill_landing(page: Path, lessons: list[Lesson], pictures: Pictures) -> None:
-    """Puts what four ranks just did in place of the landing page's marks: the player, the bars, the lessons."""
-    ran = compare(",".join(STAGES), world_size=4, model="gpt-tiny", steps=3, device="cpu")
+    """Puts what four ranks just did in place of the landing page's marks: the player, the strip, the lessons."""
+    ran = compare(world_size=4, model="gpt-tiny", steps=3, device="cpu")
+    for row in ran.rows:
+        explained(row)
     player = pictures.frame(frame(ran.recordings["zero3"]), "landing", None, above="")
     text = page.read_text()
-    for mark, filling in {"player": player, "bars": bars(ran.rows), "lessons": cards(lessons)}.items():
+    for mark, filling in {"player": player, "strip": ran.strip().html(), "lessons": cards(lessons)}.items():
         if f"<!-- {mark} -->" not in text:
             raise ValueError(f"docs/{page.name} has no mark <!-- {mark} --> to put the {mark} in place of")
         text = text.replace(f"<!-- {mark} -->", filling)
     page.write_text(text)
 
 
-def bars(rows: list[dict[str, Any]]) -> str:
-    """What one rank holds under each stage, as bars as long as the bytes that were measured."""
-    longest = max(sum(row["state"].values()) for row in rows)
-    lines = [_bar(row, longest) for row in rows]
-    keys = "".join(f'<span class="zl-key zl-{name}">{name.replace("_", " ")}</span>' for name in CATEGORIES)
-    return f'<div class="zl-bars" role="list">{"".join(lines)}</div><p class="zl-keys">{keys}</p>'
-
-
-def _bar(row: dict[str, Any], longest: int) -> str:
-    state, total = row["state"], sum(row["state"].values())
-    terms = sum(row["terms"].values())
-    unexplained = total - sum(row["formula"].values()) - terms
+def explained(row: dict[str, Any]) -> None:
+    """Raises ValueError where bytes are explained by no term, of which the page says otherwise."""
+    unexplained = sum(row["state"].values()) - sum(row["formula"].values()) - sum(row["terms"].values())
     if unexplained:
         raise ValueError(f"{row['stage']}: {unexplained} bytes are explained by no term; the page would say otherwise")
-    parts = "".join(
-        f'<span class="zl-{name}" style="width:{100 * state[name] / longest:.2f}%"></span>' for name in CATEGORIES
-    )
-    said = f"<b>{total:,}</b> bytes = {total - terms:,} by formula + {terms:,} in named terms"
-    name = STAGES[row["stage"]]
-    return f'<div class="zl-bar" role="listitem"><b>{name}</b><div class="zl-track">{parts}</div><p>{said}</p></div>'
 
 
 def cards(lessons: list[Lesson]) -> str:

@@ -83,6 +83,15 @@ class Comparison:
         first, *other = (self.recordings[stage] for stage in stages or list(self.recordings)[:2])
         return first.play(*other)
 
+    def strip(self) -> Any:
+        """The stages at one glance: what each rank holds and sends, on one scale; a click on a stage moves the shards.
+
+        `strip().save("stages.svg")` writes it for slides. Raises ValueError as `Recording.state`.
+        """
+        from zerolab.player.strip import Strip
+
+        return Strip(self.recordings)
+
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
         """Writes the recordings and returns their paths: one to `path`, several beside it as `run-zero3.json`.
 

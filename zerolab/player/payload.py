@@ -166,7 +166,7 @@ def _columns(events: list[Event], tables: Tables) -> dict[str, object]:
     return columns
 
 
-def _held(events: Iterable[Event]) -> Held:
+def smallest_held(events: Iterable[Event]) -> Held:
     """For every unit and category the smallest part that each rank was ever recorded to hold."""
     held: Held = {}
     for event in events:
@@ -243,7 +243,7 @@ def payload(recording: "Recording") -> dict[str, object]:
         "groups": list(tables["groups"]),
         # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
         "spans": [[edge for span in spans for edge in span] for spans in tables["spans"]],
-        "units": _units(recording, tables, _held(events)),
+        "units": _units(recording, tables, smallest_held(events)),
         "sources": [asdict(source) for source in texts],
         "count": len(events),
         "columns": columns,

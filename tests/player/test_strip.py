@@ -1,0 +1,133 @@
+"""The stages at one glance: the strip's blocks are what was recorded, and a choice moves them."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from zerolab import player, theory
+from zerolab.player.strip import CATEGORY_COLOURS, RANK_COLOURS, Strip, held_at_update
+
+ORDER = ("ddp", "zero1", "zero3", "fsdp2")
+MOVED = 1600  # milliseconds, longer than a block takes
+
+
+@pytest.fixture(scope="session")
+def strip(recordings):
+    return Strip({stage: recordings[stage] for stage in ORDER})
+
+
+@pytest.mark.parametrize("stage", ORDER)
+def test_blocks_add_up_to_the_bytes_that_were_measured_and_each_part_lies_where_its_owner_has_it(recordings, stage):
+    sharded = {"ddp": [], "zero1": ["optimizer_state"]}.get(stage, theory.STATE_CATEGORIES)
+    for rank, held in enumerate(held_at_update(recordings[stage])):
+        state = recordings[stage].rank(rank).state
+        for category, parts in held.items():
+            assert sum(parts) == pytest.approx(state[category], abs=1e-3)
+            holders = [owner for owner, nbytes in enumerate(parts) if nbytes]
+            assert holders == ([rank] if category in sharded else [0, 1, 2, 3])
+
+
+def test_it_says_what_a_rank_holds_and_sends(strip, recordings):
+    for stage, recording in ((stage, recordings[stage]) for stage in ORDER):
+        assert f"{stage} holds {sum(recording.state.values()):,} bytes and sends {recording.sent:,}" in repr(strip)
+
+
+def test_its_colours_are_the_players():
+    palette = Path(player.__file__).with_name("palette.js").read_text()
+    ranks = ", ".join(f'"{colour}"' for colour in RANK_COLOURS)
+    assert f"light: [{ranks}]" in palette
+    assert all(f'{category}: "{colour}"' in palette for category, colour in CATEGORY_COLOURS.items())
+
+
+def test_the_picture_for_slides_has_a_block_for_each_part_that_a_rank_holds(strip, show, tmp_path):
+    strip.save(tmp_path / "stages.svg")
+    tab = show("<!doctype html>")
+    tab.goto((tmp_path / "stages.svg").as_uri())
+    blocks = [panel.locator(".zl-block").count() for panel in tab.locator("svg > g").all()]
+    assert blocks == [4 * 3 * 4, 4 * (4 + 4 + 1), 4 * 3, 4 * 3]
+
+
+def test_a_stored_notebook_keeps_the_picture_and_a_live_one_the_choice(strip, monkeypatch):
+    assert set(strip._repr_mimebundle_()) == {"text/plain", "text/html"}
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    assert strip._repr_mimebundle_() == {"text/plain": repr(strip), "image/svg+xml": strip.picture()}
+
+
+def test_recordings_of_different_numbers_of_ranks_or_none_are_refused():
+    with pytest.raises(ValueError, match=r"the recordings are of \[\] ranks: give one or more, all of as many ranks"):
+        Strip({})
+
+
+def blocks_of(tab):
+    """Of each block its part, the row in which it is seen, its width, and how opaque it is."""
+    return tab.locator(".zl-block").evaluate_all(
+        """blocks => {
+        const ghosts = [...document.querySelectorAll(".zl-ghost")].slice(0, 4);
+        const rows = ghosts.map(ghost => ghost.getBoundingClientRect());
+        return blocks.map(block => {
+            const box = block.querySelector("rect").getBoundingClientRect();
+            const row = rows.findIndex(each => Math.abs(each.y - box.y) < 3);
+            return [Number(block.textContent), row, box.width, Number(getComputedStyle(block).opacity)];
+        });
+    }"""
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_choice_moves_each_block_that_a_rank_no_longer_holds_to_its_owner_where_it_goes(strip, show, scheme):
+    tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}", scheme=scheme)
+    assert len(blocks_of(tab)) == 4 * 3 * 4
+    assert all(opacity == 1 for *_, opacity in blocks_of(tab))
+    assert (
+        tab.locator("p:visible").inner_text() == "DDP: each rank keeps all parameters, gradients and optimizer state."
+    )
+    tab.locator("label", has_text="ZeRO-3").click()
+    tab.wait_for_timeout(MOVED / 4)
+    under_way = blocks_of(tab)
+    assert any(row == -1 for _, row, *_ in under_way)  # between two rows
+    tab.wait_for_timeout(MOVED)
+    there = blocks_of(tab)
+    assert all(row == part for part, row, *_ in there)
+    assert sum(opacity == 1 for *_, opacity in there) == 4 * 3
+    assert sum(opacity == 0 for *_, opacity in there) == 4 * 3 * 3
+    said = tab.locator("p:visible").inner_text()
+    assert said == "ZeRO-3: each rank keeps 1/4 of the parameters, gradients and optimizer state."
+    tab.keyboard.press("ArrowLeft")  # as any group of radio buttons
+    tab.wait_for_timeout(MOVED)
+    assert sum(opacity == 1 for *_, opacity in blocks_of(tab)) == 4 * (4 + 4 + 1)
+
+
+def test_two_strips_on_one_page_are_chosen_apart(strip, show):
+    tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}{strip.html()}")
+    tab.locator("form").nth(1).locator("label").nth(2).click()
+    assert tab.locator("p:visible").all_inner_texts() == [
+        "DDP: each rank keeps all parameters, gradients and optimizer state.",
+        "ZeRO-3: each rank keeps 1/4 of the parameters, gradients and optimizer state.",
+    ]
+
+
+def test_where_less_motion_is_asked_for_nothing_moves(strip, show):
+    tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}")
+    tab.emulate_media(reduced_motion="reduce")
+    tab.locator("label").nth(2).click()
+    assert all(row == part for part, row, *_ in blocks_of(tab))
+
+
+@pytest.mark.parametrize("width", [390, 600, 800, 1280])
+def test_letters_are_large_enough_and_apart_at_any_width(strip, show, width):
+    tab = show(
+        f"<!doctype html><meta charset='utf-8'><meta name='viewport' content='width=device-width'>{strip.html()}",
+        width=width,
+    )
+    texts = tab.locator("svg text:visible, label span, p:visible").evaluate_all(
+        """all => all.filter(each => getComputedStyle(each).visibility == "visible" && each.textContent).map(each => {
+        const box = each.getBoundingClientRect(), matrix = each.getScreenCTM?.();
+        const size = parseFloat(getComputedStyle(each).fontSize) * (matrix ? matrix.a : 1);
+        return [size, box.left, box.right, Math.round(box.top)];
+    })"""
+    )
+    assert min(size for size, *_ in texts) >= 12
+    lines = sorted((top, left, right) for _, left, right, top in texts)
+    assert all(right <= left for (a, _, right), (b, left, _) in pairwise(lines) if a == b)
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")

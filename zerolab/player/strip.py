@@ -1,0 +1,261 @@
+"""The stages side by side on one scale: who holds what at the update, and what a rank sends in a step.
+
+Drawn from recordings alone. A part is what one rank owns, as the player finds it (`payload.owners`); a block is as long
+as the bytes that were measured for it. Choosing a stage moves the blocks, by style sheets alone: what is shown runs no
+script, so that it lives on in an exported notebook, and on a page that allows none.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerolab import files
+from zerolab.player.payload import owners, smallest_held
+from zerolab.recording.events import Spans
+from zerolab.runtime import variables
+from zerolab.tables import show_bytes
+from zerolab.theory import STATE_CATEGORIES
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp2": "FSDP2"}
+CATEGORY_COLOURS = {"parameters": "#6d4f3b", "gradients": "#b7957a", "optimizer_state": "#dfcebb"}
+RANK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89400", "#5b6270")
+"""The colours of the player's light theme (player/palette.js); a test compares them."""
+ON_DARK = {0, 7}  # the ranks whose colour carries white letters, the others black ones
+MOST_RANKS = 8  # that are drawn
+WIDTH, LEFT, RIGHT = 960, 120, 100  # pixels of the picture that moves, and left and right of its blocks
+PANEL, MARGIN = 520, 20  # of one stage in the picture of all
+ROW, BLOCK, TOP, GAP = 46, 32, 40, 22  # of a rank, of a block, above the ranks, and between two categories
+_STYLE = Path(__file__).with_name("strip.css").read_text("utf-8")
+
+Parts = dict[str, list[float]]
+"""What a rank holds: by category the bytes of each rank's part of the model."""
+
+
+def held_at_update(recording: "Recording") -> list[Parts]:
+    """What each rank holds at its last update. Raises ValueError before the second step, which completes the state."""
+    held = smallest_held(event for rank in recording.ranks for event in rank.events)
+    cuts: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(recording.world_size)]  # by owner, then unit
+    for unit in recording.units:
+        share = unit.padded // recording.world_size  # where it is nobody's: as ZeRO would divide it
+        equal = [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
+        for start, stop, owner in owners(recording, unit, held) or equal:
+            cuts[owner].setdefault(unit.name, []).append((start, stop))
+    return [_of_rank(recording, rank, cuts) for rank in range(recording.world_size)]
+
+
+def _of_rank(recording: "Recording", rank: int, cuts: list[dict[str, list[tuple[int, int]]]]) -> Parts:
+    recorded = recording.rank(rank)
+    update = max(event.seq for event in recorded.events if event.kind == "optimizer")
+    spans: dict[tuple[str | None, str | None], Spans] = {}
+    for event in recorded.events:
+        if event.op == "hold" and event.seq < update:
+            spans[event.category, event.unit] = event.spans or ()
+    found = {}
+    for category in STATE_CATEGORIES:
+        numels = [
+            sum(_common(spans.get((category, unit), ()), pieces) for unit, pieces in units.items()) for units in cuts
+        ]
+        found[category] = [recorded.state[category] * numel / (sum(numels) or 1) for numel in numels]
+    return found
+
+
+def _common(spans: Spans, others: list[tuple[int, int]]) -> int:
+    """How many elements are in both."""
+    return sum(max(0, min(b, d) - max(a, c)) for a, b in spans for c, d in others)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One part of one category in the row of one rank; `widths` in pixels by stage, 0 where the rank has none of it."""
+
+    category: str
+    rank: int
+    part: int
+    x: float
+    widths: dict[str, float]
+
+    def drawn(self, y: float, width: float, style: str = "") -> str:
+        """As a piece of SVG, with the number of its owner where there is room."""
+        colour = self.part % len(RANK_COLOURS)
+        shape = f'<rect width="{width:.2f}" height="{BLOCK}" fill="{RANK_COLOURS[colour]}"/>'
+        ink = "#fff" if colour in ON_DARK else "#111"
+        number = f'<text x="{width / 2:.1f}" y="21" text-anchor="middle" style="fill:{ink}">{self.part}</text>'
+        place = f'transform="translate({self.x:.2f} {y:.2f})"'
+        return f'<g {place}><g class="zl-block" {style}>{shape}{number if width > 14 else ""}</g></g>'
+
+
+class Strip:
+    """Shown in a notebook, it is the picture in which a click moves the shards; `save` writes it for slides.
+
+    Args:
+        recordings: by stage, in the order in which they are drawn. ValueError if there are none, if they are of
+            different numbers of ranks, or if one is too short to have a state.
+    """
+
+    def __init__(self, recordings: Mapping[str, "Recording"]) -> None:
+        sizes = sorted({recording.world_size for recording in recordings.values()})
+        if len(sizes) != 1:
+            raise ValueError(f"the recordings are of {sizes} ranks: give one or more, all of as many ranks")
+        self.world_size = sizes[0]
+        self.held = {stage: held_at_update(recording) for stage, recording in recordings.items()}
+        self.sent = {stage: recording.sent for stage, recording in recordings.items()}
+
+    def nbytes(self, stage: str, rank: int = 0) -> int:
+        """What a rank holds under a stage, as measured."""
+        return round(sum(map(sum, self.held[stage][rank].values())))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture of all stages as SVG, for slides. Raises ValueError for a place that cannot be written."""
+        files.write_text(path, self.picture())
+
+    def __repr__(self) -> str:
+        """The same text on every machine."""
+        said = (f"{stage} holds {self.nbytes(stage):,} bytes and sends {sent:,}" for stage, sent in self.sent.items())
+        return f"strip of {self.world_size} ranks, a rank and step: {'; '.join(said)}"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        # A stored notebook keeps the picture of all stages, which is the same text on every machine.
+        shown = ("image/svg+xml", self.picture()) if variables.static() else ("text/html", self.html())
+        return {"text/plain": repr(self), **dict([shown])}
+
+    # In figures and words.
+
+    def _less(self, stage: str) -> str:
+        """How much less a rank holds than under the first stage, in percent."""
+        first = self.nbytes(next(iter(self.held)))
+        return (
+            f"\N{MINUS SIGN}{100 * (1 - self.nbytes(stage) / first):.0f}\N{NO-BREAK SPACE}%"
+            if self.nbytes(stage) < first
+            else ""
+        )
+
+    def _sends(self, stage: str) -> str:
+        """What a rank sends in a step, and how often what it sends under the first stage, where that differs."""
+        sent, first = self.sent[stage], next(iter(self.sent.values()))
+        times = f" ({sent / first:.3g}\N{MULTIPLICATION SIGN})" if first and sent != first else ""
+        return f"sends {show_bytes(sent)}{times}"
+
+    def _sentence(self, stage: str) -> str:
+        """What a rank keeps a part of, read off what it was seen to hold."""
+        kept: dict[int, list[str]] = {}
+        for category, parts in self.held[stage][0].items():
+            kept.setdefault(sum(part > 0 for part in parts), []).append(category.replace("_", " "))
+        whole = kept.pop(self.world_size, [])
+        said = [
+            f"1/{self.world_size // number} of the {_listed(names)}" for number, names in sorted(kept.items()) if number
+        ]
+        said += [f"all {_listed(whole)}"] if whole else []
+        return f"{NAMES.get(stage, stage)}: each rank keeps {', and '.join(said)}."
+
+    # The pictures.
+
+    @property
+    def _rows(self) -> range:
+        return range(min(self.world_size, MOST_RANKS))
+
+    def _blocks(self, left: float, right: float) -> list[Block]:
+        """Every part of every category on every rank that is drawn, where it lies under all stages."""
+        longest = {
+            (category, part): max(rank[category][part] for ranks in self.held.values() for rank in ranks)
+            for category in STATE_CATEGORIES
+            for part in range(self.world_size)
+        }
+        scale = (right - left - GAP * (len(STATE_CATEGORIES) - 1)) / sum(longest.values())
+        x, blocks = left, []
+        for category in STATE_CATEGORIES:
+            for part in range(self.world_size):
+                for rank in self._rows:
+                    widths = {stage: ranks[rank][category][part] * scale for stage, ranks in self.held.items()}
+                    blocks.append(Block(category, rank, part, x, widths))
+                x += longest[category, part] * scale
+            x += GAP
+        return blocks
+
+    def _frame(self, blocks: list[Block]) -> str:
+        """The categories' names, the ranks' names, and as a ghost what a rank holds that holds everything."""
+        out = [f'<text x="0" y="{TOP + ROW * rank + 21}">rank {rank}</text>' for rank in self._rows]
+        for category, colour in CATEGORY_COLOURS.items():
+            places = [(block.x, max(block.widths.values())) for block in blocks if block.category == category]
+            left, right = min(x for x, _ in places), max(x + width for x, width in places)
+            name = category.replace("_", " ")
+            out.append(f'<rect x="{left:.1f}" y="{TOP - 6}" width="{right - left:.1f}" height="3" fill="{colour}"/>')
+            out.append(f'<text x="{left:.1f}" y="{TOP - 12}">{name}</text>')
+            ghost = f'<rect x="{left:.1f}" width="{right - left:.1f}" height="{BLOCK}" class="zl-ghost"'
+            out += [f'{ghost} y="{TOP + ROW * rank}"/>' for rank in self._rows]
+        return "".join(out)
+
+    def picture(self) -> str:
+        """All stages in two columns, as one SVG on white."""
+        blocks = self._blocks(54, PANEL)
+        frame, high = self._frame(blocks), TOP + 30 + ROW * len(self._rows)
+        panels = []
+        for number, stage in enumerate(self.held):
+            less = f" ({self._less(stage)})" if self._less(stage) else ""
+            held = f"{show_bytes(self.nbytes(stage))} a rank{less}, {self._sends(stage)}"
+            title = f'<text y="0" class="zl-title">{NAMES.get(stage, stage)}: {held}</text>'
+            drawn = "".join(b.drawn(TOP + ROW * b.rank, b.widths[stage]) for b in blocks if b.widths[stage])
+            place = f"translate({(PANEL + 2 * MARGIN) * (number % 2)} {high * (number // 2)})"
+            panels.append(f'<g transform="{place}">{title}{frame}{drawn}</g>')
+        width = (PANEL + 2 * MARGIN) * min(2, len(panels))
+        box = f'x="{-MARGIN}" y="-30" width="{width}" height="{high * -(-len(panels) // 2) + 16}"'
+        view = " ".join(box.split('"')[1::2])
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view}" class="zl-strip"><style>{_STYLE}</style>'
+            f'<rect {box} fill="#fff"/>{"".join(panels)}</svg>\n'
+        )
+
+    def html(self) -> str:
+        """The picture in which a choice of the stage moves the shards, as a piece of a page."""
+        blocks = self._blocks(LEFT, WIDTH - RIGHT)
+        rules, cards, told, totals = [], [], [], []
+        for number, stage in enumerate(self.held):
+            chosen = f'.zl-strip:has(input[value="{number}"]:checked)'
+            rules.append(f"{chosen} .zl-block{{--now:var(--of-{number})}}{chosen} .zl-of-{number}{{display:revert}}")
+            cards.append(self._card(number, stage))
+            told.append(f'<p class="zl-of zl-of-{number}">{self._sentence(stage)}</p>')
+            end = f'<text x="{WIDTH}" text-anchor="end"'
+            ends = [
+                f'{end} y="{TOP + ROW * rank + 21}">{show_bytes(self.nbytes(stage, rank))}</text>'
+                for rank in self._rows
+            ]
+            totals.append(f'<g class="zl-of zl-end zl-of-{number}">{"".join(ends)}</g>')
+        drawn = f"{self._frame(blocks)}{''.join(map(self._moving, blocks))}{''.join(totals)}"
+        view = f"0 0 {WIDTH} {TOP + ROW * len(self._rows)}"
+        return (
+            f'<form class="zl-strip"><style>{_STYLE}{"".join(rules)}</style>'
+            f"<fieldset><legend>Choose a stage: the shards move</legend>{''.join(cards)}</fieldset>"
+            f'<svg viewBox="{view}" role="img" aria-label="{self!r}">{drawn}</svg>{"".join(told)}</form>'
+        )
+
+    def _card(self, number: int, stage: str) -> str:
+        """One stage at a glance: a bar on the scale of all, what a rank holds, and what it sends."""
+        longest = max(map(self.nbytes, self.held))
+        bar = "".join(
+            f'<i class="zl-{category}" style="width:{100 * sum(parts) / longest:.2f}%"></i>'
+            for category, parts in self.held[stage][0].items()
+        )
+        chosen = " checked" if number == 0 else ""
+        less = f" <em>({self._less(stage)})</em>" if self._less(stage) else ""
+        return (
+            f'<label><input type="radio" name="stage" value="{number}"{chosen}><b>{NAMES.get(stage, stage)}</b>'
+            f'<span class="zl-track">{bar}</span><span>{show_bytes(self.nbytes(stage))} a rank{less}</span>'
+            f"<span>{self._sends(stage)}</span></label>"
+        )
+
+    def _moving(self, block: Block) -> str:
+        """A block that goes to its owner's row, and fades, where the chosen stage has this rank hold none of it."""
+        width = max(block.widths.values())
+        if not width:
+            return ""
+        shares = "".join(f"--of-{number}:{size / width:.4g};" for number, size in enumerate(block.widths.values()))
+        away = f"--away:{(block.part - block.rank) * ROW}px"
+        return block.drawn(TOP + ROW * block.rank, width, f'style="{shares}{away}"')
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
