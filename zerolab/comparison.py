@@ -7,7 +7,7 @@ measured, so `state - formula - terms` is a real check: it must be zero on every
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, BatchSource, ModelSource
-from zerolab.names import check_known
+from zerolab.names import check_known, stage_names
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
@@ -228,28 +228,10 @@ def train(
     return Training(losses, seconds, shown)
 
 
-def stage_names(stages: str | Sequence[str]) -> list[str]:
-    """The names as a list.
-
-    Raises:
-        TypeError: anything but text or a sequence of names.
-        ValueError: no name, or one that is given twice: rows and recordings go by it.
-    """
-    if not isinstance(stages, Iterable):
-        raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
-    names = [stage.strip() for stage in stages.split(",") if stage.strip()] if isinstance(stages, str) else list(stages)
-    if not names:
-        raise ValueError(f"no stages were named: choose from {', '.join(ENGINES)}")
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{name} is named {names.count(name)} times: name each stage once")
-    return names
-
-
 def _checked_stages(
     stages: str | Sequence[str], world_size: int, precision: str, options: Mapping[str, Any] | None
 ) -> list[str]:
-    chosen = stage_names(stages)
+    chosen = stage_names(stages, ENGINES)
     for stage in chosen:
         systems.state_bytes(stage, 1, 1, precision)  # only to refuse unknown names
         systems.check(stage, world_size, precision)

@@ -1,7 +1,7 @@
 """Arguments that make no sense: unknown names, with what was probably meant; counts and fractions."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
 
@@ -24,6 +24,24 @@ def check_fraction(what: str, given: float) -> None:
     """Raises ValueError unless `given` is above 0 and at most 1."""
     if not 0 < given <= 1:
         raise ValueError(f"the {what} is {given!r}: it must be a fraction, above 0 and at most 1")
+
+
+def stage_names(stages: str | Sequence[str], known: Iterable[str]) -> list[str]:
+    """The names as a list.
+
+    Raises:
+        TypeError: anything but text or a sequence of names.
+        ValueError: no name, or one that is given twice: rows and recordings go by it.
+    """
+    if not isinstance(stages, Iterable):
+        raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
+    names = [stage.strip() for stage in stages.split(",") if stage.strip()] if isinstance(stages, str) else list(stages)
+    if not names:
+        raise ValueError(f"no stages were named: choose from {', '.join(known)}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is named {names.count(name)} times: name each stage once")
+    return names
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> str:

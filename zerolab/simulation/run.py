@@ -17,10 +17,11 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
-from zerolab.comparison import LEARNING_RATE, Comparison, row_of, stage_names
+from zerolab.comparison import LEARNING_RATE, Comparison, row_of
 from zerolab.engines import ENGINES
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, ModelSource
+from zerolab.names import stage_names
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
@@ -123,7 +124,7 @@ def _collecting_new_garbage_only() -> Iterator[None]:
 
 
 def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
-    chosen = stage_names(stages)
+    chosen = stage_names(stages, ENGINES)
     for stage in chosen:
         if stage in ENGINES and stage not in theory.STAGES:
             raise ValueError(f"{stage} is another system's, and runs on real ranks only: use compare for it")
