@@ -23,7 +23,7 @@ def recordings():
             engine.training_step(inputs, targets, models.loss)
 
     with Cluster(world_size=4, device="cpu") as cluster:
-        return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero1", "ddp", "fsdp2")}
+        return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero2", "zero1", "ddp", "fsdp2")}
 
 
 @pytest.fixture(scope="session")

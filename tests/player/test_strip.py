@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from zerolab import player, theory
-from zerolab.player.strip import CATEGORY_COLOURS, RANK_COLOURS, Strip, held_at_update
+from zerolab.player.strip import CATEGORY_COLOURS, MOVES, RANK_COLOURS, STAY, Strip, held_at_update
 
 ORDER = ("ddp", "zero1", "zero3", "fsdp2")
-MOVED = 1600  # milliseconds, longer than a block takes
 
 
 @pytest.fixture(scope="session")
@@ -74,34 +73,79 @@ def blocks_of(tab):
     )
 
 
+def at(tab, moment):
+    """Everything that moves at so many milliseconds after it has begun, or, without, at its end."""
+    tab.evaluate(
+        """moment => document.getAnimations().forEach(each => {
+            if (moment === null) return each.finish();
+            each.pause();
+            each.currentTime = moment;
+        })""",
+        moment,
+    )
+
+
+def told(tab):
+    seen = "all => all.filter(each => getComputedStyle(each).visibility == 'visible').map(each => each.innerText)"
+    return tab.locator("p:visible").evaluate_all(seen)
+
+
+def test_it_goes_from_stage_to_stage_until_one_is_chosen(strip, show):
+    tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}")
+    stay, way = 1000 * STAY, 1000 * STAY * MOVES  # the first stage is there from the beginning
+    at(tab, 0)
+    assert told(tab) == ["DDP: each rank keeps all parameters, gradients and optimizer state."]
+    assert all(opacity == 1 for *_, opacity in blocks_of(tab))
+    at(tab, stay - way / 2)
+    assert told(tab) == ["ZeRO-1: each rank keeps 1/4 of the optimizer state, and all parameters and gradients."]
+    assert any(row == -1 for _, row, *_ in blocks_of(tab))  # between two rows
+    at(tab, stay)
+    assert sum(opacity == 1 for *_, opacity in blocks_of(tab)) == 4 * (4 + 4 + 1)
+    tab.locator("label").first.click()
+    at(tab, None)
+    assert all(opacity == 1 for *_, opacity in blocks_of(tab))
+    assert tab.evaluate("document.getAnimations().length") == 0
+
+
+def test_it_stands_still_under_the_pointer(strip, show):
+    tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}")
+    states = "[...new Set(document.getAnimations().map(each => each.playState))]"
+    assert tab.evaluate(states) == ["running"]
+    tab.locator("svg").hover()
+    assert tab.evaluate(states) == ["paused"]
+
+
+def test_the_picture_of_the_readme_is_what_these_ranks_give(recordings):
+    stages = {stage: recordings[stage] for stage in theory.STAGES}
+    assert Path(__file__).parents[2].joinpath("docs", "stages.svg").read_text() == Strip(stages).animation()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_choice_moves_each_block_that_a_rank_no_longer_holds_to_its_owner_where_it_goes(strip, show, scheme):
     tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}", scheme=scheme)
+    tab.locator("label", has_text="DDP").click()
+    at(tab, None)
     assert len(blocks_of(tab)) == 4 * 3 * 4
     assert all(opacity == 1 for *_, opacity in blocks_of(tab))
-    assert (
-        tab.locator("p:visible").inner_text() == "DDP: each rank keeps all parameters, gradients and optimizer state."
-    )
     tab.locator("label", has_text="ZeRO-3").click()
-    tab.wait_for_timeout(MOVED / 4)
-    under_way = blocks_of(tab)
-    assert any(row == -1 for _, row, *_ in under_way)  # between two rows
-    tab.wait_for_timeout(MOVED)
+    at(tab, 400)
+    assert any(row == -1 for _, row, *_ in blocks_of(tab))
+    at(tab, None)
     there = blocks_of(tab)
     assert all(row == part for part, row, *_ in there)
     assert sum(opacity == 1 for *_, opacity in there) == 4 * 3
     assert sum(opacity == 0 for *_, opacity in there) == 4 * 3 * 3
-    said = tab.locator("p:visible").inner_text()
-    assert said == "ZeRO-3: each rank keeps 1/4 of the parameters, gradients and optimizer state."
+    assert told(tab) == ["ZeRO-3: each rank keeps 1/4 of the parameters, gradients and optimizer state."]
     tab.keyboard.press("ArrowLeft")  # as any group of radio buttons
-    tab.wait_for_timeout(MOVED)
+    at(tab, None)
     assert sum(opacity == 1 for *_, opacity in blocks_of(tab)) == 4 * (4 + 4 + 1)
 
 
 def test_two_strips_on_one_page_are_chosen_apart(strip, show):
     tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}{strip.html()}")
+    tab.locator("form").nth(0).locator("label").nth(0).click()
     tab.locator("form").nth(1).locator("label").nth(2).click()
-    assert tab.locator("p:visible").all_inner_texts() == [
+    assert told(tab) == [
         "DDP: each rank keeps all parameters, gradients and optimizer state.",
         "ZeRO-3: each rank keeps 1/4 of the parameters, gradients and optimizer state.",
     ]
@@ -110,6 +154,8 @@ def test_two_strips_on_one_page_are_chosen_apart(strip, show):
 def test_where_less_motion_is_asked_for_nothing_moves(strip, show):
     tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}")
     tab.emulate_media(reduced_motion="reduce")
+    assert told(tab) == ["DDP: each rank keeps all parameters, gradients and optimizer state."]
+    assert tab.evaluate("document.getAnimations().length") == 0
     tab.locator("label").nth(2).click()
     assert all(row == part for part, row, *_ in blocks_of(tab))
 

@@ -8,6 +8,7 @@ script, so that it lives on in an exported notebook, and on a page that allows n
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,14 @@ MOST_RANKS = 8  # that are drawn
 WIDTH, LEFT, RIGHT = 960, 120, 100  # pixels of the picture that moves, and left and right of its blocks
 PANEL, MARGIN = 520, 20  # of one stage in the picture of all
 ROW, BLOCK, TOP, GAP = 46, 32, 40, 22  # of a rank, of a block, above the ranks, and between two categories
+STAY = 4  # seconds of a stage in the picture that moves by itself
+MOVES = 0.32  # the part of it in which blocks move
+AT_ONCE = "animation-timing-function:step-end"  # what is told of two stages would lie on top of each other
+# What is lit as long as a stage is shown: its words, and its card, as a chosen one in strip.css.
+LIT = (
+    ("told", ".zl-of-{0}", "visibility:visible", "visibility:hidden"),
+    ("card", "label:nth-of-type({1})", "box-shadow:inset 0 0 0 2px currentColor", "box-shadow:none"),
+)
 _STYLE = Path(__file__).with_name("strip.css").read_text("utf-8")
 
 Parts = dict[str, list[float]]
@@ -79,14 +88,19 @@ class Block:
     x: float
     widths: dict[str, float]
 
-    def drawn(self, y: float, width: float, style: str = "") -> str:
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the longest, how long it is under each stage."""
+        return tuple(round(width / max(self.widths.values()), 4) for width in self.widths.values())
+
+    def drawn(self, y: float, width: float, look: str = 'class="zl-block"') -> str:
         """As a piece of SVG, with the number of its owner where there is room."""
         colour = self.part % len(RANK_COLOURS)
         shape = f'<rect width="{width:.2f}" height="{BLOCK}" fill="{RANK_COLOURS[colour]}"/>'
         ink = "#fff" if colour in ON_DARK else "#111"
         number = f'<text x="{width / 2:.1f}" y="21" text-anchor="middle" style="fill:{ink}">{self.part}</text>'
         place = f'transform="translate({self.x:.2f} {y:.2f})"'
-        return f'<g {place}><g class="zl-block" {style}>{shape}{number if width > 14 else ""}</g></g>'
+        return f"<g {place}><g {look}>{shape}{number if width > 14 else ''}</g></g>"
 
 
 class Strip:
@@ -109,9 +123,12 @@ class Strip:
         """What a rank holds under a stage, as measured."""
         return round(sum(map(sum, self.held[stage][rank].values())))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture of all stages as SVG, for slides. Raises ValueError for a place that cannot be written."""
-        files.write_text(path, self.picture())
+    def save(self, path: str | os.PathLike[str], *, moves: bool = False) -> None:
+        """Writes an SVG: all stages in one picture for slides, or the one that moves from stage to stage.
+
+        Raises ValueError for a place that cannot be written.
+        """
+        files.write_text(path, self.animation() if moves else self.picture())
 
     def __repr__(self) -> str:
         """The same text on every machine."""
@@ -139,6 +156,10 @@ class Strip:
         sent, first = self.sent[stage], next(iter(self.sent.values()))
         times = f" ({sent / first:.3g}\N{MULTIPLICATION SIGN})" if first and sent != first else ""
         return f"sends {show_bytes(sent)}{times}"
+
+    def _title(self, stage: str) -> str:
+        less = f" ({self._less(stage)})" if self._less(stage) else ""
+        return f"{NAMES.get(stage, stage)}: {show_bytes(self.nbytes(stage))} a rank{less}, {self._sends(stage)}"
 
     def _sentence(self, stage: str) -> str:
         """What a rank keeps a part of, read off what it was seen to hold."""
@@ -195,42 +216,89 @@ class Strip:
         frame, high = self._frame(blocks), TOP + 30 + ROW * len(self._rows)
         panels = []
         for number, stage in enumerate(self.held):
-            less = f" ({self._less(stage)})" if self._less(stage) else ""
-            held = f"{show_bytes(self.nbytes(stage))} a rank{less}, {self._sends(stage)}"
-            title = f'<text y="0" class="zl-title">{NAMES.get(stage, stage)}: {held}</text>'
+            title = f'<text y="0" class="zl-title">{self._title(stage)}</text>'
             drawn = "".join(b.drawn(TOP + ROW * b.rank, b.widths[stage]) for b in blocks if b.widths[stage])
             place = f"translate({(PANEL + 2 * MARGIN) * (number % 2)} {high * (number // 2)})"
             panels.append(f'<g transform="{place}">{title}{frame}{drawn}</g>')
         width = (PANEL + 2 * MARGIN) * min(2, len(panels))
         box = f'x="{-MARGIN}" y="-30" width="{width}" height="{high * -(-len(panels) // 2) + 16}"'
-        view = " ".join(box.split('"')[1::2])
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view}" class="zl-strip"><style>{_STYLE}</style>'
-            f'<rect {box} fill="#fff"/>{"".join(panels)}</svg>\n'
-        )
+        return _svg(box, "".join(panels))
 
     def html(self) -> str:
-        """The picture in which a choice of the stage moves the shards, as a piece of a page."""
-        blocks = self._blocks(LEFT, WIDTH - RIGHT)
-        rules, cards, told, totals = [], [], [], []
+        """The picture that moves, as a piece of a page: it goes through the stages until one is chosen."""
+        chosen = [f'.zl-strip:has(input[value="{number}"]:checked)' for number in range(len(self.held))]
+        rules = [
+            f"{rule} .zl-block{{--now:var(--of-{number})}}{rule} .zl-of-{number}{{display:revert}}"
+            for number, rule in enumerate(chosen)
+        ]
+        cards = "".join(self._card(number, stage) for number, stage in enumerate(self.held))
+        told = "".join(
+            f'<p class="zl-of zl-of-{number}">{self._sentence(stage)}</p>' for number, stage in enumerate(self.held)
+        )
+        view = f"0 0 {WIDTH} {TOP + ROW * len(self._rows)}"
+        return (
+            f'<form class="zl-strip"><style>{_STYLE}{self._loop(".zl-strip:not(:has(:checked)) ")}{"".join(rules)}'
+            f"</style><fieldset><legend>Choose a stage: the shards move</legend>{cards}</fieldset>"
+            f'<svg viewBox="{view}" role="img" aria-label="{self!r}">{self._drawing()}</svg><div>{told}</div></form>'
+        )
+
+    def animation(self) -> str:
+        """The picture that moves as one SVG on white, for a page that shows pictures only, such as a README."""
+        heads = "".join(
+            f'<text y="-14" class="zl-title zl-of zl-of-{number}">{self._title(stage)}</text>'
+            for number, stage in enumerate(self.held)
+        )
+        box = f'x="{-MARGIN}" y="-46" width="{WIDTH + 2 * MARGIN}" height="{TOP + ROW * len(self._rows) + 56}"'
+        return _svg(box, f"{heads}{self._drawing()}", self._loop(""))
+
+    @cached_property
+    def _wide(self) -> list[Block]:
+        return [block for block in self._blocks(LEFT, WIDTH - RIGHT) if any(block.widths.values())]
+
+    @cached_property
+    def _patterns(self) -> dict[tuple[float, ...], int]:
+        """The ways in which blocks come and go, numbered: each is one animation."""
+        return {shares: number for number, shares in enumerate(dict.fromkeys(block.shares for block in self._wide))}
+
+    def _drawing(self) -> str:
+        """What both have: the frame, all blocks, and at the end of each row what the rank holds."""
+        out = [self._frame(self._wide), *map(self._moving, self._wide)]
         for number, stage in enumerate(self.held):
-            chosen = f'.zl-strip:has(input[value="{number}"]:checked)'
-            rules.append(f"{chosen} .zl-block{{--now:var(--of-{number})}}{chosen} .zl-of-{number}{{display:revert}}")
-            cards.append(self._card(number, stage))
-            told.append(f'<p class="zl-of zl-of-{number}">{self._sentence(stage)}</p>')
             end = f'<text x="{WIDTH}" text-anchor="end"'
             ends = [
                 f'{end} y="{TOP + ROW * rank + 21}">{show_bytes(self.nbytes(stage, rank))}</text>'
                 for rank in self._rows
             ]
-            totals.append(f'<g class="zl-of zl-end zl-of-{number}">{"".join(ends)}</g>')
-        drawn = f"{self._frame(blocks)}{''.join(map(self._moving, blocks))}{''.join(totals)}"
-        view = f"0 0 {WIDTH} {TOP + ROW * len(self._rows)}"
-        return (
-            f'<form class="zl-strip"><style>{_STYLE}{"".join(rules)}</style>'
-            f"<fieldset><legend>Choose a stage: the shards move</legend>{''.join(cards)}</fieldset>"
-            f'<svg viewBox="{view}" role="img" aria-label="{self!r}">{drawn}</svg>{"".join(told)}</form>'
-        )
+            out.append(f'<g class="zl-of zl-end zl-of-{number}">{"".join(ends)}</g>')
+        return "".join(out)
+
+    def _loop(self, where: str) -> str:
+        """The style by which everything goes from stage to stage, over and over."""
+        count = len(self.held)
+        rules = [
+            f"{where}:is(.zl-block,.zl-of,label){{animation:{STAY * count}s -{MOVES * STAY}s ease-in-out infinite}}"
+        ]
+        for number, shares in enumerate(self._patterns):
+            before = [*shares[-1:], *shares]  # a stage begins with the way from the one before it
+            moves = [(0.0, _place(shares[-1]))]
+            fades = [(0.0, f"opacity:{shares[-1] > 0:d}")]
+            for stage, share in enumerate(shares):
+                moves += [(stage + MOVES, _place(share)), (stage + 1, _place(share))]
+                # Seen all the way, and gone on arrival.
+                late, seen = (0.8, 1) if before[stage] else (0.1, int(share > 0))
+                fades += [(stage + late * MOVES, f"opacity:{seen}"), (stage + MOVES, f"opacity:{share > 0:d}")]
+                fades += [(stage + 1, f"opacity:{share > 0:d}")]
+            for name, steps in (("move", moves), ("fade", fades)):
+                rules.append(_keyframes(f"zl-{name}-{number}", [(at / count, what) for at, what in steps]))
+            rules.append(f"{where}.zl-p{number}{{animation-name:zl-move-{number},zl-fade-{number}}}")
+        for number in range(count):
+            for name, target, on, off in LIT:
+                steps = [(0.0, off), (number / count, off), (number / count, on), ((number + 1) / count, on)]
+                rules.append(_keyframes(f"zl-{name}-{number}", [*steps, ((number + 1) / count, off), (1.0, off)]))
+                rules.append(
+                    f"{where}{target.format(number, number + 1)}{{animation-name:zl-{name}-{number};{AT_ONCE}}}"
+                )
+        return "".join(rules)
 
     def _card(self, number: int, stage: str) -> str:
         """One stage at a glance: a bar on the scale of all, what a rank holds, and what it sends."""
@@ -239,22 +307,39 @@ class Strip:
             f'<i class="zl-{category}" style="width:{100 * sum(parts) / longest:.2f}%"></i>'
             for category, parts in self.held[stage][0].items()
         )
-        chosen = " checked" if number == 0 else ""
         less = f" <em>({self._less(stage)})</em>" if self._less(stage) else ""
         return (
-            f'<label><input type="radio" name="stage" value="{number}"{chosen}><b>{NAMES.get(stage, stage)}</b>'
+            f'<label><input type="radio" name="stage" value="{number}"><b>{NAMES.get(stage, stage)}</b>'
             f'<span class="zl-track">{bar}</span><span>{show_bytes(self.nbytes(stage))} a rank{less}</span>'
             f"<span>{self._sends(stage)}</span></label>"
         )
 
     def _moving(self, block: Block) -> str:
         """A block that goes to its owner's row, and fades, where the chosen stage has this rank hold none of it."""
-        width = max(block.widths.values())
-        if not width:
-            return ""
-        shares = "".join(f"--of-{number}:{size / width:.4g};" for number, size in enumerate(block.widths.values()))
-        away = f"--away:{(block.part - block.rank) * ROW}px"
-        return block.drawn(TOP + ROW * block.rank, width, f'style="{shares}{away}"')
+        shares = "".join(f"--of-{number}:{share};" for number, share in enumerate(block.shares))
+        look = f'class="zl-block zl-p{self._patterns[block.shares]}"'
+        place = f"--away:{(block.part - block.rank) * ROW}px"
+        return block.drawn(TOP + ROW * block.rank, max(block.widths.values()), f'{look} style="{shares}{place}"')
+
+
+def _svg(box: str, inner: str, style: str = "") -> str:
+    """A file of its own, on white."""
+    view = " ".join(box.split('"')[1::2])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view}" class="zl-strip"><style>{_STYLE}{style}</style>'
+        f'<rect {box} fill="#fff"/>{inner}</svg>\n'
+    )
+
+
+def _place(share: float) -> str:
+    """Where a block is that is so long: at home; or, if there is none, with its owner."""
+    return f"transform:scaleX({share:g})" if share else "transform:translateY(var(--away))"
+
+
+def _keyframes(name: str, steps: list[tuple[float, str]]) -> str:
+    """An animation; of two steps at one time the later one holds."""
+    at = {f"{100 * time:.4g}%": what for time, what in steps}
+    return f"@keyframes {name}{{{''.join(f'{when}{{{what}}}' for when, what in at.items())}}}"
 
 
 def _listed(names: list[str]) -> str:
