@@ -8,6 +8,7 @@ script, so that it lives on in an exported notebook, and on a page that allows n
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,15 +163,15 @@ class Strip:
         return f"{NAMES.get(stage, stage)}: {show_bytes(self.nbytes(stage))} a rank{less}, {self._sends(stage)}"
 
     def _sentence(self, stage: str) -> str:
-        """What a rank keeps a part of, read off what it was seen to hold."""
-        kept: dict[int, list[str]] = {}
+        """How many of the parts a rank keeps, read off what it was seen to hold."""
+        kept: dict[Fraction, list[str]] = {}
         for category, parts in self.held[stage][0].items():
-            kept.setdefault(sum(part > 0 for part in parts), []).append(category.replace("_", " "))
-        whole = kept.pop(self.world_size, [])
+            there = sum(any(rank[category][part] for rank in self.held[stage]) for part in range(self.world_size))
+            share = Fraction(sum(part > 0 for part in parts), there or 1)
+            kept.setdefault(share, []).append(category.replace("_", " "))
         said = [
-            f"1/{self.world_size // number} of the {_listed(names)}" for number, names in sorted(kept.items()) if number
+            f"{'all' if share == 1 else f'{share} of the'} {_listed(names)}" for share, names in sorted(kept.items())
         ]
-        said += [f"all {_listed(whole)}"] if whole else []
         return f"{NAMES.get(stage, stage)}: each rank keeps {', and '.join(said)}."
 
     # The pictures.
