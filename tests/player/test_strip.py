@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from zerolab import player, theory
-from zerolab.player.strip import CATEGORY_COLOURS, MOVES, RANK_COLOURS, STAY, Strip, held_at_update
+from zerolab.player.holdings import held_at_update
+from zerolab.player.strip import CATEGORY_COLOURS, MOVES, RANK_COLOURS, STAY, Strip
 
 ORDER = ("ddp", "zero1", "zero3", "fsdp2")
 

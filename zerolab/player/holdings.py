@@ -1,0 +1,46 @@
+"""What each rank holds at the optimizer's update, by the rank that owns it."""
+
+from typing import TYPE_CHECKING
+
+from zerolab.player.payload import owners, smallest_held
+from zerolab.recording.events import Spans
+from zerolab.theory import STATE_CATEGORIES
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+Parts = dict[str, list[float]]
+"""What a rank holds: by category the bytes of each rank's part of the model."""
+
+
+def held_at_update(recording: "Recording") -> list[Parts]:
+    """What each rank holds at its last update. Raises ValueError before the second step, which completes the state."""
+    held = smallest_held(event for rank in recording.ranks for event in rank.events)
+    cuts: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(recording.world_size)]  # by owner, then unit
+    for unit in recording.units:
+        share = unit.padded // recording.world_size  # where it is nobody's: as ZeRO would divide it
+        equal = [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
+        for start, stop, owner in owners(recording, unit, held) or equal:
+            cuts[owner].setdefault(unit.name, []).append((start, stop))
+    return [_of_rank(recording, rank, cuts) for rank in range(recording.world_size)]
+
+
+def _of_rank(recording: "Recording", rank: int, cuts: list[dict[str, list[tuple[int, int]]]]) -> Parts:
+    recorded = recording.rank(rank)
+    update = max(event.seq for event in recorded.events if event.kind == "optimizer")
+    spans: dict[tuple[str | None, str | None], Spans] = {}
+    for event in recorded.events:
+        if event.op == "hold" and event.seq < update:
+            spans[event.category, event.unit] = event.spans or ()
+    found = {}
+    for category in STATE_CATEGORIES:
+        numels = [
+            sum(_common(spans.get((category, unit), ()), pieces) for unit, pieces in units.items()) for units in cuts
+        ]
+        found[category] = [recorded.state[category] * numel / (sum(numels) or 1) for numel in numels]
+    return found
+
+
+def _common(spans: Spans, others: list[tuple[int, int]]) -> int:
+    """How many elements are in both."""
+    return sum(max(0, min(b, d) - max(a, c)) for a, b in spans for c, d in others)
