@@ -11,6 +11,8 @@ from showing import changed, in_order, made_up, state, until
 from test_page import overlaps
 
 from zerolab.player import first_difference, page
+from zerolab.player.difference import in_one_line
+from zerolab.tables import show_bytes
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -148,6 +150,24 @@ def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(reco
     tab.keyboard.press("t")
     assert len(set(tab.evaluate("window.zerolabPlayers.map((p) => p.palette.theme)"))) == 1
     assert first_difference(first, first) is None
+
+
+def test_what_the_second_keeps_and_sends_beside_the_first_is_said_in_one_line(recordings, show):
+    one, other = recordings["zero1"], recordings["zero2"]
+    less = one.state["gradients"] - other.state["gradients"]
+    assert less == 637_056
+    said = in_one_line(one, other)
+    assert said.startswith(
+        "zero2 keeps 637 kB less than zero1 at the update (gradients \N{MINUS SIGN}637 kB), its peak is "
+    )
+    assert said.endswith(", and it sends as much.")
+    assert " 637 kB more than zero2 at the update (gradients +637 kB)" in in_one_line(other, one)
+    sent = recordings["zero3"].sent - one.sent
+    assert in_one_line(one, recordings["zero3"]).endswith(f"sends {show_bytes(sent)} more.")
+    tab = show(page(one, other), width=1400, height=1200)
+    assert tab.locator(".zl-difference strong").inner_text() == said
+    loop = changed(one, ranks=[replace(rank, info=replace(rank.info, state=None)) for rank in one.ranks])
+    assert in_one_line(loop, other) is None
 
 
 def test_zero3_and_fsdp2_part_where_fsdp2_keeps_the_root_for_backward(recordings, show):

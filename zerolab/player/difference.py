@@ -1,10 +1,11 @@
-"""The first thing that two recordings did differently: a collective, or what a rank held."""
+"""How two recordings differ: in what a rank keeps and sends, and in the first thing that they did differently."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from zerolab.recording.events import Event, RankRecording
+from zerolab.tables import show_bytes
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -110,3 +111,31 @@ def first_difference(first: "Recording", second: "Recording") -> dict[str, objec
         return None
     pair, number = min(found, key=lambda entry: _when(entry[0]))
     return {"rank": number, "events": [_place(first, pair[0]), _place(second, pair[1])]}
+
+
+def in_one_line(first: "Recording", second: "Recording") -> str | None:
+    """What a rank keeps and sends under the second, beside the first; None where one has no update to speak of.
+
+    All of it is the first rank's: its state at the last update, and the peak and the traffic of the last step.
+    """
+    one, other = first.ranks[0].info, second.ranks[0].info
+    if not (one.state and other.state and one.logical_bytes and other.logical_bytes):
+        return None
+    name, base = (info.stage or "your loop" for info in (other, one))
+    name, base = (name, base) if name != base else ("the second", "the first")
+    change = {each: other.state[each] - one.state[each] for each in one.state}
+    parts = ", ".join(f"{each.replace('_', ' ')} {_signed(by)}" for each, by in change.items() if by)
+    kept = f"{name} keeps {_by(sum(change.values()), 'less', 'more', 'as much as')} {base} at the update"
+    peak = _by((other.peak_total or 0) - (one.peak_total or 0), "lower", "higher", "as high")
+    sent = _by(other.logical_bytes[-1] - one.logical_bytes[-1], "less", "more", "as much")
+    return f"{kept}{f' ({parts})' if parts else ''}, its peak is {peak}, and it sends {sent}."
+
+
+def _signed(by: int) -> str:
+    return f"{'+' if by > 0 else chr(0x2212)}{show_bytes(abs(by))}"
+
+
+def _by(by: int, below: str, above: str, same: str) -> str:
+    """By how many bytes something differs, in words."""
+    than = " than" if same.endswith(" as") else ""
+    return f"{show_bytes(abs(by))} {below if by < 0 else above}{than}" if by else same

@@ -12,6 +12,7 @@ export class Pair {
   constructor(host, payload, options = {}) {
     const { keyboard, changed, event, ...shared } = options;
     this.difference = payload.difference;
+    this.said = payload.said;
     this.root = element("div", { class: "zl-pair" });
     host.append(this.root);
     // Until both are there, neither follows the other.
@@ -83,12 +84,13 @@ export class Pair {
     for (const player of this.players) if (player.model.count) player.share(top, length, whole);
   }
 
-  /** The first difference in the words of both captions. */
+  /** What a rank keeps and sends, one beside the other; and the first difference in the words of both captions. */
   #banner() {
     if (!this.difference) {
       const same = "the same collectives over the same buffers, and every rank held the same, in the same order";
       return element("p", { class: "zl-difference" }, `Both did the same: ${same}.`);
     }
+    const sum = this.said ? [element("strong", {}, this.said)] : [];
     const said = this.difference.events.map((index, k) => {
       const { model } = this.players[k];
       const name = model.payload.meta.stage ?? "your loop";
@@ -104,6 +106,7 @@ export class Pair {
     return element(
       "div",
       { class: "zl-difference" },
+      ...sum,
       element("b", {}, `First difference, on rank ${this.difference.rank}`),
       ...said,
       button,

@@ -14,7 +14,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from zerolab.player.difference import first_difference
+from zerolab.player.difference import first_difference, in_one_line
 from zerolab.recording.events import (
     CATEGORIES,
     KINDS,
@@ -259,4 +259,5 @@ def pair_payload(first: "Recording", second: "Recording") -> dict[str, object]:
         "first": payload(first),
         "second": payload(second),
         "difference": first_difference(first, second),
+        "said": in_one_line(first, second),
     }

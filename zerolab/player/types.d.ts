@@ -105,6 +105,7 @@ export interface PairPayload {
   first: Payload;
   second: Payload;
   difference: { rank: number; events: (number | null)[] } | null;
+  said: string | null;
 }
 
 // --- the model ---
