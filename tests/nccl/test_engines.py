@@ -5,6 +5,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 from awkward import distance, train_alone, train_sharded
+from contract import Ranks
+
+from zerolab import Cluster
+from zerolab.theory import STAGES
 
 OURS = {
     "ddp": {},
@@ -41,8 +45,24 @@ def test_an_engine_reaches_the_weights_of_one_process_without_a_race(ranks, refe
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stage", [*STAGES, "fsdp2"])
+def test_so_it_does_in_mixed_precision_to_the_bit_of_what_gloo_gives(ranks, stage):
+    with Cluster(2, device="cpu") as gloo:
+        expected = gloo.run(train_sharded, stage, torch.optim.SGD, precision="bf16", **STEPS)
+    found = ranks.run(train_sharded, stage, torch.optim.SGD, precision="bf16", **STEPS)
+    assert [distance(*pair) for pair in zip(found, expected, strict=True)] == [0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_so_do_four_ranks_in_two_groups_of_shards(tmp_path, reference):
+    with Cluster(4, device="cpu", timeout=3) as cluster:
+        states = Ranks(cluster, tmp_path).run(train_sharded, "hsdp", torch.optim.SGD, **STEPS)
+    assert all(distance(state, reference) <= 1e-5 for state in states)
+
+
+@pytest.mark.slow
 @pytest.mark.deepspeed
-@pytest.mark.parametrize("stage", ["deepspeed-1", "deepspeed-3"])
+@pytest.mark.parametrize("stage", [f"deepspeed-{number}" for number in range(4)])
 def test_so_does_deepspeed(ranks, reference, require, stage):
     require(find_spec("deepspeed"), "DeepSpeed", 'pip install "zerolab[deepspeed]"')
     for state in ranks.run(train_sharded, stage, torch.optim.SGD, steps=3, lr=0.1):
