@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from zerolab import Cluster
 from zerolab.runtime import counter
 
 BACKEND = "contract"
@@ -412,6 +413,22 @@ class Ranks:
         """Has fresh ranks join before they are watched: a recorder puts back what it finds."""
         pids = self._cluster.run(_pid)
         self._cluster.run(join, str(self._folder / f"store-{pids[0]}"))
+
+
+class OnContract(Cluster):
+    """A cluster whose ranks are of the contract, in place of one that a piece of code makes itself."""
+
+    folder = None  # to be set: where the ranks meet
+
+    def __enter__(self):
+        self._contract = Ranks(super(), self.folder)
+        return self
+
+    def run(self, function, *args, **keywords):
+        return self._contract.run(function, *args, **keywords)
+
+    def record(self, function, *args, **keywords):
+        return self._contract.record(function, *args, **keywords)
 
 
 def _pid():

@@ -1,25 +1,9 @@
 """`compare` on ranks of the contract: the same bytes as on gloo."""
 
-import contract
 import pytest
+from contract import OnContract
 
-from zerolab import Cluster, comparison
-
-
-class OnContract(Cluster):
-    """A cluster whose ranks are of the contract."""
-
-    folder = None
-
-    def __enter__(self):
-        self._contract = contract.Ranks(super(), self.folder)
-        return self
-
-    def run(self, function, *args, **keywords):
-        return self._contract.run(function, *args, **keywords)
-
-    def record(self, function, *args, **keywords):
-        return self._contract.record(function, *args, **keywords)
+from zerolab import comparison
 
 
 @pytest.mark.slow

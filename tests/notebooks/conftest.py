@@ -14,6 +14,8 @@ import pytest
 
 from zerolab.lessons.workspace import SETTINGS
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "nccl"))  # for contract.py
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

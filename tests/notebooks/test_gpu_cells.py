@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from contract import OnContract
 
 import zerolab
-from zerolab import Cluster, models
+from zerolab import comparison, models
 from zerolab.engines import ENGINES
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -72,22 +73,30 @@ def answer_for_the_gpu():
     torch.cuda.max_memory_allocated = lambda: 0
 
 
-def two_on_the_cpu():
-    """What `Cluster()` is on a box with two GPUs, on this one."""
-    made = Cluster(2, device="cpu")
-    made.run(answer_for_the_gpu)
-    return made
+class TwoRanks(OnContract):
+    """What `Cluster()` is on a box with two GPUs, on this one: its collectives behave towards Python as NCCL's do."""
+
+    def __init__(self, world_size=2, device="cpu"):
+        super().__init__(world_size, device=device)
+
+    def __enter__(self):
+        super().__enter__()
+        self.run(answer_for_the_gpu)
+        return self
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_the_cell_for_gpus_runs_on_as_many_ranks_as_gpus(lesson, monkeypatch, capsys):
+def test_the_cell_for_gpus_runs_on_as_many_ranks_as_gpus(lesson, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(OnContract, "folder", tmp_path)
+    monkeypatch.setattr(comparison, "Cluster", TwoRanks)
+
     def compared(stages, *, world_size, model, device, steps=2):
         assert (world_size, device) == (2, "cpu"), "one rank a GPU, and on nothing else"
-        return zerolab.comparison.compare(stages, world_size, "mlp-odd", steps=2, device="cpu")
+        return comparison.compare(stages, world_size, "mlp-odd", steps=2, device="cpu")
 
     monkeypatch.setattr(zerolab, "compare", compared)
-    run(lesson, "cpu", Cluster=two_on_the_cpu)
+    run(lesson, "cpu", Cluster=TwoRanks)
     printed = capsys.readouterr().out
     assert printed
     assert "nothing to run" not in printed
