@@ -28,11 +28,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from zerolab import Cluster
+from zerolab.recording import streams
 from zerolab.runtime import counter
 
 BACKEND = "contract"
 COMPUTING = "computing"  # in the place of a group: what is no collective
 SLOWEST = 0.002  # seconds that a collective waits at most before it begins, so that it is under way for a while
+DRIFT = 1e-2  # how much faster the device's clock runs than the host's
 PATIENCE = 0.05  # seconds that a blocked host sleeps before it spins
 
 
@@ -65,6 +67,7 @@ class Kernel:
         self.is_awaited = False  # by the compute stream
         self.asked_by_python = True  # native code waits where nobody sees it
         self.work = None  # as Python has it, until it has waited for it
+        self.ended_at = 0  # nanoseconds
         self._ended = threading.Event()
         self._error = None
 
@@ -78,6 +81,7 @@ class Kernel:
             self._error = error
         self._run = self._tensors = None
         self.after.clear()
+        self.ended_at = time.monotonic_ns()
         self._ended.set()
         if not self.asked_by_python:
             self.work = None
@@ -169,6 +173,26 @@ class Device:
         """An event on the compute stream: it has come when all is done that the stream waits for by now."""
         return Mark([kernel for kernel in self.under_way if kernel.is_awaited and not kernel.is_done])
 
+    def mark_end(self, work, communicator, tensors):
+        """An event on a side stream that waits for a Work."""
+        return Mark([self.works[work]])
+
+    def waited(self, work):
+        """Nothing is kept for it."""
+
+    def stream(self):
+        """There is one on which anything computes."""
+        return COMPUTING
+
+    def carries(self, group, tensors):
+        """Whether a collective of this group is executed here."""
+        return dist.get_backend(group) == BACKEND
+
+    def nanoseconds(self, earlier, later):
+        """By a clock of its own, in the precision of torch's `elapsed_time`."""
+        milliseconds = (later.reached_at() - earlier.reached_at()) * (1 + DRIFT) / 1e6
+        return torch.tensor(milliseconds, dtype=torch.float32).item() * 1e6
+
     def synchronize(self):
         """Blocks until everything that was handed over has ended."""
         for kernel in self.under_way.copy():
@@ -191,7 +215,11 @@ class Mark:
     """An event on the compute stream."""
 
     def __init__(self, kernels):
-        self._kernels = kernels
+        self._kernels, self._made_at = kernels, time.monotonic_ns()
+
+    def reached_at(self):
+        """When it came, in nanoseconds."""
+        return max([self._made_at] + [kernel.ended_at for kernel in self._kernels])
 
     def query(self):
         return all(kernel.is_done for kernel in self._kernels)
@@ -334,6 +362,7 @@ def _asked_by_python():
 
 def install():
     """Once in a process: c10d's operations are ours from here on, for groups of the contract."""
+    streams.find_timer = lambda: device
     device.alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
     dist.Backend.register_backend(BACKEND, dist.ProcessGroupGloo, devices=["cpu"])
     # Below a recorder's dispatch mode, and above the kernel that calls gloo: nothing is replaced.

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from zerolab.recording import jsonfile
+from zerolab.recording.clocks import Reading, align
 from zerolab.recording.events import Event, RankInfo, RankRecording, Source, SourceLine, UnitInfo
 from zerolab.recording.recording import Recording
 
@@ -285,3 +286,35 @@ def test_a_folder_and_a_missing_file_are_no_recordings(tmp_path):
         Recording.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="does not exist: check the name"):
         Recording.load(tmp_path / "none.json")
+
+
+def on_device(rank, start=None, end=None, stream=None):
+    whole = of_rank(rank, started=1000)
+    first = replace(whole.events[0], stream=stream, device_start=start, device_end=end)
+    return replace(whole, events=(first, *whole.events[1:]))
+
+
+def test_times_on_a_device_are_on_the_recordings_clock_and_survive_the_file(tmp_path):
+    Recording.merge([on_device(0, 1100, 1250, "compute")]).save(tmp_path / "run.json")
+    first, *others = Recording.load(tmp_path / "run.json").ranks[0].events
+    assert (first.stream, first.device_start, first.device_end) == ("compute", 100, 250)
+    assert (first.t_start, first.t_end) == (5, 9)
+    assert {event.stream for event in others} == {None}
+
+
+def test_times_on_a_device_follow_the_ranks_clock():
+    start, end = Reading(1000, 500, 3), Reading(3000, 700, 2)
+    (first, *_) = align(on_device(0, 1100, 2000, "compute"), start, end).events
+    assert (first.device_start, first.device_end) == (590, 1400)
+
+
+@pytest.mark.parametrize(
+    "said", [("compute", 5, None), ("compute", None, None), (None, 5, 6), ("compute", 6, 5)], ids=str
+)
+def test_a_file_whose_times_on_a_device_are_damaged_is_refused(tmp_path, said):
+    stream, start, end = said
+    broken = Recording([on_device(0, start, end, stream)], world_size=2, info=RankInfo())
+    broken.sources["abc"] = Source("cell [3]", "x = 1\n")
+    broken.save(tmp_path / "run.json")
+    with pytest.raises(ValueError, match="event 0 of rank 0 was executed on a device at no time"):
+        Recording.load(tmp_path / "run.json")

@@ -36,6 +36,7 @@ class Request(NamedTuple):
     nbytes: int
     ranks: list[int]
     peer: int | None
+    group: dist.ProcessGroup
 
 
 def communicates(func: Any) -> bool:
@@ -73,30 +74,33 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     handles = [argument for argument in args if isinstance(argument, torch.ScriptObject)]
     if name == "check_for_nan" or not handles:
         return None
-    op, ranks = operation(name), dist.get_process_group_ranks(dist.ProcessGroup.unbox(handles[0]))
+    op, group = operation(name), dist.ProcessGroup.unbox(handles[0])
+    ranks = dist.get_process_group_ranks(group)
     counted = tensors_in(args[1 if op in _GATHERS else 0])
     # A rank holds one share of what is gathered or scattered; an event has the size of the whole buffer.
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
     numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
     nbytes = numel * counted[0].element_size() if counted else 0
     known_peer = name in ("send", "recv_") and 0 <= args[2] < len(ranks)
-    return Request(op, counted or tensors_in(args[0]), numel, nbytes, ranks, ranks[args[2]] if known_peer else None)
+    peer = ranks[args[2]] if known_peer else None
+    return Request(op, counted or tensors_in(args[0]), numel, nbytes, ranks, peer, group)
 
 
 def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Request]:
     """Reads a functional collective; several requests for a batch of sends and receives, which is one operation."""
     values = (*args, *keywords.values())
     given = {**dict(zip((argument.name for argument in func._schema.arguments), values, strict=False)), **keywords}
-    ranks = dist.get_process_group_ranks(_group(given["group_name"]))
+    group = _group(given["group_name"])
     if "op_list" in given:
         messages = zip(given["op_list"], given["tensors"], given["peer_list"], strict=True)
-        return [_message(operation(op), tensor, ranks, peer) for op, tensor, peer in messages]
+        return [_message(operation(op), tensor, group, peer) for op, tensor, peer in messages]
     op, tensors = operation(func._schema.name.split("::")[1]), tensors_in(args[0])
     if op in ("send", "recv"):
-        return [_message(op, tensors[0], ranks, args[1])]
+        return [_message(op, tensors[0], group, args[1])]
     # The input is the whole buffer, or this rank's share of it; what comes out has not been made yet.
+    ranks = dist.get_process_group_ranks(group)
     numel = sum(tensor.numel() for tensor in tensors) * (len(ranks) if op == "all_gather" else 1)
-    return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None)]
+    return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None, group)]
 
 
 def _group(handle: Any) -> dist.ProcessGroup:
@@ -107,8 +111,9 @@ def _group(handle: Any) -> dist.ProcessGroup:
     return dist.ProcessGroup.unbox(handle) if isinstance(handle, torch.ScriptObject) else handle
 
 
-def _message(op: str, tensor: torch.Tensor, ranks: list[int], peer: int) -> Request:
-    return Request(op, [tensor], tensor.numel(), tensor.numel() * tensor.element_size(), ranks, peer)
+def _message(op: str, tensor: torch.Tensor, group: dist.ProcessGroup, peer: int) -> Request:
+    ranks, nbytes = dist.get_process_group_ranks(group), tensor.numel() * tensor.element_size()
+    return Request(op, [tensor], tensor.numel(), nbytes, ranks, peer, group)
 
 
 def tensors_in(argument: Any) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import RankRecording, moved
 
 # Enough that some are not interrupted: only the fastest counts.
 ROUNDS = 64
@@ -51,11 +51,11 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
     """
     drift = (end.offset - start.offset) / max(1, end.at - start.at)
 
-    def moved(time: int) -> int:
+    def here(time: int) -> int:
         # The offset may be years of nanoseconds, which a float does not hold exactly; what has drifted is small.
         return time - start.offset - round((time - start.at) * drift)
 
-    events = tuple(replace(event, t_start=moved(event.t_start), t_end=moved(event.t_end)) for event in recording.events)
+    events = tuple(moved(event, here) for event in recording.events)
     clock = {
         "offset_ns": start.offset,
         "drift_ppm": round(drift * 1e6, 3),
@@ -64,7 +64,7 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
     started = recording.info.started_ns
     if started is None:
         raise ValueError("the recording does not say when it began: record with Recorder")
-    return replace(recording, events=events, info=replace(recording.info, started_ns=moved(started), clock=clock))
+    return replace(recording, events=events, info=replace(recording.info, started_ns=here(started), clock=clock))
 
 
 def _ask(rank: int, clock: Callable[[], int]) -> Reading:

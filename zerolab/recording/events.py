@@ -4,7 +4,8 @@ Everything that the recorder writes and everything that a picture reads goes thr
 plain values only, so that a recording is JSON and loads without executing anything.
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, get_args
 from warnings import warn
 
@@ -46,6 +47,8 @@ class Event:
     of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
     carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far: `live` is what was
     live at that moment, and `text` the operation that made it.
+    `device_start` and `device_end` are when `stream` executed it, on the same clock, and of a wait when it blocked the
+    compute stream; `t_start` and `t_end` are then when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
     """
@@ -71,11 +74,21 @@ class Event:
     category: Category | None = None
     spans: Spans | None = None
     text: str | None = None  # a note in words
+    stream: str | None = None  # "compute", "communication", ...; None if the host itself did it
+    device_start: int | None = None
+    device_end: int | None = None
 
     @property
     def held(self) -> int:
         """How many elements are in its spans."""
         return sum(stop - start for start, stop in self.spans or ())
+
+
+def moved(event: Event, move: Callable[[int], int]) -> Event:
+    """The same event with its times on another clock."""
+    names = ("t_start", "t_end") + ("device_start", "device_end") * (event.stream is not None)
+    times: dict[str, Any] = {name: move(getattr(event, name)) for name in names}
+    return replace(event, **times)
 
 
 @dataclass(frozen=True, slots=True)

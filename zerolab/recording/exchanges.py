@@ -139,6 +139,7 @@ class Exchanges(Observer):
         """Logs and executes an operation that communicates."""
         aliases: list[Alias] = []
         given = args
+        handed_over = None
         message = _MESSAGES.get(id(func)) if self._inside is not None else None
         if message is not None:
             draft = self._log_message(message, *args)
@@ -154,22 +155,36 @@ class Exchanges(Observer):
                     self._log.ledger.exclude(tensor)
             if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
                 given = with_aliases(args, aliases)
+            handed_over = self._launch(request, self._inside or draft)
         result = func._op(*given, **keywords)
-        self._note_work(result, draft, aliases)
+        work = self._note_work(result, draft, aliases)
+        if handed_over is not None:
+            handed_over(work)
         if self._inside is None:
             self._ownership.communicated(args)
             self._log.end(draft)
         return result
 
-    def _note_work(self, result: Any, draft: Draft, aliases: list[Alias]) -> None:
+    def _launch(self, request: c10d.Request, whole: Draft) -> Callable[[Any], None] | None:
+        """What to call with the Work of a part of collective `whole`, if the device executes it.
+
+        A barrier has the host wait, and the ends of single sends and receives are not known within a batch of them.
+        """
+        if self._log.streams is None or request.op == "barrier" or request.peer is not None:
+            return None
+        return self._log.streams.launch(whole["seq"], request.group, request.tensors)
+
+    def _note_work(self, result: Any, draft: Draft, aliases: list[Alias]) -> Any:
+        """The Work to wait for; None if there is none."""
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if not isinstance(handle, torch.ScriptObject):
-            return
+            return None
         self._newest = dist.Work.unbox(handle)
         if self._newest is not None:
             self._works[self._newest] = draft, aliases
         elif self._inside is not None:  # NCCL has none for a synchronous collective: nobody will wait for it
             self._log.end(draft)
+        return self._newest
 
     def _on_functional(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if func._schema.name.endswith("::wait_tensor"):
@@ -203,12 +218,18 @@ class Exchanges(Observer):
         if draft is None:
             return original(work, *args, **keywords)
         if draft.get("parent") is not None:  # the wait for the whole exchange is an event, one for each message is not
-            result = original(work, *args, **keywords)
+            result = self._wait(original, work, *args, **keywords)
             self._log.end(draft)
             return result
         with self._awaiting(self._log_wait(draft), draft):
-            result = original(work, *args, **keywords)
+            result = self._wait(original, work, *args, **keywords)
         self._log.ledger.releases.add(work, aliases)
+        return result
+
+    def _wait(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
+        result = original(work, *args, **keywords)
+        if self._log.streams is not None:
+            self._log.streams.waited(work)
         return result
 
     # The events.
@@ -224,7 +245,7 @@ class Exchanges(Observer):
         return self._log.add("collective", op, **shared, numel=tensor.numel(), parent=inside["seq"])
 
     def _log_request(self, request: c10d.Request) -> Draft:
-        op, tensors, numel, nbytes, ranks, peer = request
+        op, tensors, numel, nbytes, ranks, peer, _ = request
         tensor = tensors[0] if tensors else None
         if self._inside is not None:
             dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
@@ -259,4 +280,7 @@ class Exchanges(Observer):
         shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}
         waiting = self._log.add("wait", draft["op"], **shared, parent=draft["seq"])
         waiting["step"] = draft["step"]
+        # What the host itself sends it also waits for; the stream is not blocked, it has nothing to do.
+        if self._log.streams is not None and self._log.streams.has(draft["seq"]):
+            self._log.streams.begin(waiting["seq"])
         return waiting

@@ -1,7 +1,8 @@
 """A recording as a JSON file: compact, readable line by line, and checked piece by piece on the way back in.
 
 An event is one line: when it started and how long it took (nanoseconds), the step, phase, kind and op, the live bytes
-in the order of `categories`, and then by name what only some events have. `at` is the source line, `id:line`, with a
+in the order of `categories`, and then by name what only some events have; of those that a device executed the stream
+and when it began and was done with it, nanoseconds on the same clock. `at` is the source line, `id:line`, with a
 `*` behind it if autograd was in between. Nothing of a file is ever executed.
 """
 
@@ -268,8 +269,17 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
     start, duration, step, phase, kind, op, live, more = row
     said = _checked(Event, {name: value for name, value in more.items() if name in _DEFAULTS}, where)
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
+    if not _fits_device(*(said.get(name) for name in ("stream", "device_start", "device_end"))):
+        raise _Malformed(f"{where} was executed on a device at no time; {AGAIN}")
     said |= {"live": dict(zip(CATEGORIES, live, strict=True)) if live else {}, "source": at}
     return Event(rank, seq, start, start + duration, step, phase, kind, op, **_frozen(said))
+
+
+def _fits_device(stream: str | None, start: int | None, end: int | None) -> bool:
+    """Whether a stream and its two times are all there, in order, or none of them is."""
+    if stream is None or start is None or end is None:
+        return (stream, start, end) == (None, None, None)
+    return start <= end
 
 
 def _line(text: str, sources: dict[str, Source], where: str) -> SourceLine:

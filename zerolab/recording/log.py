@@ -1,19 +1,24 @@
 """The log of one rank: events as they happen, and the training step in which they do."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic_ns
+from types import MappingProxyType
 from typing import Any
 
 from zerolab.recording.events import CATEGORIES, PHASES, Event, Phase
 from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
 from zerolab.recording.sources import Sources
+from zerolab.recording.streams import OnDevice, Streams
 from zerolab.recording.wire import bytes_sent
 
 # Not an Event yet: those are frozen, and most of these end, and learn their unit, after they were logged.
 Draft = dict[str, Any]
 """An event that may not have ended: the fields of `Event`, but `rank`; `live` as a list."""
+
+COMPUTING = ("module", "optimizer")
+"""The kinds of events that the compute stream executes, if there is one."""
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class Log:
 
     def __init__(self, ledger: Ledger, sources: Sources, clock: Callable[[], int] = monotonic_ns) -> None:
         self.ledger, self.sources, self.clock = ledger, sources, clock
+        self.streams: Streams | None = None  # of the device, if it has some
         self.drafts: list[Draft] = []
         self.steps: list[StepFigures] = []  # the finished ones
         self.current: StepFigures | None = None
@@ -64,11 +70,15 @@ class Log:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
         self.drafts.append(draft)
+        if self.streams is not None and kind in COMPUTING:
+            self.streams.begin(draft["seq"])
         return draft
 
     def end(self, draft: Draft) -> None:
         """The event has ended now."""
         self.log_peak()
+        if self.streams is not None:
+            self.streams.end(draft["seq"])
         draft["t_end"] = self.clock()
         draft["live"] = self.ledger.live.copy()
 
@@ -148,7 +158,9 @@ class Log:
                 self.current.tentative = False
             self.compute("backward")
 
-    def events(self, rank: int, under_way: Iterable[Draft] = ()) -> list[Event]:
+    def events(
+        self, rank: int, under_way: Iterable[Draft] = (), on_device: Mapping[int, OnDevice] = MappingProxyType({})
+    ) -> list[Event]:
         """All events so far, as plain values; those that are under way last until now.
 
         Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
@@ -157,5 +169,9 @@ class Log:
         events = []
         for draft in self.drafts.copy():
             fields = {**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))}
-            events.append(Event(rank=rank, **(fields | {"t_end": now} if draft["seq"] in lasting else fields)))
+            if draft["seq"] in lasting:
+                fields["t_end"] = now
+            if found := on_device.get(draft["seq"]):
+                fields |= {"stream": found.stream, "device_start": found.start, "device_end": found.end}
+            events.append(Event(rank=rank, **fields))
         return events

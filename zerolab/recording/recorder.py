@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
+from zerolab.recording import streams
 from zerolab.recording.dispatch import Watch
 from zerolab.recording.events import RankRecording
 from zerolab.recording.exchanges import Exchanges
@@ -72,6 +73,8 @@ class Recorder:
             # Before anything is patched, so that the search is not recorded itself.
             if self._includes_existing:
                 self._count_what_exists()
+            timer = streams.find_timer() if self._clock is monotonic_ns else None
+            self._log.streams = streams.Streams(timer, self._clock) if timer is not None else None
             self._passes.install(stack)
             self._exchanges.install(stack)
             # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
@@ -87,9 +90,11 @@ class Recorder:
         self._stack.close()
         self._log.drop_tentative_step()
         self._log.end_step()
-        self._finished = self._so_far([], complete=kind is None)
-        # Last: describing the run still asks for figures.
-        self._ledger.close()
+        try:
+            on_device = self._on_device(failed=kind is not None)
+            self._finished = self._so_far([], complete=kind is None, on_device=on_device)
+        finally:
+            self._ledger.close()  # last: describing the run still asks for figures
 
     def finish(self) -> RankRecording:
         """What was recorded, as plain values that can be pickled and written as JSON."""
@@ -102,12 +107,19 @@ class Recorder:
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
         return self._finished or self._so_far(under_way, complete=False)
 
-    def _so_far(self, under_way: list[Draft], *, complete: bool) -> RankRecording:
+    def _on_device(self, *, failed: bool) -> dict[int, streams.OnDevice]:
+        """When the device executed which event; nothing after an error: it may never be done with what it has."""
+        marks, self._log.streams = self._log.streams, None
+        return marks.times() if marks is not None and not failed else {}
+
+    def _so_far(
+        self, under_way: list[Draft], *, complete: bool, on_device: dict[int, streams.OnDevice] | None = None
+    ) -> RankRecording:
         rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         return RankRecording(
             rank=rank,
             world_size=world_size,
-            events=tuple(self._log.events(rank, under_way)),
+            events=tuple(self._log.events(rank, under_way, on_device or {})),
             sources=self._sources.texts.copy(),
             units=tuple(self._ownership.units.copy().values()),
             info=describe(self._log, self._ownership, world_size, self._started),

@@ -21,6 +21,7 @@ from zerolab.recording.events import (
     UnitInfo,
     as_meta,
     count,
+    moved,
 )
 from zerolab.recording.explain import explain, why_empty
 from zerolab.tables import Table
@@ -324,6 +325,6 @@ def _shifted(
     recording: RankRecording, zero: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]
 ) -> RankRecording:
     """The same recording with its times counted from `zero`, and with what all ranks share."""
-    events = tuple(replace(event, t_start=event.t_start - zero, t_end=event.t_end - zero) for event in recording.events)
+    events = tuple(moved(event, lambda time: time - zero) for event in recording.events)
     info = replace(recording.info, started_ns=_start(recording) - zero)
     return replace(recording, events=events, sources=sources, units=units, info=info)

@@ -1,0 +1,155 @@
+"""A recording's times are the device's: when its streams executed what the host had long handed over."""
+
+import time
+
+import contract
+import pytest
+import torch
+import torch.distributed as dist
+
+LATE = 0.3  # seconds that one rank comes late, or its device computes
+NEAR = 0.05  # seconds within which two times are the same on a busy machine
+
+
+def seconds(event):
+    return (event.device_end - event.device_start) / 1e9
+
+
+def of_kind(recording, rank, kind):
+    return [event for event in recording.rank(rank).events if event.kind == kind and event.stream]
+
+
+def wait_for_a_late_rank():
+    tensor = torch.ones(4)
+    if dist.get_rank() == 1:
+        time.sleep(LATE)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    return time.monotonic_ns()
+
+
+def test_a_collective_lasts_until_the_device_is_done_with_it_though_the_host_has_gone_on(ranks):
+    recording = ranks.record(wait_for_a_late_rank)
+    (sent,), (waited,) = (of_kind(recording, 0, kind) for kind in ("collective", "wait"))
+    assert (sent.stream, waited.stream) == ("communication", "compute")
+    assert (sent.t_end - sent.t_start) / 1e9 < LATE / 2  # the host's
+    assert seconds(sent) == pytest.approx(LATE, abs=NEAR)
+    assert seconds(waited) == pytest.approx(LATE, abs=NEAR)
+
+
+def test_the_ranks_agree_on_when_a_collective_ended(ranks):
+    recording = ranks.record(wait_for_a_late_rank)
+    ends = [of_kind(recording, rank, "collective")[0].device_end for rank in (0, 1)]
+    assert abs(ends[0] - ends[1]) / 1e9 < NEAR
+
+
+def compute_meanwhile():
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    contract.device.compute(LATE)
+    work.wait()
+
+
+def test_a_wait_for_what_has_ended_behind_the_computation_blocks_nothing(ranks):
+    recording = ranks.record(compute_meanwhile)
+    (sent,), (waited,) = (of_kind(recording, 0, kind) for kind in ("collective", "wait"))
+    assert seconds(sent) < NEAR
+    assert seconds(waited) < NEAR
+    assert (waited.device_start - sent.device_end) / 1e9 > LATE / 2
+    assert (waited.t_start - sent.t_start) / 1e9 < LATE / 2  # the host asked for both at once
+
+
+def one_after_another():
+    if dist.get_rank() == 1:
+        time.sleep(LATE)
+    works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(2)]
+    for work in works:
+        work.wait()
+
+
+def test_a_collective_begins_when_the_one_before_it_on_its_communicator_has_ended(ranks):
+    first, second = of_kind(ranks.record(one_after_another), 0, "collective")
+    assert seconds(first) > LATE / 2
+    assert second.device_start == first.device_end
+
+
+def on_two_groups():
+    other = dist.new_group([0, 1])
+    works = [dist.all_reduce(torch.ones(4), group=group, async_op=True) for group in (None, other)]
+    for work in works:
+        work.wait()
+
+
+def test_each_communicator_has_a_stream_of_its_own(ranks):
+    found = of_kind(ranks.record(on_two_groups), 0, "collective")
+    assert [event.stream for event in found][-2:] == ["communication", "communication 2"]
+
+
+def synchronously():
+    if dist.get_rank() == 1:
+        time.sleep(LATE)
+    dist.all_reduce(torch.ones(4))
+
+
+def test_a_synchronous_collective_is_executed_by_the_compute_stream(ranks):
+    (event,) = of_kind(ranks.record(synchronously), 0, "collective")
+    assert event.stream == "compute"
+    assert (event.t_end - event.t_start) / 1e9 < LATE / 2
+    assert seconds(event) == pytest.approx(LATE, abs=NEAR)
+
+
+def forward_behind_a_computation():
+    model = torch.nn.Linear(3, 3)
+    contract.device.compute(LATE)
+    model(torch.ones(1, 3))
+
+
+def test_a_units_pass_begins_when_the_stream_comes_to_it(ranks):
+    (event,) = of_kind(ranks.record(forward_behind_a_computation), 0, "module")
+    assert event.stream == "compute"
+    assert (event.device_start - event.t_start) / 1e9 == pytest.approx(LATE, abs=NEAR)
+
+
+def pass_late():
+    model = torch.nn.Linear(3, 3)
+    time.sleep(2)
+    model(torch.ones(1, 3))
+
+
+def test_the_devices_clock_runs_faster_and_its_times_are_on_the_hosts(ranks):
+    (event,) = of_kind(ranks.record(pass_late), 0, "module")
+    # The marks are made between the host's own two stamps; the device's clock has gained 20 ms by then.
+    margin = 200_000
+    assert event.t_start - margin < event.device_start <= event.device_end < event.t_end + margin
+
+
+@pytest.mark.parametrize("stage", ["zero2", "zero3", "fsdp2", "torch-ddp"])
+def test_what_an_engine_does_is_timed_on_the_streams(ranks, stage):
+    from awkward import train_sharded
+
+    choice = {"find_unused_parameters": True} if stage == "torch-ddp" else {}
+    recording = ranks.record(train_sharded, stage, torch.optim.SGD, steps=2, lr=0.1, **choice)
+    for kind in ("module", "optimizer", "collective"):
+        events = [event for event in recording.rank(0).events if event.kind == kind and event.step == 2]
+        # A send or receive within another event, and a barrier, are the host's.
+        timed = [event for event in events if event.stream is not None]
+        assert timed, kind
+        for event in timed:
+            assert event.device_start <= event.device_end
+            assert event.device_end >= event.t_start - 100_000
+        assert kind == "collective" or len(timed) == len(events)
+
+
+def fail_in_flight():
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(4), async_op=True).wait()
+        raise ValueError("no use")
+    time.sleep(LATE)
+    dist.all_reduce(torch.ones(4))
+
+
+def test_after_an_error_nobody_waits_for_the_device(ranks):
+    from zerolab import RankError
+
+    with pytest.raises(RankError, match="no use") as caught:
+        ranks.record(fail_in_flight)
+    assert not of_kind(caught.value.recording, 0, "collective")

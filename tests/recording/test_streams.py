@@ -1,0 +1,133 @@
+"""Marks on a device's clock become times on the host's, without a device."""
+
+import struct
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab.recording import streams
+from zerolab.recording.streams import OnDevice, Streams
+
+
+class ByHand:
+    """A device whose clock and streams a test sets: a mark is the time at which it is reached, in nanoseconds."""
+
+    def __init__(self):
+        self.now, self.current = 0, 0
+
+    def mark(self):
+        return self.now
+
+    def stream(self):
+        return self.current
+
+    def synchronize(self):
+        pass
+
+    def nanoseconds(self, earlier, later):
+        return struct.unpack("f", struct.pack("f", (later - earlier) / 1e6))[0] * 1e6  # as torch's `elapsed_time`
+
+
+def test_the_times_of_a_long_recording_are_as_exact_as_those_of_a_short_one():
+    device = ByHand()
+    marks = Streams(device, lambda: device.now)
+    hours = [round(second * 1e9) for second in range(0, 36_000, 10)]
+    for seq, now in enumerate(hours):
+        device.now = now + 1
+        marks.begin(seq)
+        device.now = now + 2000
+        marks.end(seq)
+    found = marks.times()
+    # After ten hours a float of 24 bits would have steps of 4 ms.
+    assert max(abs(found[seq].start - now - 1) for seq, now in enumerate(hours)) < 20_000
+
+
+def test_a_device_whose_clock_is_slow_is_read_on_the_hosts():
+    device = ByHand()
+    marks = Streams(device, lambda: 1000 + 2 * device.now)
+    device.now = 100_000
+    marks.begin(7)
+    device.now = 300_000
+    marks.end(7)
+    device.now = 10_000_000
+    assert marks.times() == {7: OnDevice("compute", 201_000, 601_000)}
+
+
+def test_another_stream_on_which_units_run_has_a_name_of_its_own():
+    device = ByHand()
+    marks = Streams(device, lambda: device.now)
+    for seq, device.current in enumerate((0, 5, 9, 5)):
+        marks.begin(seq)
+        marks.end(seq)
+    device.now = 10
+    assert [found.stream for found in marks.times().values()] == ["compute", "compute 2", "compute 3", "compute 2"]
+
+
+class Event:
+    """What `torch.cuda.Event` is asked for."""
+
+    made: ClassVar = []
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+        self.done = False
+        Event.made.append(self)
+
+    def record(self):
+        pass
+
+    def query(self):
+        return self.done
+
+
+class Work:
+    """A Work of NCCL's: its first `wait()` lets go of its tensors."""
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """`Gpu` over a `torch.cuda` without streams."""
+    from contextlib import nullcontext
+
+    Event.made = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(dist.Work, "wait", lambda _: True)
+    return streams.Gpu()
+
+
+def addresses(gpu):
+    return [id(tensor) for _, _, tensors in gpu._kept for tensor in tensors]
+
+
+def test_tensors_in_flight_are_kept_until_their_owner_has_waited(gpu):
+    works, tensors = [Work(), Work()], [torch.ones(1), torch.ones(1)]
+    for work, tensor in zip(works, tensors, strict=True):
+        gpu.mark_end(work, "0", [tensor])
+    assert addresses(gpu) == [id(tensor) for tensor in tensors]
+    gpu.waited(works[0])
+    assert addresses(gpu) == [id(tensors[1])]
+
+
+def test_tensors_for_which_nobody_waits_are_kept_until_the_collective_is_over(gpu):
+    tensors = [torch.ones(1) for _ in range(3)]
+    for tensor in tensors[:2]:
+        gpu.mark_end(Work(), "0", [tensor])
+    assert addresses(gpu) == [id(tensor) for tensor in tensors[:2]]
+    Event.made[0].done = True
+    gpu.mark_end(Work(), "0", tensors[2:])
+    assert addresses(gpu) == [id(tensor) for tensor in tensors[1:]]
+
+
+def test_each_communicator_has_a_side_stream(gpu):
+    for communicator in ("0", "1", "0"):
+        gpu.mark_end(Work(), communicator, [])
+    assert len(gpu._sides) == 2
+
+
+def test_on_the_cpu_an_event_has_no_stream_and_no_second_times(record):
+    recording = record(lambda: torch.nn.Linear(2, 2)(torch.ones(1, 2)))
+    assert {(event.stream, event.device_start, event.device_end) for event in recording.events} == {(None, None, None)}
