@@ -19,7 +19,13 @@ from zerolab.recording.events import CATEGORIES, Event, SourceLine
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # Event's names in JavaScript, where they are others.
-NAMES = {"t_start": "start", "t_end": "end", "logical_bytes": "logicalBytes"}
+NAMES = {
+    "t_start": "start",
+    "t_end": "end",
+    "logical_bytes": "logicalBytes",
+    "device_start": "deviceStart",
+    "device_end": "deviceEnd",
+}
 
 
 @pytest.fixture
@@ -38,6 +44,9 @@ def with_every_field():
         "dtype": "bfloat16",
         "peer": 1,
         "text": "a note",
+        "stream": "communication",
+        "device_start": 2**41,
+        "device_end": 2**41 + 5,
         "source": SourceLine("engine", 3, from_autograd=True),
     }
     ranks = []

@@ -1,5 +1,7 @@
 """What whoever sees the player for the first time has to find: legends, names, arrows, and a window that is filled."""
 
+import dataclasses
+
 import pytest
 from every_control import try_every_control
 from showing import changed, in_order, made_up, state
@@ -177,3 +179,38 @@ def test_alone_nothing_is_said_to_be_sent(show):
     place = next(place for place, event in enumerate(events) if event.op == "all_gather")
     tab = show(alone, f"#event={place + 1}")
     assert state(tab)["caption"].endswith("it is alone, so nothing was sent.")
+
+
+def on_gpu(recording):
+    """The recording as if each rank's GPU had done everything a millisecond after it was asked to."""
+
+    def later(event):
+        stream = {"module": "compute", "optimizer": "compute", "wait": "compute", "collective": "communication"}
+        if event.kind not in stream or (event.kind == "collective" and event.parent is not None):
+            return event
+        times = {"device_start": event.t_start + 10**6, "device_end": event.t_end + 10**6}
+        return dataclasses.replace(event, stream=stream[event.kind], **times)
+
+    ranks = [dataclasses.replace(rank, events=tuple(map(later, rank.events))) for rank in recording.ranks]
+    return changed(recording, ranks=ranks, device="cuda")
+
+
+def test_a_gpus_recording_has_a_lane_for_the_host_and_one_for_each_stream_and_says_whose_time_it_is(recording, show):
+    tab = show(on_gpu(recording), "#event=300")
+    names = texts(tab, "timeline")
+    assert [names.count(lane) for lane in ("host", "compute", "communication", "computing")] == [4, 4, 4, 0]
+    assert "GPU time" in tab.locator(".zl-timeline, section").filter(has_text="Timeline").first.inner_text()
+    assert overlaps(tab.evaluate(f"{PLAYER}.labels()")["timeline"]) == []
+
+
+def test_a_gpus_recording_with_host_times_only_says_so(recording, show):
+    tab = show(changed(recording, device="cuda"), "#event=300")
+    assert "computing" in texts(tab, "timeline")
+    assert "host time" in tab.locator("body").inner_text()
+
+
+def test_sentences_tell_gpu_time_where_there_is_some(recording, show):
+    tab = show(on_gpu(recording))
+    place = next(i for i, event in enumerate(in_order(recording)) if event.kind == "optimizer")
+    tab.evaluate(f"{PLAYER}.goto({place})")
+    assert "of GPU time" in tab.locator(".zl-sentence").inner_text()

@@ -71,6 +71,9 @@ export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) 
     category: (e) => CATEGORIES.indexOf(e.category) + 1,
     spans: (e) => spans.index(e.spans),
     text: (e) => words.index(e.text),
+    stream: (e) => words.index(e.stream),
+    device_start: (e) => (e.stream ? e.device_start - e.t_start : 0),
+    device_duration: (e) => (e.stream ? e.device_end - e.device_start : 0),
   };
   for (const name of CATEGORIES) columns[`live.${name}`] = (e) => e.live?.[name] ?? 0;
   const stored = Object.entries(columns).map(([name, of]) => [name, { delta: false, data: encode(all.map(of)) }]);

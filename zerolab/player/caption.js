@@ -24,6 +24,15 @@ function numbered(event) {
 }
 
 /**
+ * How long an event lasted: on the device, if that executed it.
+ * @param {RecordedEvent} event
+ */
+const lasted = ({ start, end, deviceStart, deviceEnd }) =>
+  deviceStart === null || deviceEnd === null
+    ? duration(end - start)
+    : `${duration(deviceEnd - deviceStart)} of GPU time`;
+
+/**
  * What a collective did, seen from the rank that the event belongs to.
  * @param {Model} model @param {RecordedEvent} event
  */
@@ -32,7 +41,7 @@ function collective(model, event) {
   const what = `${event.unit ?? "a buffer"} (${numbered(event)})`;
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
-  const took = `in ${duration(event.end - event.start)}`;
+  const took = `in ${lasted(event)}`;
   if (ranks === 1 && event.op in MOVED)
     return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
   if (event.op === "all_gather") {
@@ -96,7 +105,7 @@ function waited(model, event) {
     of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : (event.unit ?? words(event.op));
   const lacks = model.worldSize > 1 ? WAITED_FOR[of.op] : undefined;
   const lacking = of.unit && lacks ? `${lacks(of.unit)} (${numbered(of)})` : what;
-  return `waited ${duration(event.end - event.start)} for ${lacking}.`;
+  return `waited ${lasted(event)} for ${lacking}.`;
 }
 
 /**
@@ -190,7 +199,7 @@ function updated(model, event) {
   const live = model.liveAt(event.index);
   const state = live.parameters + live.gradients + live.optimizer_state;
   const formula = model.formulaBytes === null ? "" : `; the formula says ${exact(model.formulaBytes)}`;
-  const took = duration(event.end - event.start);
+  const took = lasted(event);
   return `updated its parameters in ${took}; its state is ${count(state, "byte")}${formula}.`;
 }
 
@@ -214,7 +223,7 @@ function deed(model, event) {
 
 /** @param {Model} model @param {RecordedEvent} event */
 function passed(model, event) {
-  const took = duration(event.end - event.start);
+  const took = lasted(event);
   const live = `${bytes(model.liveAt(event.index).activations)} of activations are live`;
   return `computed the ${event.op} of ${event.unit ?? "the model"} in ${took}; ${live}.`;
 }

@@ -83,7 +83,8 @@ function parents({ rank, seq, parent }) {
 
 /**
  * All columns of a payload as typed arrays, sorted by the end of the events, because `live` and ownership are what
- * holds just after an event. Adds `t_end` and turns `seq` and `parent` into places in the sorted arrays (-1 for none).
+ * holds just after an event. Adds `t_end` and `device_end`, and turns `seq` and `parent` into places in the sorted
+ * arrays (-1 for none).
  * @param {Payload} payload
  */
 export function decode(payload) {
@@ -93,6 +94,8 @@ export function decode(payload) {
   const order = endOrder(raw.rank, raw.t_start, raw.duration, count);
   const sorted = /** @type {Columns} */ ({});
   for (const [name, values] of entries(raw)) sorted[name] = reordered(values, order);
+  sorted.device_start = sorted.device_start.map((after, i) => sorted.t_start[i] + after);
+  sorted.device_end = sorted.device_start.map((start, i) => start + sorted.device_duration[i]);
   sorted.t_end = sorted.t_start.map((start, i) => start + sorted.duration[i]);
   sorted.seq = sorted.seq.map((number, i) => number + order[i]);
   sorted.parent = parents(sorted);

@@ -37,5 +37,8 @@ export function readEvent(payload, columns, i) {
     source: counted("source"),
     line: columns.line[i],
     fromAutograd: columns.from_autograd[i] === 1,
+    stream: from(payload.words, "stream"),
+    deviceStart: columns.stream[i] ? columns.device_start[i] : null,
+    deviceEnd: columns.stream[i] ? columns.device_end[i] : null,
   };
 }

@@ -4,6 +4,7 @@ import { caption } from "./caption.js";
 import { button, dashed, element, framed, layers, pane, say, swatch } from "./dom.js";
 import { count, exact, words } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
+import { Lanes } from "./lanes.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
@@ -206,6 +207,7 @@ export function legends({ palette, scene, model, panes }) {
   const { sections } = scene;
   /** @type {(text: string, colour: string) => HTMLElement} */
   const flat = (text, colour) => swatch(text, { colour });
+  const { clock } = new Lanes(model);
   const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
   const told = named
     ? ["colour: its owner"]
@@ -223,6 +225,7 @@ export function legends({ palette, scene, model, panes }) {
     swatch("waiting", palette.look()),
     flat("gather, broadcast", palette.communicationColour),
     flat("reduce", palette.reduction),
+    ...(clock ? [element("span", {}, clock)] : []),
   );
   const formula = model.formulaBytes === null ? [] : [dashed("formula", palette.formula)];
   sections.memory.legend.replaceChildren(

@@ -1,8 +1,9 @@
-// What every rank did when: a lane for computing and a lane for communication, on the common time axis.
+// What every rank did when, in lanes: computing and communication, or the host and each stream of its device.
 
 import { gutter } from "./axis.js";
 import { MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
+import { Lanes } from "./lanes.js";
 import { Pen } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 
@@ -10,11 +11,8 @@ import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
  * @import { Axis } from "./axis.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
- * @import { Bar, Filter, Frame, Kind, RecordedEvent, Row, TextStyle } from "./types.d.ts"
+ * @import { Bar, Filter, Frame, Kind, RecordedEvent, Row, Stretch, TextStyle } from "./types.d.ts"
  */
-
-/** @type {Partial<Record<Kind, number>>} */
-const LANES = { module: 0, optimizer: 0, wait: 0, collective: 1 };
 
 /**
  * The time axis through a pane: a thin line at every round time.
@@ -33,7 +31,9 @@ export class Timeline {
     this.gutter = gutter(0);
     this.rows = rowHeights(0, 1, 0, 0);
     this.height = 0;
-    /** @type {number[][]} */
+    /** @type {Lanes | null} */
+    this.lanes = null;
+    /** @type {Stretch[][]} */
     this.order = [];
     /** @type {Bar[]} */
     this.bars = [];
@@ -42,9 +42,11 @@ export class Timeline {
   /** @param {Model} model @param {number} width @param {number} grow */
   layout(model, width, grow) {
     this.gutter = gutter(width);
-    this.rows = rowHeights(model.rows.length, 2, 13, 6, grow);
+    const lanes = new Lanes(model);
+    this.lanes = lanes;
+    this.rows = rowHeights(model.rows.length, lanes.names.length, 13, 6, grow);
     this.height = this.rows.pitch * model.rows.length;
-    this.order = model.rows.map((row) => drawn(model, model.ofRank[row.rank]));
+    this.order = model.rows.map((row) => lanes.ofRank(model, row.rank));
     this.over.resize(width, this.height);
     return this.pen.resize(width, this.height);
   }
@@ -126,8 +128,8 @@ export class Timeline {
     if (rows.line >= 10 && this.gutter.named) {
       /** @type {TextStyle} */
       const style = { colour: palette.muted, size: 10.5, align: "right" };
-      pen.text("computing", this.gutter.left - 10, top + rows.line / 2, style);
-      pen.text("communication", this.gutter.left - 10, top + rows.line * 1.5 + 2, style);
+      for (const [lane, name] of (this.lanes?.names ?? []).entries())
+        pen.text(name, this.gutter.left - 10, this.#lane(place, lane) + rows.line / 2, style);
     }
     const first = this.bars.length;
     this.#bars(model, palette, axis, place, filter);
@@ -154,16 +156,16 @@ export class Timeline {
    */
   #bars(model, palette, axis, place, filter) {
     const { pen, rows } = this;
-    const { t_start: start, t_end: end, unit } = model.columns;
-    const full = [-1, -1];
-    for (const i of this.order[place]) {
-      if (start[i] > axis.t1) break;
-      const extent = axis.extent(start[i], end[i]);
+    const { unit } = model.columns;
+    /** @type {number[]} */
+    const full = [];
+    for (const { index: i, lane, start, end } of this.order[place]) {
+      if (start > axis.t1) break;
+      const extent = axis.extent(start, end);
       const kind = model.payload.kinds[model.columns.kind[i] - 1];
-      const lane = LANES[kind];
-      if (!extent || lane === undefined) continue;
+      if (!extent) continue;
       const [x, width] = extent;
-      if (width <= 1 && x < full[lane]) continue;
+      if (width <= 1 && x < (full[lane] ?? -1)) continue;
       full[lane] = Math.floor(x) + 1;
       const y = this.#lane(place, lane);
       const faded = filter.unit !== null && model.units[unit[i] - 1]?.name !== filter.unit;
@@ -217,14 +219,13 @@ export class Timeline {
     const parent = model.columns.parent[index];
     const kind = model.payload.kinds[model.columns.kind[index] - 1];
     const at = parent >= 0 && kind === "collective" ? parent : index;
-    const event = model.event(at);
-    const extent = axis.extent(event.start, event.end);
-    const row = model.rowOf(event.rank);
-    const lane = LANES[event.kind];
-    if (!extent || row < 0 || lane === undefined) return;
-    const [x, width] = extent;
-    const y = this.#lane(row, lane);
-    this.over.frame(x - 2, y - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+    const row = model.rowOf(model.columns.rank[at]);
+    for (const { lane, start, end } of this.lanes?.of(model, at) ?? []) {
+      const extent = axis.extent(start, end);
+      if (!extent || row < 0) continue;
+      const [x, width] = extent;
+      this.over.frame(x - 2, this.#lane(row, lane) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+    }
   }
 }
 
@@ -251,17 +252,4 @@ function freeRooms(bars) {
     rooms.push([bar, best]);
   });
   return rooms;
-}
-
-/**
- * The events of a rank that have a bar, long ones first where they start together, so that what is inside lies on top.
- * @param {Model} model @param {number[]} places
- */
-function drawn(model, places) {
-  const { columns, payload } = model;
-  const kept = places.filter((i) => {
-    const kind = payload.kinds[columns.kind[i] - 1];
-    return kind in LANES && !(kind === "collective" && columns.parent[i] >= 0);
-  });
-  return kept.sort((a, b) => columns.t_start[a] - columns.t_start[b] || columns.t_end[b] - columns.t_end[a]);
 }

@@ -40,6 +40,9 @@ export type Field =
   | "category"
   | "spans"
   | "text"
+  | "stream"
+  | "device_start"
+  | "device_duration"
   | `live.${Category}`;
 
 /** A column as it is written: base64, and whether it holds differences. */
@@ -49,7 +52,7 @@ export interface Stored {
 }
 
 /** The columns as arrays, in the order in which events ended. */
-export type Columns = Record<Field | "t_end", Float64Array>;
+export type Columns = Record<Field | "t_end" | "device_end", Float64Array>;
 
 export interface Unit {
   name: string;
@@ -138,6 +141,10 @@ export interface RecordedEvent {
   source: number | null;
   line: number;
   fromAutograd: boolean;
+  /** The device's stream that executed it, and when; null if the host did. */
+  stream: string | null;
+  deviceStart: number | null;
+  deviceEnd: number | null;
 }
 
 /** Live bytes by category. */
@@ -292,6 +299,14 @@ export interface Cell extends Point {
 }
 
 /** An event's bar in the timeline; `faded` if the filter leaves it out. */
+/** One event's part in one lane of the timeline. */
+export interface Stretch {
+  index: number;
+  lane: number;
+  start: number;
+  end: number;
+}
+
 export interface Bar extends Point {
   index: number;
   width: number;
