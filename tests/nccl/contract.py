@@ -115,6 +115,8 @@ class Stream(threading.Thread):
 class Device:
     """What the rank has handed over: everything under way, by whether the compute stream waits for it."""
 
+    kind = "cpu"
+
     def __init__(self):
         self.streams = {}
         self.under_way = []  # in the order in which they were asked for

@@ -8,11 +8,13 @@ too much for a dependency), and its SQL counted processes, threads, bars, counte
 """
 
 import json
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
 
 from zerolab import Recording, simulate
+from zerolab.recording import chrome
 from zerolab.theory import STAGES
 
 ARROW = {"name", "cat", "id", "ts", "pid", "tid"}
@@ -208,3 +210,23 @@ def test_a_recording_that_was_cut_off_shows_what_there_is_and_says_so(cluster, t
     assert ("1 rank missing" in repr(loaded)) is (left == [0])
     assert broken_rules(traced(loaded, tmp_path)) == []
     assert len(loaded.table().rows) == len(left)
+
+
+def test_what_a_device_did_is_in_threads_of_its_streams(recordings):
+    recording = recordings["zero3"]
+    of_device = {"module": "compute", "wait": "compute", "collective": "communication"}
+
+    def later(event):
+        if event.kind not in of_device or (event.kind == "collective" and event.parent is not None):
+            return event
+        times = {"device_start": event.t_start + 5000, "device_end": event.t_start + 5000}
+        return replace(event, stream=of_device[event.kind], **times)
+
+    ranks = [replace(rank, events=tuple(map(later, rank.events))) for rank in recording.ranks]
+    changed = Recording(ranks, world_size=2, info=recording.info, units=recording.units, sources=recording.sources)
+    trace = chrome.trace(changed)
+    assert broken_rules(trace) == []
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert sorted(threads.values()).count("communication stream") == 2
+    bars = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["name"].startswith("all_gather")]
+    assert {threads[bar["pid"], bar["tid"]] for bar in bars} == {"communication stream"}

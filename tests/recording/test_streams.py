@@ -14,6 +14,8 @@ from zerolab.recording.streams import OnDevice, Streams
 class ByHand:
     """A device whose clock and streams a test sets: a mark is the time at which it is reached, in nanoseconds."""
 
+    kind = "cpu"
+
     def __init__(self):
         self.now, self.current = 0, 0
 
@@ -131,3 +133,12 @@ def test_each_communicator_has_a_side_stream(gpu):
 def test_on_the_cpu_an_event_has_no_stream_and_no_second_times(record):
     recording = record(lambda: torch.nn.Linear(2, 2)(torch.ones(1, 2)))
     assert {(event.stream, event.device_start, event.device_end) for event in recording.events} == {(None, None, None)}
+
+
+@pytest.mark.parametrize(("kind", "found"), [("cpu", {"compute"}), ("cuda", {None})])
+def test_a_model_that_is_not_on_the_device_has_no_times_there(monkeypatch, record, kind, found):
+    device = ByHand()
+    device.kind = kind
+    monkeypatch.setattr(streams, "find_timer", lambda: device)
+    recording = record(lambda: torch.nn.Linear(2, 2)(torch.ones(1, 2)))
+    assert {event.stream for event in recording.events if event.kind == "module"} == found

@@ -129,9 +129,9 @@ def _fields(tables: Tables) -> dict[str, Callable[[Event], int]]:
         if name == "t_end":  # as a length: an end has as many digits as a start, a length has few
             columns["duration"] = lambda e: e.t_end - e.t_start
         elif name == "device_start":  # likewise, and behind the host's start
-            columns[name] = lambda e: e.device_start - e.t_start if e.stream else 0
+            columns[name] = lambda e: e.interval[0] - e.t_start if e.stream else 0
         elif name == "device_end":
-            columns["device_duration"] = lambda e: e.device_end - e.device_start if e.stream else 0
+            columns["device_duration"] = lambda e: e.interval[1] - e.interval[0] if e.stream else 0
         elif name == "unit":
             columns[name] = of(name, tables["units"].index)
         elif name == "source":

@@ -2,6 +2,7 @@
 
 Ranks are processes, streams are threads, memory is counters, and an arrow leads from each collective to the wait for
 it. Events of one thread must lie beside or inside one another, so collectives that overlap get threads of their own.
+Where a device's own times are known, each of its streams is a thread, beside what the host asked for.
 Times are microseconds, memory is bytes.
 Source: Trace Event Format, Google, sections on complete, metadata, counter and flow events. Perfetto 52, by which an
 export was read, reads two numbers in its own way: the process 0 is the idle one, and a thread 0, or one whose number is
@@ -9,6 +10,7 @@ its process's, is the process's main thread. So the ranks begin at 10,000, and n
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zerolab.recording.events import Event, RankRecording
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 COMPUTE, WAITING, COMMUNICATION = 0, 1, 2  # streams; more collectives at once take the numbers after the last
+ON_DEVICE = 1000  # the first of a device's own streams
 RANKS = 10_000  # more than there are in any recording: a thread's number encodes its stream and its rank
 
 
@@ -34,7 +37,15 @@ def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:
     yield _name("thread_name", rank.rank, WAITING, "waiting")
     busy_until: list[int] = []
     streams: dict[int, int] = {}  # of collectives, by `seq`: where the arrow to their wait begins
+    device = sorted({event.stream for event in rank.events if event.stream})
+    for place, name in enumerate(device, ON_DEVICE):
+        yield _name("thread_name", rank.rank, place, f"{name} stream")
     for event in sorted(rank.events, key=lambda event: (event.t_start, event.seq)):
+        if event.stream:
+            start, end = event.interval
+            yield _complete(replace(event, t_start=start, t_end=end), ON_DEVICE + device.index(event.stream))
+            if event.kind == "collective":
+                continue
         if event.kind in ("module", "optimizer"):
             yield _complete(event, COMPUTE)
         elif event.kind == "wait":

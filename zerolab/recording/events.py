@@ -17,9 +17,13 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 STATE = CATEGORIES[:3]  # what the formulas speak of
 PHASES: tuple[Phase, ...] = get_args(Phase)
 KINDS: tuple[Kind, ...] = get_args(Kind)
+COMPUTE, COMMUNICATION = "compute", "communication"  # how streams are called; a number tells like ones apart
 
 Spans = tuple[tuple[int, int], ...]
 """Half-open ranges of elements within a unit's flat, for example `((0, 128), (256, 384))`."""
+
+Interval = tuple[int, int]
+"""A start and an end, in nanoseconds."""
 
 ByCategory = Annotated[dict[str, int], CATEGORIES]
 """Bytes of each category."""
@@ -77,6 +81,13 @@ class Event:
     stream: str | None = None  # "compute", "communication", ...; None if the host itself did it
     device_start: int | None = None
     device_end: int | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """From when to when it lasted: on the device, if that executed it."""
+        if self.device_start is None or self.device_end is None:
+            return self.t_start, self.t_end
+        return self.device_start, self.device_end
 
     @property
     def held(self) -> int:

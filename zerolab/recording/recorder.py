@@ -110,7 +110,9 @@ class Recorder:
     def _on_device(self, *, failed: bool) -> dict[int, streams.OnDevice]:
         """When the device executed which event; nothing after an error: it may never be done with what it has."""
         marks, self._log.streams = self._log.streams, None
-        return marks.times() if marks is not None and not failed else {}
+        if marks is None or failed or (self._ownership.units and self._ownership.device != marks.kind):
+            return {}
+        return marks.times()
 
     def _so_far(
         self, under_way: list[Draft], *, complete: bool, on_device: dict[int, streams.OnDevice] | None = None

@@ -24,6 +24,7 @@ from zerolab.recording.events import (
     moved,
 )
 from zerolab.recording.explain import explain, why_empty
+from zerolab.recording.times import times
 from zerolab.tables import Table
 
 Figures = TypeVar("Figures", bound=Collection[Any])
@@ -265,6 +266,18 @@ class Recording:
         Raises ValueError if the rank is not there, or no closed form covers the run.
         """
         return explain(self, rank, stage)
+
+    def times(self, step: int | None = None) -> Table:
+        """One row a rank: milliseconds of one step, computing, communicating, and blocked by communication.
+
+        The title says whose time it is: the GPU's, or the host's. "-" is what was not recorded: a wait that nobody saw.
+
+        Args:
+            step: counted from 1; None takes the last.
+
+        Raises ValueError for a step that is not in the recording.
+        """
+        return times(self, step)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""

@@ -18,7 +18,8 @@ from weakref import ref
 import torch
 import torch.distributed as dist
 
-COMPUTE, COMMUNICATION = "compute", "communication"
+from zerolab.recording.events import COMMUNICATION, COMPUTE
+
 # Enough that some are not interrupted: only the fastest counts.
 ROUNDS = 16
 # torch gives milliseconds as a float of 24 bits: within a second it is right to 0.1 microseconds.
@@ -30,6 +31,9 @@ Mark = Any
 
 class Timer(Protocol):
     """A device whose streams execute what they are handed later, and can say when."""
+
+    kind: str
+    """What torch calls it: a model elsewhere is none of its business."""
 
     def mark(self) -> Mark:
         """A mark on the current stream."""
@@ -55,6 +59,8 @@ class Timer(Protocol):
 
 class Gpu:
     """This process's current GPU, by torch's events."""
+
+    kind = "cuda"
 
     def __init__(self) -> None:
         # A side stream each, or a collective that waits for its ranks would hide when another group's ended.
@@ -133,7 +139,7 @@ class Streams:
     """The marks of one recording, by the number of the event in the log."""
 
     def __init__(self, timer: Timer, clock: Callable[[], int]) -> None:
-        self._timer, self._clock = timer, clock
+        self._timer, self._clock, self.kind = timer, clock, timer.kind
         self._spans: dict[int, _Span] = {}
         self._names: dict[Hashable, str] = {timer.stream(): COMPUTE}
         self._last: dict[str, _Span] = {}  # the latest collective of each communicator: it executes them in order
