@@ -118,6 +118,7 @@ def _add_runs(commands: Any) -> None:
     record.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
     _add_training(record, model="gpt-tiny", steps=3)
     record.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
+    record.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
 
 
 def _command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
@@ -218,7 +219,7 @@ def _simulate(arguments: Arguments) -> None:
 def _record(arguments: Arguments) -> None:
     from zerolab.comparison import record
 
-    recording = record(arguments.stage, **_training(arguments))
+    recording = record(arguments.stage, **_training(arguments), times_only=arguments.times_only)
     recording.save(arguments.out)
     print(f"{len(recording.events):,} events of {recording.world_size} ranks in {arguments.out}")
 

@@ -177,16 +177,19 @@ def record(
     device: str = "auto",
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
+    times_only: bool = False,
 ) -> Recording:
     """Trains `model` under one stage, by its name, on real ranks with AdamW, and returns the recording.
 
-    All arguments but `stage` are those of `compare`, and so are the errors.
+    With `times_only` it has no bytes of memory, and the run is hardly slower for being recorded
+    (`Cluster.record_times`). All other arguments but `stage` are those of `compare`, and so are the errors.
     """
     (chosen,) = _checked_stages([stage], world_size, precision, options)
     _, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
         choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
-        return cluster.record(train, chosen, model, feed, steps, loss_fn=loss_fn, **choice)
+        recorded = cluster.record_times if times_only else cluster.record
+        return recorded(train, chosen, model, feed, steps, loss_fn=loss_fn, **choice)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = _join(options)
     # Both readings are outside the recording: their hundreds of messages are not part of the training.
     before = clocks.read()
-    with Recorder() as recorder:
+    with Recorder(times_only=options.times_only) as recorder:
         first = _train(options, device)
     after = clocks.read()
     recordings = _gather(recorder.finish())
@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "--checkpoint", type=Path, metavar="FILE", help="resume from it; on a disk that all nodes share"
     )
     parser.add_argument("--every", type=int, default=10, metavar="K", help="steps between checkpoints (default: 10)")
+    parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for a silent peer")
     return parser
 

@@ -352,7 +352,8 @@ def _asked_by_python():
     """Whether Python asked for the collective that is being handed over, and so has to wait for it in Python."""
     frame = sys._getframe(2)
     # The counter's kernel lies between, a recorder's mode, and what calls torch's dispatcher.
-    between = (__file__, "runtime/counter.py", "torch/_ops.py", "recording/exchanges.py", "recording/dispatch.py")
+    ours = ("runtime/counter.py", "recording/exchanges.py", "recording/dispatch.py", "recording/kernels.py")
+    between = (__file__, "torch/_ops.py", *ours)
     while frame is not None and frame.f_code.co_filename.endswith(between):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame is not None else ""
@@ -434,8 +435,19 @@ class Ranks:
         return [result for result, _ in answers]
 
     def record(self, function, *args, **keywords):
+        return self._record(self._cluster.record, function, args, keywords)
+
+    def record_times(self, function, *args, **keywords):
+        return self._record(self._cluster.record_times, function, args, keywords)
+
+    def unchecked(self):
+        """The cluster itself: its ranks are of the contract, and nobody looks at what they do."""
         self._join()
-        recording = self._cluster.record(contracted, self._jitter, function, args, keywords)
+        return self._cluster
+
+    def _record(self, record, function, args, keywords):
+        self._join()
+        recording = record(contracted, self._jitter, function, args, keywords)
         check_order([order for _, order in recording.results])
         recording.results = [result for result, _ in recording.results]
         return recording

@@ -214,3 +214,36 @@ def test_sentences_tell_gpu_time_where_there_is_some(recording, show):
     place = next(i for i, event in enumerate(in_order(recording)) if event.kind == "optimizer")
     tab.evaluate(f"{PLAYER}.goto({place})")
     assert "of GPU time" in tab.locator(".zl-sentence").inner_text()
+
+
+def test_a_recording_of_times_only_shows_no_bytes_as_zero(recording, show):
+    def timed(event):
+        return dataclasses.replace(event, live={})
+
+    ranks = [
+        dataclasses.replace(rank, events=tuple(timed(event) for event in rank.events if event.kind != "memory"))
+        for rank in recording.ranks
+    ]
+    ranks = [in_places(rank) for rank in ranks]
+    light = changed(recording, ranks=ranks, times_only=True, formula=None)
+    tab = show(light)
+    assert tab.locator("header", has_text="not recorded: this recording has times only").count() == 2
+    assert not tab.locator(".zl-memory canvas").first.is_visible()
+    assert not tab.locator(".zl-story").is_visible()
+    assert tab.locator(".zl-timeline canvas").first.is_visible()
+    for kind in ("optimizer", "module", "collective"):
+        place = next(i for i, event in enumerate(in_order(light)) if event.kind == kind and event.parent is None)
+        tab.evaluate(f"{PLAYER}.goto({place})")
+        assert "state" not in tab.locator(".zl-sentence").inner_text()
+        assert "0 B" not in tab.locator(".zl-sentence").inner_text()
+    assert set(tab.locator(".zl-mirror td").all_inner_texts()) == {"not recorded"}
+
+
+def in_places(rank):
+    """The rank's events numbered anew, and their parents."""
+    places = {event.seq: place for place, event in enumerate(rank.events)}
+    events = [
+        dataclasses.replace(event, seq=place, parent=places.get(event.parent))
+        for place, event in enumerate(rank.events)
+    ]
+    return dataclasses.replace(rank, events=tuple(events))

@@ -200,6 +200,7 @@ function updated(model, event) {
   const state = live.parameters + live.gradients + live.optimizer_state;
   const formula = model.formulaBytes === null ? "" : `; the formula says ${exact(model.formulaBytes)}`;
   const took = lasted(event);
+  if (model.payload.meta.times_only) return `updated its parameters in ${took}.`;
   return `updated its parameters in ${took}; its state is ${count(state, "byte")}${formula}.`;
 }
 
@@ -224,8 +225,10 @@ function deed(model, event) {
 /** @param {Model} model @param {RecordedEvent} event */
 function passed(model, event) {
   const took = lasted(event);
+  const passed = `computed the ${event.op} of ${event.unit ?? "the model"} in ${took}`;
+  if (model.payload.meta.times_only) return `${passed}.`;
   const live = `${bytes(model.liveAt(event.index).activations)} of activations are live`;
-  return `computed the ${event.op} of ${event.unit ?? "the model"} in ${took}; ${live}.`;
+  return `${passed}; ${live}.`;
 }
 
 /**

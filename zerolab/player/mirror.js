@@ -48,7 +48,8 @@ export class Mirror {
       const rank = this.ranks[place];
       const live = model.live(rank, index);
       const total = live && Object.values(live).reduce((sum, value) => sum + value, 0);
-      const values = [...STATE.map((category) => model.heldElements(rank, category, index)), total];
+      const held = [...STATE.map((category) => model.heldElements(rank, category, index)), total];
+      const values = model.payload.meta.times_only ? held.map(() => null) : held;
       values.forEach((value, k) => {
         say(cells[k], value === null ? "not recorded" : exact(value));
       });

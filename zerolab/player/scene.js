@@ -82,6 +82,7 @@ export function build(player, host) {
   );
   root.classList.toggle("zl-textless", options.text === false);
   root.classList.toggle("zl-empty", model.count === 0);
+  root.classList.toggle("zl-times", model.payload.meta.times_only);
   for (const { pen, over } of [panes.ownership, panes.timeline, panes.memory]) {
     for (const one of [pen, over]) one.showText = options.text !== false;
   }
@@ -227,6 +228,11 @@ export function legends({ palette, scene, model, panes }) {
     flat("reduce", palette.reduction),
     ...(clock ? [element("span", {}, clock)] : []),
   );
+  if (model.payload.meta.times_only) {
+    for (const { legend } of [sections.ownership, sections.memory])
+      legend.replaceChildren("not recorded: this recording has times only");
+    return;
+  }
   const formula = model.formulaBytes === null ? [] : [dashed("formula", palette.formula)];
   sections.memory.legend.replaceChildren(
     ...STACK.map((category) => swatch(words(category), palette.look(category))),

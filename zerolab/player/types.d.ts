@@ -80,6 +80,7 @@ export interface Meta {
   simulated: boolean | null;
   formula: Record<State, number> | null;
   steps: number | null;
+  times_only?: boolean;
 }
 
 export interface Payload {

@@ -143,6 +143,7 @@ class RunInfo:
     steps: int = 0  # those that all ranks have finished
     first_step: int | None = None  # of a run that was started again: the number of the first step that is recorded
     clocks: str | None = None  # of a run on several nodes: how exactly their clocks agree, in words
+    times_only: bool = False  # neither bytes of memory nor who holds what was recorded
     costs: dict[str, Any] | None = None  # of a simulation: seconds, the work of a step, and what is assumed
 
 
@@ -165,6 +166,9 @@ class RankInfo(RunInfo):
     updated: dict[str, list[int]] = field(default_factory=dict)
     clock: dict[str, float] | None = None  # what was taken out of its times: `offset_ns`, `drift_ppm`, `uncertainty_ns`
     derived: bool = False  # it did not run: a simulation derived it from rank 0
+
+
+NO_BYTES = "bytes of memory were not recorded: this recording has times only, so record the run without times_only"
 
 
 def count(number: int, thing: str) -> str:
@@ -193,6 +197,8 @@ class RankRecording:
     @property
     def state(self) -> State:
         """Bytes of model state at the last update. Raises ValueError before the second step, which completes it."""
+        if self.info.times_only:
+            raise ValueError(NO_BYTES)
         if self.info.state is None:
             raise ValueError(
                 f"no state after {count(self.info.steps, 'step')}: "

@@ -135,8 +135,11 @@ class Exchanges(Observer):
 
     # What passes through the dispatcher.
 
-    def communicate(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Logs and executes an operation that communicates."""
+    def communicate(
+        self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any], execute: Callable[..., Any] | None = None
+    ) -> Any:
+        """Logs and executes an operation that communicates, by `execute` if something else than torch is to do so."""
+        execute = execute or func._op
         aliases: list[Alias] = []
         given = args
         handed_over = None
@@ -148,15 +151,16 @@ class Exchanges(Observer):
         else:
             request = c10d.read(func, args)
             if request is None:
-                return func(*args, **keywords)
+                return execute(*args, **keywords)
             draft = self._log_request(request)
             if self._comparing:
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.exclude(tensor)
-            if draft["peer"] is None:  # no thread of gloo's has what is sent from one to another
+            # No thread of gloo's has what is sent from one to another, and without a ledger nobody asks.
+            if draft["peer"] is None and not self._log.times_only:
                 given = with_aliases(args, aliases)
             handed_over = self._launch(request, self._inside or draft)
-        result = func._op(*given, **keywords)
+        result = execute(*given, **keywords)
         work = self._note_work(result, draft, aliases)
         if handed_over is not None:
             handed_over(work)

@@ -32,6 +32,7 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         simulated=backend == "fake",
         formula=_formula(ownership.stage, num_params, trained, world_size, precision),
         torch=torch.__version__,
+        times_only=log.times_only,
         steps=len(log.steps),
         started_ns=started_ns,
         logical_bytes=[
@@ -39,10 +40,10 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
             for step in log.steps
         ],
         wire_bytes=[step.wire_bytes for step in log.steps],
-        operations=[step.operations for step in log.steps],
-        losses=list(log.losses),
+        operations=[] if log.times_only else [step.operations for step in log.steps],
+        losses=log.known_losses(),
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(log.steps) if log.steps else {}),
+        **(_figures(log.steps) if log.steps and not log.times_only else {}),
     )
 
 

@@ -7,6 +7,9 @@ from time import monotonic_ns
 from types import MappingProxyType
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 from zerolab.recording.events import CATEGORIES, PHASES, Event, Phase
 from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
 from zerolab.recording.sources import Sources
@@ -39,7 +42,10 @@ class StepFigures:
 class Log:
     """Collects the events of one rank in the order in which they start."""
 
-    def __init__(self, ledger: Ledger, sources: Sources, clock: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(
+        self, ledger: Ledger, sources: Sources, clock: Callable[[], int] = monotonic_ns, *, times_only: bool = False
+    ) -> None:
+        self.times_only = times_only  # nobody tells the ledger of any memory
         self.ledger, self.sources, self.clock = ledger, sources, clock
         self.streams: Streams | None = None  # of the device, if it has some
         self.drafts: list[Draft] = []
@@ -48,7 +54,7 @@ class Log:
         self.phase: Phase = "setup"
         self.in_backward = False
         self.operations = 0
-        self.losses: list[float] = []
+        self._losses: list[float | torch.Tensor] = []
         # Of collectives, apart from events: ranks log different events, and the same collectives.
         self.numbers = itertools.count()
         self._logged_peak = ledger.peak
@@ -96,6 +102,24 @@ class Log:
             # The same list that `assign` corrects, so that the event agrees with the step's figures.
             draft |= {"phase": self.phase, "source": None, "live": peak, "seq": len(self.drafts)}
             self.drafts.append(draft)
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        """Notes a step's loss; a GPU's is on its way until `read_losses`, for the host is not to wait within a run."""
+        if not loss.is_cuda:
+            self._losses.append(loss.item())
+            return
+        with _disable_current_modes():  # the copy is no part of the run
+            self._losses.append(loss.detach().to("cpu", non_blocking=True))
+
+    def read_losses(self) -> None:
+        """Reads those that are on their way, when they have come."""
+        if any(isinstance(loss, torch.Tensor) for loss in self._losses):
+            torch.cuda.synchronize()
+        self._losses = [float(loss) for loss in self._losses]
+
+    def known_losses(self) -> list[float | None]:
+        """The losses; None for one that is on its way."""
+        return [loss if isinstance(loss, float) else None for loss in self._losses]
 
     def begin_step(self) -> None:
         """A new training step begins; one that is still open has ended."""
@@ -168,7 +192,8 @@ class Log:
         lasting, now = {draft["seq"] for draft in under_way}, self.clock()
         events = []
         for draft in self.drafts.copy():
-            fields = {**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))}
+            live = {} if self.times_only else dict(zip(CATEGORIES, draft["live"], strict=True))
+            fields = {**draft, "live": live}
             if draft["seq"] in lasting:
                 fields["t_end"] = now
             if found := on_device.get(draft["seq"]):

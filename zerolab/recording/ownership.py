@@ -143,6 +143,8 @@ class Ownership:
 
     def sync(self, flat: str | None = None) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat."""
+        if self._log.times_only:
+            return
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
         self._later.clear()

@@ -62,7 +62,7 @@ class Passes(Observer):
 
     def watch_gradients(self, model: nn.Module) -> None:
         """Has each parameter's gradient counted as one as soon as it exists, before anybody else can move it."""
-        for parameter in model.parameters():
+        for parameter in () if self._log.times_only else model.parameters():
             if self._stack is None or parameter in self._watched or not (parameter.requires_grad and parameter.is_leaf):
                 continue
             self._watched[parameter] = True
@@ -124,7 +124,7 @@ class Passes(Observer):
     def trained(self, loss: torch.Tensor) -> None:
         """Notes the loss."""
         if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_meta:  # a simulated one has no value
-            self._log.losses.append(loss.item())
+            self._log.add_loss(loss)
 
     def begin_step(self) -> bool:
         """A training step begins, unless one is under way that has made no update yet; whether it did."""

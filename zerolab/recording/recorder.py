@@ -19,6 +19,7 @@ from zerolab.recording.dispatch import Watch
 from zerolab.recording.events import RankRecording
 from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.info import describe
+from zerolab.recording.kernels import watch_collectives
 from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
@@ -51,12 +52,16 @@ class Recorder:
         clock: nanoseconds on the clock that the events are to be on.
         includes_existing: whether to look for tensors and engines that were made before; a simulated rank shares its
             process with tensors that are not its own.
+        times_only: whether to leave out all bytes of memory and who holds what. Only modules, optimizers and
+            collectives are seen then, and no other operation, so that the run is hardly slower.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = monotonic_ns, includes_existing: bool = True) -> None:
+    def __init__(
+        self, *, clock: Callable[[], int] = monotonic_ns, includes_existing: bool = True, times_only: bool = False
+    ) -> None:
         self._clock, self._includes_existing = clock, includes_existing
         self._ledger, self._sources = Ledger(clock), Sources()
-        self._log = Log(self._ledger, self._sources, clock)
+        self._log = Log(self._ledger, self._sources, clock, times_only=times_only)
         self._ownership = Ownership(self._log)
         self._passes = Passes(self._log, self._ownership)
         self._exchanges = Exchanges(self._log, self._ownership)
@@ -77,10 +82,13 @@ class Recorder:
             self._log.streams = streams.Streams(timer, self._clock) if timer is not None else None
             self._passes.install(stack)
             self._exchanges.install(stack)
-            # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
-            stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
             # Last: what the others do to install themselves is not part of the run.
-            stack.enter_context(Watch(self._log, self._exchanges.communicate))
+            if self._log.times_only:
+                watch_collectives(self._exchanges.communicate, stack)
+            else:
+                # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
+                stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
+                stack.enter_context(Watch(self._log, self._exchanges.communicate))
             self._stack = stack.pop_all()
         return self
 
@@ -110,7 +118,10 @@ class Recorder:
     def _on_device(self, *, failed: bool) -> dict[int, streams.OnDevice]:
         """When the device executed which event; nothing after an error: it may never be done with what it has."""
         marks, self._log.streams = self._log.streams, None
-        if marks is None or failed or (self._ownership.units and self._ownership.device != marks.kind):
+        if failed:
+            return {}
+        self._log.read_losses()
+        if marks is None or (self._ownership.units and self._ownership.device != marks.kind):
             return {}
         return marks.times()
 
@@ -131,7 +142,8 @@ class Recorder:
     def _count_what_exists(self) -> None:
         """Shows the ledger every tensor and engine that there is: memory from before the recording."""
         gc.collect()  # an engine and its hooks refer to each other, so an unused one may still be alive
-        tensors = [tensor for tensor in _all_of([torch.Tensor, torch.nn.Parameter]) if tensor.layout is torch.strided]
+        kinds = [] if self._log.times_only else [torch.Tensor, torch.nn.Parameter]
+        tensors = [tensor for tensor in _all_of(kinds) if tensor.layout is torch.strided]
         nbytes = sum(map(self._ledger.note_existing, tensors))
         if nbytes:
             text = f"{nbytes} bytes existed before; what is used of them counts"

@@ -11,6 +11,7 @@ from zerolab import files
 from zerolab.recording import jsonfile
 from zerolab.recording.events import (
     CATEGORIES,
+    NO_BYTES,
     STATE,
     ByCategory,
     Event,
@@ -134,6 +135,8 @@ class Recording:
     @property
     def peak(self) -> ByCategory:
         """Bytes by category at the highest moment of the first rank's last step. Raises ValueError without a step."""
+        if self.info.times_only:
+            raise ValueError(NO_BYTES)
         return _of_steps(self.ranks[0].info.peak)
 
     @property
@@ -191,6 +194,8 @@ class Recording:
 
         Raises ValueError for a category, a rank or a step that is not in the recording.
         """
+        if self.info.times_only:
+            raise ValueError(NO_BYTES)
         recording = self.rank(rank)
         chosen = recording.info.steps if step is None else step
         # The steps before the last allocate what stays, so the last is what a step is like.

@@ -198,7 +198,7 @@ def _perform(message: bytes, page: Page, shares: bool) -> bytes:
     function, args, kwargs = pickle.loads(call)
     page.write_place("", *_first_line(function))
     page.write_stage(RUNNING)
-    result = _call(function, args, kwargs) if task == "run" else _record(function, args, kwargs)
+    result = _call(function, args, kwargs) if task == "run" else _record(task, function, args, kwargs)
     page.write_place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
     page.write_stage(PACKING)
     packed = travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
@@ -217,11 +217,11 @@ def _first_line(function: Any) -> tuple[str, int]:
     return function.__code__.co_filename, function.__code__.co_firstlineno
 
 
-def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _record(task: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from zerolab.recording.recorder import Recorder
 
     gc.collect()  # engines of earlier runs are reference cycles, and would be counted
-    with Recorder() as recorder:
+    with Recorder(times_only=task == "record times") as recorder:
         _recorder.append(recorder)  # after an error, too, the kernel asks for it
         result = _call(function, args, kwargs)
     return result, recorder.finish()
