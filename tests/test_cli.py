@@ -205,6 +205,14 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert zerolab.Recording.load(run).info.precision == "bf16"
 
 
+def test_a_recording_of_times_only_has_no_bytes(tmp_path: Path) -> None:
+    flags = ["--stage", "ddp", "--world-size", "2", "--model", "mlp-odd", "--steps", "2", "--device", "cpu"]
+    assert cli.main(["record", *flags, "--times-only", "--out", str(tmp_path / "run.json")]) == 0
+    recording = zerolab.Recording.load(tmp_path / "run.json")
+    assert recording.info.times_only
+    assert not any(event.live for event in recording.events)
+
+
 def test_what_is_printed_on_the_way_is_not_among_the_json(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

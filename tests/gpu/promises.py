@@ -30,6 +30,7 @@ OTHERS = ("torch-ddp", "torch-zero1", "fsdp1", "fsdp2")
 CLOSE = 1e-3  # of two losses, on a GPU and on a processor, which add in other orders
 IMPATIENT = 4.0  # seconds: the `timeout` of clusters in which something shall wait, or seem to
 SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL that allows them, with NCCL_MULTI_RANK_GPU_ENABLE=1
+LATE, LATE_SIZE = 0.5, 12_345  # seconds that a rank comes late, and elements that others wait for meanwhile
 STEP_LIMIT = 1.05  # what a step of ours may take of plain PyTorch's, as in `make bench`
 
 
@@ -373,6 +374,71 @@ def memory(device: str) -> dict[str, Any]:
 def free_bytes() -> int:
     """On a rank: what is free on its GPU."""
     return torch.cuda.mem_get_info()[0]
+
+
+@promise("A recording tells when a GPU computed, as torch's own events do, and not when it was asked to", 60)
+def gpu_times(device: str) -> dict[str, Any]:
+    with Cluster(1, device=device, timeout=60) as cluster:
+        recordings = {how: getattr(cluster, how)(multiply, device) for how in ("record", "record_times")}
+    found = {}
+    for how, recording in recordings.items():
+        *_, forward = [event for event in recording.events if event.op == "forward" and event.unit == "root"]
+        asked, took = forward.t_end - forward.t_start, forward.interval[1] - forward.interval[0]
+        (expected,) = recording.results
+        found |= {f"{how}, of torch's": round(took / 1e6 / expected, 3), f"{how}, asked in": round(asked / took, 3)}
+        if device == "cuda":
+            assert forward.stream == "compute", forward.stream
+            assert abs(took / 1e6 - expected) < 0.05 * expected + 0.1, f"{took / 1e6:.2f} ms, torch says {expected:.2f}"
+            assert asked < 0.5 * took, "the host was not ahead, so this shows nothing"
+    return found
+
+
+def multiply(device: str) -> float:
+    """On a rank: its second forward of many products, measured by torch's events; milliseconds."""
+    size, often = (8192, 40) if device == "cuda" else (256, 4)
+    model = torch.nn.Sequential(*[torch.nn.Linear(size, size, bias=False, device=device)] * often)
+    rows = torch.ones(size, size, device=device)
+    model(rows)  # the first finds the fastest kernel
+    with torch.no_grad():
+        begin = time.perf_counter()
+        if device != "cuda":
+            model(rows)
+            return (time.perf_counter() - begin) * 1e3
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        marks[0].record()
+        model(rows)
+        marks[1].record()
+        torch.cuda.synchronize()
+        return float(marks[0].elapsed_time(marks[1]))
+
+
+@promise("Over NCCL a recording tells how long a GPU waited for another, and how long the collective took", 60)
+def nccl_times(device: str) -> dict[str, Any]:
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        raise NotTestable("one GPU")
+    with Cluster(2, device=device, timeout=60) as cluster:
+        recordings = {how: getattr(cluster, how)(wait_for_rank_1, device) for how in ("record", "record_times")}
+    found = {}
+    for how, recording in recordings.items():
+        events = {event.kind: event for event in recording.rank(0).events if event.numel == LATE_SIZE}
+        for kind in ("collective", "wait"):
+            start, end = events[kind].interval
+            found[f"{how}, {kind}"] = round((end - start) / 1e9, 3)
+            assert abs((end - start) / 1e9 - LATE) < 0.1, found
+            assert device == "cpu" or events[kind].stream is not None
+            assert device == "cpu" or events[kind].t_end - events[kind].t_start < LATE * 1e9 / 2, "the host waited"
+    return found
+
+
+def wait_for_rank_1(device: str) -> None:
+    """On a rank: an all_reduce for which rank 1 comes late, and a wait for it that no host notices."""
+    numbers = torch.ones(LATE_SIZE, device=device)
+    dist.all_reduce(torch.ones(1, device=device))  # makes the communicator, and is awaited below
+    if device == "cuda":
+        torch.cuda.synchronize()
+    if dist.get_rank() == 1:
+        time.sleep(LATE)
+    dist.all_reduce(numbers, async_op=True).wait()
 
 
 @promise(f"A step of gpt-10m on one GPU takes at most {STEP_LIMIT} of plain PyTorch's", 150)

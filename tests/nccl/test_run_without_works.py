@@ -11,7 +11,8 @@ from zerolab import Recording
 
 
 @pytest.mark.slow
-def test_zerolab_run_trains_and_records_where_collectives_return_no_work(tmp_path):
+@pytest.mark.parametrize("how", [[], ["--times-only"]], ids=["whole", "times only"])
+def test_zerolab_run_trains_and_records_where_collectives_return_no_work(tmp_path, how):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     training = [
         "--stage",
@@ -28,10 +29,14 @@ def test_zerolab_run_trains_and_records_where_collectives_return_no_work(tmp_pat
     script = Path(__file__).with_name("run_on_contract.py")
     environment = os.environ | {"TMPDIR": str(tmp_path)}  # where torchrun leaves a folder for its logs
     done = subprocess.run(
-        [*torchrun, script, *training], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [*torchrun, script, *training, *how], env=environment, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "step 2 of 2: loss" in done.stdout
     recording = Recording.load(tmp_path / "run.json")
     assert recording.world_size == 2
+    assert recording.info.times_only == bool(how)
+    assert recording.times().title == "step 2, GPU time"
+    starts = [event.device_start - event.t_start for event in recording.events if event.stream is not None]
+    assert min(starts) > -1e6, "on the clock of rank 0, as the host's times"
     assert {"all_gather", "reduce_scatter"} <= {event.op for event in recording.events if event.kind == "collective"}

@@ -203,7 +203,7 @@ def _run(
                 engine.training_step(inputs, targets, models.loss)
         executed = recorder.finish()  # within the world, which knows the rank and N
     costs = {"assumptions": hardware.describe(), "seconds": clock.computed - begun}
-    costs |= {"exposed_communication_seconds": clock.waited - waited, **asdict(meter.work)}
+    costs |= {"blocked_seconds": clock.waited - waited, **asdict(meter.work)}
     return _merge(replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs), layouts
 
 
