@@ -1,6 +1,7 @@
 """Marks on a device's clock become times on the host's, without a device."""
 
 import struct
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -133,6 +134,22 @@ def test_each_communicator_has_a_side_stream(gpu):
 def test_on_the_cpu_an_event_has_no_stream_and_no_second_times(record):
     recording = record(lambda: torch.nn.Linear(2, 2)(torch.ones(1, 2)))
     assert {(event.stream, event.device_start, event.device_end) for event in recording.events} == {(None, None, None)}
+
+
+def test_a_wait_of_the_compute_stream_for_another_is_an_event(monkeypatch, record):
+    device, asked = ByHand(), []
+    monkeypatch.setattr(streams, "find_timer", lambda: device)
+    monkeypatch.setattr(torch.cuda.Event, "wait", lambda *arguments: asked.append(arguments))
+
+    def wait():
+        for stream in (None, SimpleNamespace(stream_id=0), SimpleNamespace(stream_id=7)):
+            torch.cuda.Event.wait("gathered", stream)
+
+    waits = [event for event in record(wait).events if event.kind == "wait"]
+    assert [(event.op, event.stream) for event in waits] == [("another_stream", "compute")] * 2
+    assert len(asked) == 3
+    wait()
+    assert len(asked) == 6, "what was put in place is removed"
 
 
 @pytest.mark.parametrize(("kind", "found"), [("cpu", {"compute"}), ("cuda", {None})])

@@ -64,6 +64,19 @@ def test_where_a_wait_was_not_seen_nothing_is_said_of_it():
     assert "-" in str(recorded(*events).times())
 
 
+def test_waits_for_another_stream_count_where_a_collective_has_no_wait_of_its_own():
+    gathered = event(1, "collective", 0, 1, (0, 3), stream="communication")
+    waited = event(2, "wait", 1, 2, (1, 3))
+    computed = event(0, "module", 0, 1, (0, 9))
+    assert row(computed, gathered, waited)["blocked"] == 2
+    assert row(computed, gathered, waited, event(3, "wait", 1, 2, (6, 9), parent=1))["blocked"] == 3
+
+
+def test_a_wait_of_another_stream_than_the_compute_stream_blocks_nothing():
+    events = (*ON_GPU[:2], event(2, "wait", 1, 2, (6, 9), stream="communication", parent=1))
+    assert row(*events)["blocked"] == 0
+
+
 def test_a_step_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="step 2 is not in this recording: choose one of 1 to 1"):
         recorded(*ON_GPU).times(2)

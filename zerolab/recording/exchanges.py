@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.recording import c10d
 from zerolab.recording.aliases import Alias, with_aliases
+from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
@@ -55,6 +56,8 @@ class Exchanges(Observer):
         """Watches until `stack` is closed."""
         stack.enter_context(watching(self))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
+        if self._log.streams is not None:
+            stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
         stack.callback(self._forget)
 
     def _forget(self) -> None:
@@ -236,6 +239,16 @@ class Exchanges(Observer):
             self._log.streams.waited(work)
         return result
 
+    def _wait_event(self, original: Callable[..., Any], event: Any, stream: Any = None) -> Any:
+        """One stream waits for another, by `Stream.wait_event`, `wait_stream` or this, as FSDP does for its gathers."""
+        streams = self._log.streams
+        if streams is None or not streams.computes_here(stream):
+            return original(event, stream)
+        draft = self._log.add("wait", "another_stream")
+        streams.begin(draft["seq"])
+        with self._awaiting(draft):
+            return original(event, stream)
+
     # The events.
 
     def _log_message(self, op: str, tensors: list[torch.Tensor], _: Any, peer: int, *__: Any) -> Draft:
@@ -286,5 +299,5 @@ class Exchanges(Observer):
         waiting["step"] = draft["step"]
         # What the host itself sends it also waits for; the stream is not blocked, it has nothing to do.
         if self._log.streams is not None and self._log.streams.has(draft["seq"]):
-            self._log.streams.begin(waiting["seq"])
+            self._log.streams.begin(waiting["seq"], COMMUNICATION_STREAM)
         return waiting

@@ -145,9 +145,14 @@ class Streams:
         self._last: dict[str, _Span] = {}  # the latest collective of each communicator: it executes them in order
         self._first = self._anchor()
 
-    def begin(self, seq: int) -> None:
-        """Event `seq` begins on the current stream."""
-        self._spans[seq] = _Span(self._name(self._timer.stream(), COMPUTE), self._timer.mark())
+    def begin(self, seq: int, kind: str = COMPUTE) -> None:
+        """Event `seq` begins on the current stream, which is called `kind` if it was not used before."""
+        self._spans[seq] = _Span(self._name(self._timer.stream(), kind), self._timer.mark())
+
+    def computes_here(self, stream: Any) -> bool:
+        """Whether a stream of torch's (None: the current one) is both the current one and the compute stream."""
+        current = self._timer.stream()
+        return self._names.get(current) == COMPUTE and (stream is None or stream.stream_id == current)
 
     def end(self, seq: int) -> None:
         """It ends there, unless it is a collective, whose end is marked where it was handed over."""

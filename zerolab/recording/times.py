@@ -9,7 +9,7 @@ sent slows down what is computed meanwhile.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from zerolab.recording.events import COMPUTE, Interval, RankRecording
+from zerolab.recording.events import COMPUTE, Event, Interval, RankRecording
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -43,20 +43,29 @@ def length(intervals: Iterable[Interval]) -> int:
 def _of_rank(rank: RankRecording, step: int) -> dict[str, Any]:
     events = [event for event in rank.events if event.step == step]
     sent = [event for event in events if event.kind == "collective" and event.parent is None]
-    of_device = any(event.stream for event in events)
     computed = [event.interval for event in events if event.kind in ("module", "optimizer")]
-    waited = [event for event in events if event.kind == "wait"]
-    within = [event for event in sent if event.stream == COMPUTE]  # it computes nothing meanwhile
-    blocked = [event.interval for event in (*waited, *within)]
-    # A wait inside native code, or of one stream for another, was not seen: a sum without it would be too small.
-    seen = {event.parent for event in waited} | {event.seq for event in within}
-    is_known = all(event.seq in seen for event in sent)
+    blocked = _blocked(events, sent)
+    of_device = any(event.stream for event in events)
     times = [event.interval for event in events if event.stream or not of_device]
-    whole = max((end for _, end in times), default=0) - min((start for start, _ in times), default=0)
     figures = {
-        "step_ms": whole,
-        "computing_ms": length([*computed, *blocked]) - length(blocked) if is_known else None,
+        "step_ms": max((end for _, end in times), default=0) - min((start for start, _ in times), default=0),
+        "computing_ms": None if blocked is None else length([*computed, *blocked]) - length(blocked),
         "communication_ms": length(event.interval for event in sent),
-        "blocked_ms": length(blocked) if is_known else None,
+        "blocked_ms": None if blocked is None else length(blocked),
     }
     return {name: None if time is None else time / 1e6 for name, time in figures.items()}
+
+
+def _blocked(events: list[Event], sent: list[Event]) -> list[Interval] | None:
+    """When a rank could not compute because of what it sent; None if some wait for that was not seen."""
+    waits = [event for event in events if event.kind == "wait"]
+    within = [event for event in sent if event.stream == COMPUTE]  # it computes nothing meanwhile
+    found = [*(wait for wait in waits if wait.parent is not None), *within]
+    # FSDP has the compute stream wait for the one that gathers, and does not say for what; others do so for copies.
+    unnamed = [wait for wait in waits if wait.parent is None]
+    seen = {wait.parent for wait in waits} | {event.seq for event in within}
+    if any(event.seq not in seen for event in sent):
+        if not unnamed:  # they are native code's: a sum without them would be too small
+            return None
+        found += unnamed
+    return [event.interval for event in found if event.kind != "wait" or event.stream in (None, COMPUTE)]
