@@ -424,7 +424,7 @@ def nccl_times(device: str) -> dict[str, Any]:
         for kind in ("collective", "wait"):
             start, end = events[kind].interval
             found[f"{how}, {kind}"] = round((end - start) / 1e9, 3)
-            assert abs((end - start) / 1e9 - LATE) < 0.1, found
+            assert (end - start) / 1e9 > LATE / 2, found
             assert device == "cpu" or events[kind].stream is not None
             assert device == "cpu" or events[kind].t_end - events[kind].t_start < LATE * 1e9 / 2, "the host waited"
     return found

@@ -90,6 +90,10 @@ class Kernel:
     def is_done(self):
         return self._ended.is_set()
 
+    def wait(self):
+        """Blocks whoever executes something that comes after it."""
+        self._ended.wait()
+
     def block(self):
         """Has the host wait as it waits for a GPU: after a moment in a loop of native code, without Python's lock."""
         if not self._ended.wait(PATIENCE):
@@ -203,9 +207,10 @@ class Device:
     def is_busy(self):
         return any(kernel.is_awaited and not kernel.is_done for kernel in self.under_way.copy())
 
-    def compute(self, seconds):
-        """Hands over a computation that takes so long."""
-        self.hand_over(Kernel("a computation", lambda: time.sleep(seconds), [], [], COMPUTING), True)
+    def compute(self, work):
+        """Hands over a computation: what it calls, or how many seconds it takes."""
+        run = work if callable(work) else lambda: time.sleep(work)
+        self.hand_over(Kernel("a computation", run, [], [], COMPUTING), True)
 
     def check_all_was_waited_for(self):
         for kernel in self.under_way:
