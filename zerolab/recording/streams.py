@@ -114,7 +114,8 @@ class Gpu:
 
 def find_timer() -> Timer | None:
     """The device of this rank, if it has streams; None on the CPU."""
-    return Gpu() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    # Not whether there is a GPU: asking for that would keep a kernel from forking ranks that use it.
+    return Gpu() if torch.cuda.is_initialized() else None
 
 
 class OnDevice(NamedTuple):
