@@ -41,11 +41,12 @@ class Event:
     """One entry of a recording.
 
     Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
-    order in which they started; `live` holds the live bytes of every category just after the event has ended.
+    order in which they started; `live` holds the live bytes of every category just after the event has ended, on the
+    device where the rank computes, and `host` those in main memory if that is a GPU (empty: the same as before).
     `number` counts a rank's collectives from 0, so that the same one can be found on every rank. `parent` is the `seq`
     of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
-    carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far: `live` is what was
-    live at that moment, and `text` the operation that made it.
+    carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far, of the device or of
+    the host: `live` or `host` is what was live at that moment, and `text` the operation that made it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
     """
@@ -64,6 +65,7 @@ class Event:
     numel: int = 0  # elements of the whole buffer that the event is about
     logical_bytes: int = 0  # what the algorithm must send from this rank
     live: dict[str, int] = field(default_factory=dict)
+    host: dict[str, int] = field(default_factory=dict)
     source: SourceLine | None = None
     number: int | None = None
     parent: int | None = None
@@ -124,7 +126,11 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo(RunInfo):
-    """What one rank measured besides, in bytes; `state` and the peaks are those of its last step."""
+    """What one rank measured besides, in bytes; `state` and the peaks are those of its last step.
+
+    `state` is all of it, wherever it lies; the peaks are those of the device where the rank computes. If that is a GPU,
+    `host_state` is the part of `state` that lies in main memory, and the host has peaks of its own.
+    """
 
     started_ns: int | None = None  # when it began to record
     state: State | None = None  # at the optimizer's update; None before step 2
@@ -132,6 +138,8 @@ class RankInfo(RunInfo):
     peak: ByCategory | None = None
     peak_total: int | None = None
     peaks: dict[str, ByCategory] = field(default_factory=dict)  # of each phase
+    host_state: State | None = None
+    host_peak: ByCategory | None = None
     # One number a step each.
     logical_bytes: list[int] = field(default_factory=list)
     wire_bytes: list[int | None] = field(default_factory=list)  # None where the system does not count them

@@ -7,24 +7,32 @@ from time import monotonic_ns
 from typing import Any
 
 from zerolab.recording.events import CATEGORIES, PHASES, Event, Phase
-from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
+from zerolab.recording.ledger import ACTIVATIONS, HOST, OTHER, Ledger
 from zerolab.recording.sources import Sources
 from zerolab.recording.wire import bytes_sent
 
 # Not an Event yet: those are frozen, and most of these end, and learn their unit, after they were logged.
 Draft = dict[str, Any]
-"""An event that may not have ended: the fields of `Event`, but `rank`; `live` as a list."""
+"""An event that may not have ended: the fields of `Event`, but `rank`; `live` as `Levels`."""
+
+Levels = dict[str, list[int]]
+"""Bytes by device and category, as the ledger lists them; which device is the rank's is known only later."""
+
+
+def on_device(levels: Levels, device: str) -> dict[str, int]:
+    """The bytes on one device by category; empty where they are not among the levels."""
+    return dict(zip(CATEGORIES, levels[device], strict=True)) if device in levels else {}
 
 
 @dataclass(slots=True)
 class StepFigures:
-    """What is measured of one training step: bytes by category (as the ledger lists them) and bytes sent."""
+    """What is measured of one training step: bytes by device and category, and bytes sent."""
 
     number: int
-    state: list[int] | None = None  # at the optimizer's update
+    state: Levels | None = None  # at the optimizer's update
     step_counters: int = 0  # of that, what the optimizers of a loop of one's own count their updates in
-    peak: list[int] = field(default_factory=list)
-    peaks: dict[str, list[int]] = field(default_factory=dict)  # of each phase
+    peak: Levels = field(default_factory=dict)
+    peaks: dict[str, Levels] = field(default_factory=dict)  # of each phase
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
@@ -45,7 +53,8 @@ class Log:
         self.losses: list[float] = []
         # Of collectives, apart from events: ranks log different events, and the same collectives.
         self.numbers = itertools.count()
-        self._logged_peak = ledger.peak
+        self._logged_peaks: Levels = {}
+        self._take_peaks_as_logged()
 
     @property
     def step(self) -> int:
@@ -62,7 +71,7 @@ class Log:
         # Walking up the frames is nearly half of what an event costs; callers that know there is no line pass None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
-        draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
+        draft["live"], draft["seq"] = self.ledger.levels(), len(self.drafts)
         self.drafts.append(draft)
         return draft
 
@@ -70,22 +79,25 @@ class Log:
         """The event has ended now."""
         self.log_peak()
         draft["t_end"] = self.clock()
-        draft["live"] = self.ledger.live.copy()
+        draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
-        """Logs the step's highest moment so far, if there was a new one since the last event."""
+        """Logs the step's highest moment so far on each device, if there was a new one since the last event."""
         self.ledger.settle()
-        peak = self.ledger.peak
-        if peak is self._logged_peak:
-            return
-        self._logged_peak = peak
-        # While memory only grows the next event has the same bytes.
-        if self.current is not None and self.ledger.peak_total > self.ledger.total:
-            time, text = self.ledger.peak_time, f"in {self.ledger.peak_operation}"
-            draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step, "text": text}
-            # The same list that `assign` corrects, so that the event agrees with the step's figures.
-            draft |= {"phase": self.phase, "source": None, "live": peak, "seq": len(self.drafts)}
-            self.drafts.append(draft)
+        for device, tally in self.ledger.tallies.items():
+            if tally.peak is self._logged_peaks.get(device):
+                continue
+            self._logged_peaks[device] = tally.peak
+            # While memory only grows the next event has the same bytes.
+            if self.current is not None and tally.peak_total > tally.total:
+                time, text = tally.peak_time, f"in {tally.peak_operation}"
+                draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step}
+                # The same list that `assign` corrects, so that the event agrees with the step's figures.
+                draft |= {"live": {device: tally.peak}, "text": text}
+                self.drafts.append(draft | {"phase": self.phase, "source": None, "seq": len(self.drafts)})
+
+    def _take_peaks_as_logged(self) -> None:
+        self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}
 
     def begin_step(self) -> None:
         """A new training step begins; one that is still open has ended."""
@@ -95,7 +107,7 @@ class Log:
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
         self.ledger.settle()
         self.ledger.start_peak()
-        self._logged_peak = self.ledger.peak
+        self._take_peaks_as_logged()
 
     def drop_tentative_step(self) -> None:
         """Takes back a step that turns out to have no backward: its events belong to no step."""
@@ -117,8 +129,13 @@ class Log:
         if current is None or (current.state is None and not is_skipped):
             return
         self.current = None
-        current.peak = self.ledger.peak
-        current.peaks = {phase: self.ledger.phases[phase].live for phase in PHASES if phase in self.ledger.phases}
+        tallies = self.ledger.tallies.items()
+        current.peak = {device: tally.peak for device, tally in tallies}
+        current.peaks = {
+            phase: {device: tally.phases[phase].live for device, tally in tallies if phase in tally.phases}
+            for phase in PHASES
+            if phase in self.ledger.host.phases
+        }
         current.operations = self.operations - current.operations
         now = bytes_sent()
         if now is not None and current.wire_at_start is not None:
@@ -148,14 +165,17 @@ class Log:
                 self.current.tentative = False
             self.compute("backward")
 
-    def events(self, rank: int, under_way: Iterable[Draft] = ()) -> list[Event]:
-        """All events so far, as plain values; those that are under way last until now.
+    def events(self, rank: int, device: str, under_way: Iterable[Draft] = ()) -> list[Event]:
+        """All events so far, as plain values; those that are under way last until now. The rank computes on `device`.
 
         Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
         """
         lasting, now = {draft["seq"] for draft in under_way}, self.clock()
         events = []
         for draft in self.drafts.copy():
-            fields = {**draft, "live": dict(zip(CATEGORIES, draft["live"], strict=True))}
+            levels = draft["live"]
+            fields = {**draft, "live": on_device(levels, device)}
+            if device != HOST:
+                fields["host"] = on_device(levels, HOST)
             events.append(Event(rank=rank, **(fields | {"t_end": now} if draft["seq"] in lasting else fields)))
         return events

@@ -48,13 +48,13 @@ class Recorder:
 
     Args:
         clock: nanoseconds on the clock that the events are to be on.
-        includes_existing: whether to look for tensors and engines that were made before; a simulated rank shares its
-            process with tensors that are not its own.
+        simulated: whether this is a simulated rank. It shares its process with tensors that are not its own, so none
+            that was made before is looked for; and its shapes and the few numbers beside them count as on one device.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = monotonic_ns, includes_existing: bool = True) -> None:
-        self._clock, self._includes_existing = clock, includes_existing
-        self._ledger, self._sources = Ledger(clock), Sources()
+    def __init__(self, *, clock: Callable[[], int] = monotonic_ns, simulated: bool = False) -> None:
+        self._clock, self._simulated = clock, simulated
+        self._ledger, self._sources = Ledger(clock, apart=not simulated), Sources()
         self._log = Log(self._ledger, self._sources, clock)
         self._ownership = Ownership(self._log)
         self._passes = Passes(self._log, self._ownership)
@@ -70,7 +70,7 @@ class Recorder:
         self._started = self._clock()
         with ExitStack() as stack:  # what was put in place is removed if the rest fails
             # Before anything is patched, so that the search is not recorded itself.
-            if self._includes_existing:
+            if not self._simulated:
                 self._count_what_exists()
             self._passes.install(stack)
             self._exchanges.install(stack)
@@ -107,7 +107,7 @@ class Recorder:
         return RankRecording(
             rank=rank,
             world_size=world_size,
-            events=tuple(self._log.events(rank, under_way)),
+            events=tuple(self._log.events(rank, self._ledger.device_of(self._ownership.device), under_way)),
             sources=self._sources.texts.copy(),
             units=tuple(self._ownership.units.copy().values()),
             info=describe(self._log, self._ownership, world_size, self._started),
