@@ -26,6 +26,13 @@ ByCategory = Annotated[dict[str, int], CATEGORIES]
 State = Annotated[dict[str, int], STATE]
 """Bytes of model state: of parameters, gradients and optimizer state."""
 
+CARD_FIGURES = ("ledger", "older", "requested", "allocated", "reserved", "process", "used", "total")
+
+CardFigures = dict[str, int | None]
+"""Bytes on a GPU in a step, None where nobody tells: `ledger`, at its highest moment; `older`, tensors from before the
+recording; `requested`, `allocated` and `reserved`, of torch's allocator at its highest moment; `process`, as the driver
+counts it; `used`, by all processes on the card; `total`, its size. `zerolab.recording.card` has what lies between."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
@@ -42,11 +49,11 @@ class Event:
 
     Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
     order in which they started; `live` holds the live bytes of every category just after the event has ended, on the
-    device where the rank computes, and `host` those in main memory if that is a GPU (empty: the same as before).
+    device where the rank computes, and `host` those in main memory, if that is a GPU.
     `number` counts a rank's collectives from 0, so that the same one can be found on every rank. `parent` is the `seq`
     of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
     carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far, of the device or of
-    the host: `live` or `host` is what was live at that moment, and `text` the operation that made it.
+    the host: `live` or `host` has what was live at that moment, and `text` the operation that made it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
     """
@@ -144,11 +151,17 @@ class RankInfo(RunInfo):
     logical_bytes: list[int] = field(default_factory=list)
     wire_bytes: list[int | None] = field(default_factory=list)  # None where the system does not count them
     operations: list[int] = field(default_factory=list)
+    card: list[Annotated[CardFigures, CARD_FIGURES]] = field(default_factory=list)  # empty on a CPU
     losses: list[float | None] = field(default_factory=list)  # None in a file for one that is no number
     # Elements of each tensor that was updated, by flat, for the flats of which not all was.
     updated: dict[str, list[int]] = field(default_factory=dict)
     clock: dict[str, float] | None = None  # what was taken out of its times: `offset_ns`, `drift_ppm`, `uncertainty_ns`
     derived: bool = False  # it did not run: a simulation derived it from rank 0
+
+    @property
+    def for_terms(self) -> dict[str, Any]:
+        """What `theory.terms` has to know of a rank, as its keywords."""
+        return {"offload": self.offload, "on_gpu": self.host_state is not None, "updated": self.updated}
 
 
 def count(number: int, thing: str) -> str:

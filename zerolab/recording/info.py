@@ -29,7 +29,7 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         precision=precision,
         offload=ownership.offload,
         backend=backend,
-        device=ownership.device,
+        device=log.device,
         simulated=backend == "fake",
         formula=_formula(ownership.stage, num_params, trained, world_size, precision),
         torch=torch.__version__,
@@ -41,9 +41,10 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         ],
         wire_bytes=[step.wire_bytes for step in log.steps],
         operations=[step.operations for step in log.steps],
+        card=[step.card for step in log.steps if step.card is not None],
         losses=list(log.losses),
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(log.steps, log.ledger.device_of(ownership.device)) if log.steps else {}),
+        **(_figures(log.steps, log.device) if log.steps else {}),
     )
 
 

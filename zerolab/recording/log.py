@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
-from zerolab.recording.events import CATEGORIES, PHASES, Event, Phase
+import torch
+
+from zerolab.recording.card import card_of
+from zerolab.recording.events import CATEGORIES, PHASES, CardFigures, Event, Phase
 from zerolab.recording.ledger import ACTIVATIONS, HOST, OTHER, Ledger
 from zerolab.recording.sources import Sources
 from zerolab.recording.wire import bytes_sent
@@ -36,6 +39,7 @@ class StepFigures:
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
+    card: CardFigures | None = None  # of a rank on a GPU
     tentative: bool = False  # begun by a model in evaluation mode: without a backward it was none
 
 
@@ -44,6 +48,7 @@ class Log:
 
     def __init__(self, ledger: Ledger, sources: Sources, clock: Callable[[], int] = monotonic_ns) -> None:
         self.ledger, self.sources, self.clock = ledger, sources, clock
+        self._device, self.card = HOST, card_of(torch.device(HOST))
         self.drafts: list[Draft] = []
         self.steps: list[StepFigures] = []  # the finished ones
         self.current: StepFigures | None = None
@@ -60,6 +65,16 @@ class Log:
     def step(self) -> int:
         """The training step that is under way, counted from 1; 0 between steps."""
         return self.current.number if self.current is not None else 0
+
+    @property
+    def device(self) -> str:
+        """Where the rank computes, by torch's name; the host as long as nothing ever lay elsewhere."""
+        return self.ledger.device_of(self._device)
+
+    def compute_on(self, device: torch.device) -> None:
+        """The rank computes there, from the next step on."""
+        if device.type != self._device:
+            self._device, self.card = device.type, card_of(device)
 
     def add(self, kind: str, op: str, **fields: Any) -> Draft:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
@@ -84,16 +99,16 @@ class Log:
     def log_peak(self) -> None:
         """Logs the step's highest moment so far on each device, if there was a new one since the last event."""
         self.ledger.settle()
-        for device, tally in self.ledger.tallies.items():
-            if tally.peak is self._logged_peaks.get(device):
-                continue
-            self._logged_peaks[device] = tally.peak
+        known = self._logged_peaks
+        new = [place for place in self.ledger.tallies.items() if place[1].peak is not known.get(place[0])]
+        for device, tally in sorted(new, key=lambda place: place[1].peak_time):
+            known[device] = tally.peak
             # While memory only grows the next event has the same bytes.
             if self.current is not None and tally.peak_total > tally.total:
                 time, text = tally.peak_time, f"in {tally.peak_operation}"
                 draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step}
                 # The same list that `assign` corrects, so that the event agrees with the step's figures.
-                draft |= {"live": {device: tally.peak}, "text": text}
+                draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}
                 self.drafts.append(draft | {"phase": self.phase, "source": None, "seq": len(self.drafts)})
 
     def _take_peaks_as_logged(self) -> None:
@@ -107,6 +122,8 @@ class Log:
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
         self.ledger.settle()
         self.ledger.start_peak()
+        if self.card is not None:
+            self.card.begin()
         self._take_peaks_as_logged()
 
     def drop_tentative_step(self) -> None:
@@ -140,6 +157,11 @@ class Log:
         now = bytes_sent()
         if now is not None and current.wire_at_start is not None:
             current.wire_bytes = now - current.wire_at_start
+        if self.card is not None:
+            current.card = self.card.read() | {
+                "ledger": self.ledger.tallies[self.device].peak_total,
+                "older": self.ledger.older(self.device),
+            }
         self.steps.append(current)
 
     def enter(self, phase: Phase) -> None:
@@ -165,12 +187,12 @@ class Log:
                 self.current.tentative = False
             self.compute("backward")
 
-    def events(self, rank: int, device: str, under_way: Iterable[Draft] = ()) -> list[Event]:
-        """All events so far, as plain values; those that are under way last until now. The rank computes on `device`.
+    def events(self, rank: int, under_way: Iterable[Draft] = ()) -> list[Event]:
+        """All events so far, as plain values; those that are under way last until now.
 
         Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
         """
-        lasting, now = {draft["seq"] for draft in under_way}, self.clock()
+        lasting, now, device = {draft["seq"] for draft in under_way}, self.clock(), self.device
         events = []
         for draft in self.drafts.copy():
             levels = draft["live"]

@@ -107,7 +107,7 @@ class Recorder:
         return RankRecording(
             rank=rank,
             world_size=world_size,
-            events=tuple(self._log.events(rank, self._ledger.device_of(self._ownership.device), under_way)),
+            events=tuple(self._log.events(rank, under_way)),
             sources=self._sources.texts.copy(),
             units=tuple(self._ownership.units.copy().values()),
             info=describe(self._log, self._ownership, world_size, self._started),
