@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerolab import lines, models, theory
+from zerolab import models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.engine import LossFunction
@@ -26,6 +26,7 @@ from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import check_known, stage_names
+from zerolab.recording import lines
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster

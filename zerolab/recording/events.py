@@ -52,8 +52,8 @@ class Event:
     device where the rank computes, and `host` those in main memory, if that is a GPU.
     `number` counts a rank's collectives from 0, so that the same one can be found on every rank. `parent` is the `seq`
     of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
-    carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far, of the device or of
-    the host: `live` or `host` has what was live at that moment, and `text` the operation that made it.
+    carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far: `live` is what was
+    live at that moment, and `text` the operation that made it; `host peak` is the same of `host`.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
     """
@@ -65,7 +65,7 @@ class Event:
     step: int  # the training step, counted from 1; 0 outside of steps: before the first, between two, and in checks
     phase: Phase
     kind: Kind
-    op: str  # module: "forward" or "backward"; collective: "all_gather", ...; memory: "hold", "peak"; ...
+    op: str  # module: "forward" or "backward"; collective: "all_gather", ...; memory: "hold", "peak", "host peak"; ...
     unit: str | None = None
     group: tuple[int, ...] | None = None  # the ranks that take part; None for all
     dtype: str | None = None
