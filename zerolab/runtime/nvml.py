@@ -7,6 +7,7 @@ Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses_v3 and nvmlProc
 import ctypes
 from functools import cache
 
+LIBRARY = "libnvidia-ml.so.1"
 MOST_PROCESSES = 256  # on one card
 _SUCCESS = 0
 _UNKNOWN = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
@@ -26,24 +27,24 @@ def process_bytes(uuid: str, pid: int) -> int | None:
 
     In a container it lists processes under the host's numbers, or none; then the process is not found.
     """
-    library = _library()
-    if library is None:
+    driver = library()
+    if driver is None:
         return None
     card = ctypes.c_void_p()
-    if library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(card)) != _SUCCESS:
+    if driver.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(card)) != _SUCCESS:
         return None
     count, found = ctypes.c_uint(MOST_PROCESSES), (_Process * MOST_PROCESSES)()
-    if library.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(count), found) != _SUCCESS:
+    if driver.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(count), found) != _SUCCESS:
         return None
     return next((each.used for each in found[: count.value] if each.pid == pid and each.used != _UNKNOWN), None)
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def library() -> ctypes.CDLL | None:
     """The driver's library, started; None where there is none, or one too old to have the function."""
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        _ = library.nvmlDeviceGetComputeRunningProcesses_v3
+        driver = ctypes.CDLL(LIBRARY)
+        _ = driver.nvmlDeviceGetComputeRunningProcesses_v3
     except (OSError, AttributeError):
         return None
-    return library if library.nvmlInit_v2() == _SUCCESS else None
+    return driver if driver.nvmlInit_v2() == _SUCCESS else None

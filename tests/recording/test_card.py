@@ -2,7 +2,8 @@
 
 import gc
 import json
-from pathlib import Path
+import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -242,6 +243,16 @@ def test_figures_that_lack_one_are_refused():
         card.terms(dict.fromkeys(CARD_FIGURES, 1) | {"reserved": None})
 
 
-def test_without_a_driver_no_process_has_bytes_on_a_card():
-    if not any(Path("/proc/driver").glob("nvidia")):
-        assert nvml.process_bytes("GPU-0", 1) is None
+def test_what_the_allocator_gave_back_since_its_peak_is_on_the_card_at_the_peak(monkeypatch):
+    stats = {"requested_bytes.all.peak": 90, "allocated_bytes.all.peak": 100}
+    stats |= {"reserved_bytes.all.peak": 500, "reserved_bytes.all.current": 300}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1-2"))
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: stats)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 9000))
+    monkeypatch.setattr(nvml, "process_bytes", lambda uuid, pid: 700 if (uuid, pid) == ("GPU-1-2", os.getpid()) else 0)
+    figures = card.CudaCard(torch.device("cuda", 0)).read()
+    assert figures == {
+        "requested": 90, "allocated": 100, "reserved": 500, "process": 900, "used": 8200, "total": 9000
+    }  # fmt: skip
+    named = card.terms(figures | {"ledger": 60, "older": 10})
+    assert list(named.values()) == [60, 10, 30, 400, 400]
