@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from promise import NotTestable, Promise, promise
 
-from zerolab import Cluster, CollectiveHang, RankError, compare, models
+from zerolab import Cluster, CollectiveHang, RankError, catalog, compare, models
 from zerolab.engines import ENGINES
 from zerolab.recording import card
 from zerolab.runtime.trial import backend_of
@@ -419,6 +419,29 @@ def nvidia_smi(device: str) -> dict[str, Any]:
     off = int(printed[pid]) * 2**20 - sum(card.terms(last).values())
     assert abs(off) <= 2**21, f"nvidia-smi prints {printed[pid]} MiB, {off} bytes more than {card.terms(last)}"
     return {"MiB": int(printed[pid]), "bytes beyond the terms": off}
+
+
+SOLD_AS = {
+    "v100": "V100-SXM2-32GB",
+    "a100-40gb": "A100-SXM4-40GB",
+    "a100": "A100-SXM4-80GB",
+    "a800": "A800-SXM4-80GB",
+    "h100": "H100 80GB HBM3",
+    "h200": "H200",
+    "b200": "B200",
+}
+"""The catalog's cards by a part of the name that torch gives them."""
+
+
+@promise("The catalog's size of this card is what the driver says, to one percent", 60)
+def size(device: str) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(0) if device == "cuda" else "the CPU"
+    known = next((each for each, sold_as in SOLD_AS.items() if name.endswith(sold_as)), None)
+    if known is None:
+        raise NotTestable(f"{name} is not in the catalog")
+    total, listed = torch.cuda.mem_get_info(0)[1], catalog.gpu(known).memory_bytes
+    assert abs(total - listed) <= 0.01 * total, f"{name} has {total} bytes, and the catalog {listed:.0f}"
+    return {"GiB": round(total / 2**30, 2), "in the catalog": round(listed / 2**30, 2)}
 
 
 def free_bytes() -> int:

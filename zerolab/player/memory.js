@@ -22,7 +22,9 @@ const MARK = 7;
 
 /** The pane of a device. The stacks are drawn once per view; the cursor and this moment's numbers lie over them. */
 export class Memory {
-  /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay @param {Model} model @param {Device} device */
+  /**
+   * @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay @param {Model} model @param {Device} device
+   */
   constructor(canvas, overlay, model, device) {
     this.device = device;
     this.foot = device === model.devices.at(-1) ? AXIS_FOOT : 0;
