@@ -17,6 +17,7 @@ from zerolab.recording.aliases import Releases
 from zerolab.recording.events import CATEGORIES
 
 HOST = "cpu"
+_HOST = torch.device(HOST)
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
 # As an index it is the last place of a list: code that forgets to ask for it would change `other`.
 EXCLUDED = -1
@@ -120,7 +121,7 @@ class Ledger:
         self.host = Tally(clock)
         self.tallies = {HOST: self.host}
         # By device and not by its name, for which torch makes a new text each time.
-        self._tally_of = {torch.device(HOST): self.host}
+        self._tally_of: dict[torch.device, Tally] = {}
         self.start_peak()
 
     def start_peak(self) -> None:
@@ -247,7 +248,10 @@ class Ledger:
             entry = self.freed.popleft()
             if self._entries.get(entry.key) is entry:  # else the address lives again, as another storage
                 del self._entries[entry.key]
-                self._leave(entry)
+                if entry.category != EXCLUDED:
+                    tally = entry.tally
+                    tally.live[entry.category] -= entry.nbytes
+                    tally.total -= entry.nbytes
 
     def close(self) -> None:
         """Lets go of every storage, so that nothing of the recorder runs when one is dropped later."""
@@ -267,7 +271,9 @@ class Ledger:
     def _add(self, storage: torch.UntypedStorage, category: int, unit: str | None) -> Entry:
         entry = self._entries[storage._cdata] = Entry(storage, self._on_free)
         entry.key, entry.category, entry.unit = storage._cdata, category, unit
-        entry.tally = self._tally_of.get(storage.device) or self._learn(storage.device)
+        device = storage.device
+        # Compared first, which is faster than to look up, and on a CPU is all.
+        entry.tally = self.host if device == _HOST else self._tally_of.get(device) or self._learn(device)
         return entry
 
     def _learn(self, device: torch.device) -> Tally:
