@@ -256,3 +256,34 @@ def test_what_the_allocator_gave_back_since_its_peak_is_on_the_card_at_the_peak(
     }  # fmt: skip
     named = card.terms(figures | {"ledger": 60, "older": 10})
     assert list(named.values()) == [60, 10, 30, 400, 400]
+
+
+class Awkward(nn.Module):
+    """A layer without a gradient, one that is frozen, and one in fp64."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused, self.frozen, self.first = nn.Linear(5, 7), nn.Linear(31, 31), nn.Linear(31, 20)
+        self.wide = nn.Linear(20, 20, dtype=torch.float64)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        hidden = self.first(self.frozen(x))
+        return self.wide(hidden.to(self.wide.weight.dtype)).to(x.dtype)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_model_with_all_that_has_a_term_of_its_own_is_explained_on_a_card_too(stage, offload):
+    def run():
+        with torch.device(CARD):
+            engine = ENGINES[stage](Awkward(), torch.optim.AdamW, lr=1e-3, offload=offload, units=["unused", "wide"])
+            inputs, targets = torch.randn(8, 31), torch.randn(8, 20)
+        for _ in range(3):
+            engine.training_step(inputs, targets, models.loss)
+
+    recording = Recording.merge([recorded(run)])
+    row = row_of(recording, partition(Awkward(), 2, ["unused", "wide"]), "fp32", 0.1)
+    assert all(row["terms"][name] for name in ("frozen", "other_dtypes", "unused"))
+    table = Comparison([row], {stage: recording}).table(exact=True)
+    assert table[0]["unexplained"] == 0, str(table)
