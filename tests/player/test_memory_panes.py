@@ -45,6 +45,8 @@ def test_a_gpu_and_main_memory_have_a_pane_each(show):
     place, event = len(in_order(recording)) - 1, in_order(recording)[-1]
     tab.evaluate(f"window.zerolabPlayers[0].goto({place})")
     assert state(tab)["host"][event.rank]["optimizer_state"] == event.host["optimizer_state"]
+    told = tab.locator(f".zl-mirror tr[data-rank='{event.rank}'] td[data-of=host]").text_content()
+    assert told == f"{event.host['optimizer_state']:,}"
     drawn = tab.evaluate("window.zerolabPlayers[0].labels()")
     highest = max(one.host["optimizer_state"] for one in recording.ranks[0].events)
     assert f"peak {highest / 1000:.1f} kB" in [label["text"] for label in drawn["host"]]
