@@ -146,6 +146,19 @@ def test_tables_have_rows_for_each_device(measured):
     assert row["in main memory"] == totals["main memory"]["state"]
 
 
+def test_before_the_state_is_complete_the_peaks_are_told_device_by_device_all_the_same(measured):
+    recording = measured("zero1", steps=1)
+    info = recording.ranks[0].info
+    totals = {row["device"]: row for row in recording.memory() if row["category"] == "total"}
+    assert {device: row.get("peak") for device, row in totals.items()} == {
+        CARD: info.peak_total,
+        "main memory": sum(info.host_peak.values()),
+        "both": None,
+    }
+    assert [row["state"] for row in totals.values()] == [None, None, None]
+    assert recording.table()[0]["its peak"] == sum(info.host_peak.values())
+
+
 def compared(measured, stages, **options):
     rows, recordings = [], {}
     for stage in stages:

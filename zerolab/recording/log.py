@@ -100,14 +100,13 @@ class Log:
         """Logs the step's highest moment so far on each device, if there was a new one since the last event."""
         self.ledger.settle()
         known = self._logged_peaks
-        shown = (self.device, HOST)
         new = [(name, tally) for name, tally in self.ledger.tallies.items() if tally.peak is not known.get(name)]
         for device, tally in sorted(new, key=lambda place: place[1].peak_time):
             known[device] = tally.peak
             # While memory only grows the next event has the same bytes.
-            if self.current is not None and tally.peak_total > tally.total and device in shown:
+            if self.current is not None and tally.peak_total > tally.total and device in (self.device, HOST):
                 time, text = tally.peak_time, f"in {tally.peak_operation}"
-                op = "peak" if device == shown[0] else "host peak"
+                op = "peak" if device == self.device else "host peak"
                 draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": self.step}
                 # The same list that `assign` corrects, so that the event agrees with the step's figures.
                 draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}

@@ -18,10 +18,10 @@ def rows(info: RankInfo, formula: State | None) -> list[dict[str, Any]]:
     The peaks are not those of one moment: the GPU and main memory each have their own highest. Below the GPU's stands
     what the card holds beside the tensors, up to the bytes that the driver counts.
     """
-    if info.host_state is None:
+    if info.host_peak is None:
         return _by_category({"state": info.state, "formula": formula, "peak": info.peak}, CATEGORIES)
     here, there = str(info.device), info.host_state
-    state = less(info.state, there) if info.state else None
+    state = less(info.state, there) if info.state and there else None
     beside = [{"category": name, "peak": nbytes} for name, nbytes in beside_tensors(info).items()]
     named = {
         here: [*_by_category({"state": state, "peak": info.peak}, CATEGORIES), *beside],

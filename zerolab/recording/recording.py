@@ -207,7 +207,7 @@ class Recording:
             info = recording.info
             row: dict[str, Any] = {"rank": recording.rank, **(info.state or dict.fromkeys(STATE))}
             row |= {"state": _total(info.state), "formula": _total(self.info.formula), "peak": info.peak_total}
-            if info.host_state is not None:
+            if info.host_peak is not None:
                 row |= {"in main memory": _total(info.host_state), "its peak": _total(info.host_peak)}
             rows.append(row | {"logical bytes": info.logical_bytes[-1] if info.logical_bytes else None})
         title = f"{self._title()}: bytes a rank, at the update and at the peak of the last step"
