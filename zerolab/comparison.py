@@ -26,6 +26,7 @@ from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import check_known, stage_names
+from zerolab.recording import lines
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
@@ -42,7 +43,9 @@ class Comparison:
 
     Keys of a row: stage, world_size, num_params, precision, losses (means over ranks), state, peak and formula (bytes
     by category), terms (bytes by name), traffic (logical_bytes, formula_bytes and wire_bytes per step), step_seconds,
-    and ranks, each with its own rank, state, peak and terms. Top-level bytes are rank 0's.
+    and ranks, each with its own rank, state, peak and terms. Top-level bytes are rank 0's. On GPUs also device,
+    host_state and host_peak (the part of the state that lies in main memory, and the peak there), and card (the bytes
+    on the card by name).
 
     `step_seconds` is the median of the slowest rank's steps without the first, in the unrecorded training; `seconds`
     has those steps one by one, by stage. Stages whose ranges overlap have not been shown to differ: with few steps, or
@@ -67,9 +70,20 @@ class Comparison:
         if times and self.seconds:
             steps = len(next(iter(self.seconds.values())))
             title += f"\nseconds: the median of {count(steps, 'step')}; stages whose ranges overlap may be alike"
-        rows = [_summary(row) | _range(self.seconds.get(row["stage"])) for row in self.rows]
-        sizes = {name for row in rows for name, value in row.items() if isinstance(value, int)}
-        return Table(rows, title, times=times, sizes=() if exact else sizes)
+        rows = [lines.summary(row) | lines.seconds_range(self.seconds.get(row["stage"])) for row in self.rows]
+        if any("device" in row for row in self.rows):  # each line is followed by one for each device
+            pairs = zip(self.rows, rows, strict=True)
+            rows = [{"stage": row["stage"]} | line for row, both in pairs for line in lines.states(row, both)]
+        return Table(rows, title, times=times, sizes=() if exact else lines.sizes(rows))
+
+    def memory(self, *, exact: bool = False) -> Table:
+        """Bytes of rank 0 at the peak of the last step, by stage; on GPUs device by device, to all that a card holds.
+
+        Args:
+            exact: show exact bytes instead of MB.
+        """
+        rows = [{"stage": row["stage"]} | line for row in self.rows for line in lines.peaks(row)]
+        return Table(rows, "bytes of rank 0 at the peak of a step", sizes=() if exact else lines.sizes(rows))
 
     def play(self, *stages: str) -> Any:
         """Plays the recording of one stage, or of two side by side; by default those of the first two.
@@ -289,12 +303,10 @@ def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step
             for rank, training in zip(ranks, trainings, strict=True)
         ]
     else:  # shards are equal on all ranks, and so are the terms, unless a parameter is not used
-        terms = [
-            theory.terms(stage, layouts, world_size, precision, offload=rank.info.offload, updated=rank.info.updated)
-            for rank in ranks
-        ]
+        terms = [theory.terms(stage, layouts, world_size, precision, **rank.info.for_terms) for rank in ranks]
     return {
         "stage": stage,
+        **lines.of_row(ranks[0].info),
         "world_size": world_size,
         "num_params": num_params,
         "precision": precision,
@@ -313,26 +325,4 @@ def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step
             {"rank": rank.rank, "state": rank.state, "peak": rank.info.peak, "terms": its}
             for rank, its in zip(ranks, terms, strict=True)
         ],
-    }
-
-
-def _range(seconds: list[float] | None) -> dict[str, float]:
-    """The fastest and the slowest step; empty where nothing was measured, as in a simulation."""
-    return {"fastest_seconds": min(seconds), "slowest_seconds": max(seconds)} if seconds else {}
-
-
-def _summary(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as one line of numbers, without the terms that are zero."""
-    state, formula = sum(row["state"].values()), sum(row["formula"].values())
-    return {
-        "stage": row["stage"],
-        **row["state"],
-        "state": state,
-        "formula": formula,
-        **{name: value for name, value in row["terms"].items() if value},
-        "unexplained": state - formula - sum(row["terms"].values()),
-        "sent a step": row["traffic"]["logical_bytes"],
-        "first loss": row["losses"][0] if row["losses"] else None,  # a simulation has none
-        "last loss": row["losses"][-1] if row["losses"] else None,
-        "step_seconds": row["step_seconds"],
     }

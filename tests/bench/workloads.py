@@ -108,8 +108,8 @@ class WatchedLedger(Ledger):
     made: "WatchedLedger | None" = None
     highest = 0
 
-    def __init__(self, clock):
-        super().__init__(clock)
+    def __init__(self, clock, *, apart=True):
+        super().__init__(clock, apart=apart)
         WatchedLedger.made = self
 
     def see(self, tensor: torch.Tensor) -> None:
@@ -130,7 +130,7 @@ class WatchedLedger(Ledger):
 
     def note(self) -> None:
         """Compares what is live now with the highest so far."""
-        live = self.live
+        live = self.host.live
         now = live[PARAMETERS] + live[GRADIENTS] + live[OPTIMIZER_STATE] + live[COMMUNICATION]
         self.highest = max(self.highest, now)
 
@@ -242,10 +242,8 @@ def gpu_bytes(variant: str, name: str) -> tuple[int, int, int]:
     if ledger is None:
         raise RuntimeError("no WatchedLedger was made: call watch() on the ranks before record()")
     ledger.settle()
-    entries = [(entry, entry()) for entry in ledger._entries.values()]  # its totals have the CPU's bytes, too
-    counted = sum(entry.nbytes for entry, storage in entries if storage is not None and storage.device.type == "cuda")
     blocks = torch.cuda.memory_stats()["allocation.all.current"] - blocks
-    return torch.cuda.memory_allocated() - before, counted, blocks
+    return torch.cuda.memory_allocated() - before, ledger.tallies["cuda"].total, blocks
 
 
 def short_training(stage: str, steps: int) -> None:

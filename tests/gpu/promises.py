@@ -4,6 +4,7 @@ Each runs on `--device cpu`, too, as far as it can: that tries the promise's own
 """
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -19,8 +20,9 @@ import torch
 import torch.distributed as dist
 from promise import NotTestable, Promise, promise
 
-from zerolab import Cluster, CollectiveHang, RankError, compare, models
+from zerolab import Cluster, CollectiveHang, RankError, catalog, compare, models
 from zerolab.engines import ENGINES
+from zerolab.recording import card
 from zerolab.runtime.trial import backend_of
 from zerolab.theory import STAGES
 
@@ -369,6 +371,78 @@ def memory(device: str) -> dict[str, Any]:
             return {stage: f"{beyond:.0f} bytes a block"}
 
         return {"MiB a rank before its first tensor": round(context / 2**20)} | each(STAGES, one)
+
+
+@promise("In each step a GPU's bytes are a sum of named terms, none of them negative, and offload lowers the peak", 120)
+def terms(device: str) -> dict[str, Any]:
+    cases = {f"{stage} {word}": {"offload": word == "offload"} for stage in STAGES for word in ("plain", "offload")}
+    peaks = {}
+    with Cluster(1, device=device, timeout=60) as cluster:
+
+        def one(case: str) -> dict[str, Any]:
+            info = cluster.record(train, case.partition(" ")[0], **cases[case]).ranks[0].info
+            assert (info.device, len(info.card)) == (device, info.steps if device == "cuda" else 0)
+            peaks[case] = info.peak_total
+            return {case: summed(info.card) if info.card else "no card"}
+
+        found = each(cases, one)
+    if device == "cpu":
+        raise NotTestable("the CPU's allocator keeps no count")
+    for stage in STAGES:
+        assert peaks[f"{stage} offload"] < peaks[f"{stage} plain"], peaks
+    return found
+
+
+def summed(steps: list[dict[str, int]]) -> str:
+    """The named terms of the last step, in MiB, after each step's figures were found to contain one another."""
+    for figures in steps:
+        order = [figures["ledger"] + figures["older"], figures["requested"], figures["allocated"], figures["reserved"]]
+        # Single numbers that torch's kernels take as arguments are the ledger's to a few bytes.
+        assert all(few <= many + 64 for few, many in itertools.pairwise(order)), figures
+        assert figures["reserved"] <= (figures["process"] or figures["used"]) <= figures["total"], figures
+    named = card.terms(steps[-1])
+    return ", ".join(f"{name} {nbytes / 2**20:.1f}" for name, nbytes in named.items())
+
+
+@promise("What nvidia-smi prints for a rank is the sum of the named terms, to the MiB that it rounds to", 60)
+def nvidia_smi(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        raise NotTestable("nvidia-smi speaks of GPUs")
+    from zerolab.runtime.machine import ask_driver
+
+    with Cluster(1, device=device, timeout=60) as cluster:
+        last = cluster.record(train, "zero2").ranks[0].info.card[-1]
+        (pid,) = cluster.run(os.getpid)
+        answer = ask_driver("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+    printed = {int(number): used.strip() for number, used in (line.split(",") for line in answer.splitlines())}
+    if last["process"] is None or not printed.get(pid, "").isdigit():
+        raise NotTestable(f"the driver tells of no process {pid} (a container?); the card has {last['used']} in use")
+    off = int(printed[pid]) * 2**20 - sum(card.terms(last).values())
+    assert abs(off) <= 2**21, f"nvidia-smi prints {printed[pid]} MiB, {off} bytes more than {card.terms(last)}"
+    return {"MiB": int(printed[pid]), "bytes beyond the terms": off}
+
+
+SOLD_AS = {
+    "v100": "V100-SXM2-32GB",
+    "a100-40gb": "A100-SXM4-40GB",
+    "a100": "A100-SXM4-80GB",
+    "a800": "A800-SXM4-80GB",
+    "h100": "H100 80GB HBM3",
+    "h200": "H200",
+    "b200": "B200",
+}
+"""The catalog's cards by a part of the name that torch gives them."""
+
+
+@promise("The catalog's size of this card is what the driver says, to one percent", 60)
+def size(device: str) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(0) if device == "cuda" else "the CPU"
+    known = next((each for each, sold_as in SOLD_AS.items() if name.endswith(sold_as)), None)
+    if known is None:
+        raise NotTestable(f"{name} is not in the catalog")
+    total, listed = torch.cuda.mem_get_info(0)[1], catalog.gpu(known).memory_bytes
+    assert abs(total - listed) <= 0.01 * total, f"{name} has {total} bytes, and the catalog {listed:.0f}"
+    return {"GiB": round(total / 2**30, 2), "in the catalog": round(listed / 2**30, 2)}
 
 
 def free_bytes() -> int:

@@ -63,14 +63,6 @@ def run(lesson, device, **replaced):
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
-
-
-def answer_for_the_gpu():
-    """On a rank: what a cell asks the GPU's allocator is answered without one."""
-    torch.cuda.reset_peak_memory_stats = lambda: None
-    torch.cuda.max_memory_allocated = lambda: 0
 
 
 class TwoRanks(OnContract):
@@ -78,11 +70,6 @@ class TwoRanks(OnContract):
 
     def __init__(self, world_size=2, device="cpu"):
         super().__init__(world_size, device=device)
-
-    def __enter__(self):
-        super().__enter__()
-        self.run(answer_for_the_gpu)
-        return self
 
 
 @pytest.mark.slow

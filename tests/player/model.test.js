@@ -55,6 +55,28 @@ test("live bytes are those of the rank's own last event, none before its first; 
   assert.equal(model.total(2), 10);
 });
 
+test("main memory beside a GPU has levels, a highest moment and a scale of its own", () => {
+  const at = (live, host) => ({ live: { parameters: live }, host: { optimizer_state: host } });
+  const events = [pass(0, 0, 1, at(5, 1)), pass(0, 1, 3, at(9, 2)), pass(0, 3, 5, at(2, 30))];
+  const payload = payloadOf(events);
+  payload.meta.formula = { parameters: 6, gradients: 7, optimizer_state: 8 };
+  const model = new Model(payload);
+  assert.deepEqual(model.devices, ["live", "host"]);
+  assert.equal(model.live(0, 1, "host")?.optimizer_state, 2);
+  assert.deepEqual(
+    [model.peaks[0], model.peaksOn("host")[0]],
+    [
+      { index: 1, bytes: 9 },
+      { index: 2, bytes: 30 },
+    ],
+  );
+  assert.deepEqual(model.tops(), [21, 30]);
+  assert.deepEqual([model.formulaOn("live"), model.formulaOn("host")], [21, null]);
+  payload.meta.offload = true;
+  assert.deepEqual([model.formulaOn("live"), model.formulaOn("host")], [13, 8]);
+  assert.deepEqual(new Model(payloadOf([pass(0, 0, 1)])).devices, ["live"]);
+});
+
 test("an event between two steps belongs to the one before it, whose axis ends with the step itself", () => {
   const model = new Model(
     payloadOf([pass(0, 0, 10, { step: 0 }), pass(0, 10, 5000), pass(0, 5000, 9000, { step: 0 })]),

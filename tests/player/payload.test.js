@@ -14,7 +14,7 @@ test("every field of every event that Python wrote is read again", {
     const { index, source, line, fromAutograd, ...rest } = model.event(i);
     assert.equal(index, i);
     const text = source === null ? null : { label: payload.sources[source].label, line, fromAutograd };
-    return { ...rest, source: text, live: model.liveAt(i) };
+    return { ...rest, source: text, live: model.liveAt(i), host: model.liveAt(i, "host") };
   });
   assert.deepEqual(read, events);
 });

@@ -48,6 +48,7 @@ def with_every_field():
         "device_start": 2**41,
         "device_end": 2**41 + 5,
         "source": SourceLine("engine", 3, from_autograd=True),
+        "host": {category: 7 + place for place, category in enumerate(CATEGORIES)},
     }
     ranks = []
     for rank in made.ranks:
@@ -70,6 +71,8 @@ def as_read(recording):
         label = source and recording.sources[source.id].label
         said["source"] = source and {"label": label, "line": source.line, "fromAutograd": source.from_autograd}
         said["live"] = {category: event.live.get(category, 0) for category in CATEGORIES}
+        earlier = (one.host for one in reversed(recording.ranks[event.rank].events[: event.seq + 1]) if one.host)
+        said["host"] = dict.fromkeys(CATEGORIES, 0) | next(earlier, {})  # what says nothing repeats it
         said["spans"] = event.spans and [edge for span in event.spans for edge in span]
         said["parent"] = None if event.parent is None else places[event.rank, event.parent]
         out.append(said)

@@ -75,7 +75,8 @@ export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) 
     device_start: (e) => (e.stream ? e.device_start - e.t_start : 0),
     device_duration: (e) => (e.stream ? e.device_end - e.device_start : 0),
   };
-  for (const name of CATEGORIES) columns[`live.${name}`] = (e) => e.live?.[name] ?? 0;
+  for (const device of events.some((event) => event.host) ? ["live", "host"] : ["live"])
+    for (const name of CATEGORIES) columns[`${device}.${name}`] = (e) => e[device]?.[name] ?? 0;
   const stored = Object.entries(columns).map(([name, of]) => [name, { delta: false, data: encode(all.map(of)) }]);
   return {
     format: "zerolab-player",

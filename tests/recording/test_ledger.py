@@ -14,7 +14,7 @@ def ledger():
 
 def live(ledger):
     ledger.settle()
-    return sum(ledger.live)
+    return sum(ledger.host.live)
 
 
 def test_a_storage_counts_once_however_many_tensors_show_it(ledger):
@@ -55,10 +55,10 @@ def test_a_resized_storage_keeps_its_category_and_flat(ledger):
     storage = tensor.untyped_storage()
     storage.resize_(0)
     assert ledger.resized(storage) == "blocks.0"
-    assert ledger.live[PARAMETERS] == 0
+    assert ledger.host.live[PARAMETERS] == 0
     storage.resize_(80)
     ledger.resized(storage)
-    assert ledger.live[PARAMETERS] == 80
+    assert ledger.host.live[PARAMETERS] == 80
 
 
 def test_the_peak_remembers_what_a_storage_turned_out_to_be(ledger):
@@ -68,9 +68,9 @@ def test_the_peak_remembers_what_a_storage_turned_out_to_be(ledger):
     ledger.see(temporary)
     del temporary
     ledger.assign(gradient, GRADIENTS, None)
-    assert ledger.peak_total == 60
-    assert ledger.peak[GRADIENTS] == 40
-    assert ledger.peak[ACTIVATIONS] == 20
+    assert ledger.host.peak_total == 60
+    assert ledger.host.peak[GRADIENTS] == 40
+    assert ledger.host.peak[ACTIVATIONS] == 20
 
 
 def test_the_peak_is_not_changed_by_what_came_after_it(ledger):
@@ -81,13 +81,13 @@ def test_the_peak_is_not_changed_by_what_came_after_it(ledger):
     second = torch.zeros(5)
     ledger.see(second)
     ledger.assign(second, GRADIENTS, None)
-    assert ledger.peak[GRADIENTS] == 0
-    assert ledger.peak[OTHER] == 40
+    assert ledger.host.peak[GRADIENTS] == 0
+    assert ledger.host.peak[OTHER] == 40
 
 
 def test_bytes_that_only_pass_count_at_the_peak_and_nowhere_else(ledger):
     tensor = torch.zeros(10)
     ledger.see(tensor)
     ledger.count_temporary("aten.div.Tensor", 12)
-    assert ledger.peak_total == 52
+    assert ledger.host.peak_total == 52
     assert live(ledger) == 40

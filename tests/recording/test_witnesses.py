@@ -71,7 +71,7 @@ def state_by_process(stage, shape):
         engine = train(blocks(number, width), width, 2)
         ledger = recorder._ledger
         ledger.settle()
-        counted, after = ledger.total, look()
+        counted, after = ledger.host.total, look()
     return after - before, counted, sum(flat.layout.numel for flat in engine.flats)
 
 

@@ -75,8 +75,8 @@ class _Series:
         """Notes a moment, and begins to look for the highest one after it."""
         ledger = self.ledger
         ledger.settle()
-        marked = Mark(kind, name, ledger.peak_total, ledger.total, **fields)
-        self.drafts.append(_Draft(marked, ledger.peak_birth, ledger.births))
+        marked = Mark(kind, name, ledger.host.peak_total, ledger.host.total, **fields)
+        self.drafts.append(_Draft(marked, ledger.host.peak_birth, ledger.births))
         ledger.start_peak()
 
     def install(self, model: nn.Module, units: list[str] | None) -> Iterator[Any]:
@@ -117,17 +117,17 @@ class _Series:
         born = entry.since if entry is not None else 0
         # In the engine it lies in the flat, so here it must not be counted as an activation.
         ledger.assign(gradient, GRADIENTS, None)
-        of_it = ledger.peak[GRADIENTS]
-        highest, birth = ledger.peak_total - of_it, ledger.peak_birth
+        of_it = ledger.host.peak[GRADIENTS]
+        highest, birth = ledger.host.peak_total - of_it, ledger.host.peak_birth
         parameter.grad = gradient = None
         # What autograd holds until the hooks are done is the engine's gradient itself, and must not count twice.
         ledger.settle()
-        lingers = ledger.live[GRADIENTS]
+        lingers = ledger.host.live[GRADIENTS]
         for other in [entry for entry in ledger._entries.values() if entry.category == GRADIENTS]:
             ledger._exclude(other)
         for draft in self.drafts:
             draft.contained(born, nbytes)
-        marked = Mark("grad", name, highest, ledger.total, of_it, nbytes=nbytes, lingers=lingers)
+        marked = Mark("grad", name, highest, ledger.host.total, of_it, nbytes=nbytes, lingers=lingers)
         self.drafts.append(_Draft(marked, birth, ledger.births))
         ledger.start_peak()
 

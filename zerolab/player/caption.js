@@ -7,7 +7,7 @@ import { bytes, count, duration, exact, words } from "./format.js";
 
 /**
  * @import { Model } from "./model.js"
- * @import { Category, RecordedEvent } from "./types.d.ts"
+ * @import { Category, Device, RecordedEvent } from "./types.d.ts"
  */
 
 /**
@@ -146,21 +146,22 @@ function hold(model, event, category, name) {
 
 /**
  * What is live after an event, by category, largest first.
- * @param {Model} model @param {RecordedEvent} event
+ * @param {Model} model @param {RecordedEvent} event @param {Device} [device]
  */
-function largestFirst(model, event) {
-  const live = entries(model.liveAt(event.index)).filter(([, value]) => value > 0);
+function largestFirst(model, event, device = "live") {
+  const live = entries(model.liveAt(event.index, device)).filter(([, value]) => value > 0);
   return live.sort((a, b) => b[1] - a[1]);
 }
 
-/** @param {Model} model @param {RecordedEvent} event */
-function peak(model, event) {
-  const parts = largestFirst(model, event)
+/** @param {Model} model @param {RecordedEvent} event @param {Device} device */
+function peak(model, event, device) {
+  const parts = largestFirst(model, event, device)
     .slice(0, 3)
     .map(([category, value]) => `${words(category)} ${exact(value)}`)
     .join(", ");
   const where = event.text ? ` ${event.text}` : "";
-  return `reached a new peak of ${exact(model.total(event.index))} live bytes${where}: ${parts}.`;
+  const place = device === "host" ? " in main memory" : "";
+  return `reached a new peak of ${exact(model.total(event.index, device))} live bytes${place}${where}: ${parts}.`;
 }
 
 /**
@@ -180,6 +181,19 @@ function highest(model, event) {
   const total = model.total(event.index);
   const said = total < 1e9 ? count(total, "byte") : bytes(total); // more digits would not fit
   return `is at its peak, ${said}: ${terms.join(" + ")}${formula}.`;
+}
+
+/**
+ * What the card of an event's rank held in its step, as a sum: "" where that was not measured.
+ * @param {Model} model @param {RecordedEvent} event
+ */
+export function onCard(model, { index, rank, step }) {
+  const card = model.cardAt(index);
+  if (!card) return "";
+  const terms = Object.entries(card.terms).filter(([, value]) => value);
+  const sum = terms.reduce((all, [, value]) => all + value, 0);
+  const parts = terms.map(([name, value]) => `${name} ${bytes(value)}`).join(" + ");
+  return `Rank ${rank}'s card at the peak of step ${step}: ${parts} = ${bytes(sum)} of ${bytes(card.total)}`;
 }
 
 /**
@@ -218,7 +232,8 @@ function deed(model, event) {
   if (kind === "optimizer") return updated(model, event);
   if (kind === "module") return passed(model, event);
   if (kind === "memory" && op === "hold" && category && unit) return hold(model, event, category, unit);
-  if (kind === "memory" && op === "peak") return peak(model, event);
+  if (kind === "memory" && op === "peak") return peak(model, event, "live");
+  if (kind === "memory" && op === "host peak") return peak(model, event, "host");
   return null;
 }
 

@@ -12,7 +12,7 @@ import { drawTicks } from "./timeline.js";
  * @import { Axis } from "./axis.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
- * @import { Fill, Filter, Frame, Level, Row } from "./types.d.ts"
+ * @import { Device, Fill, Filter, Frame, Level, Row } from "./types.d.ts"
  */
 
 /** Height of the time axis' numbers, which stand once, below this last of the panes. */
@@ -20,10 +20,16 @@ const AXIS_FOOT = 20;
 /** Room above a row for the mark of its peak. */
 const MARK = 7;
 
-/** The pane. The stacks are drawn once per view; the cursor and the numbers of this moment lie over them. */
+/** The pane of a device. The stacks are drawn once per view; the cursor and this moment's numbers lie over them. */
 export class Memory {
-  /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay */
-  constructor(canvas, overlay) {
+  /**
+   * @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay @param {Model} model @param {Device} device
+   */
+  constructor(canvas, overlay, model, device) {
+    this.device = device;
+    this.foot = device === model.devices.at(-1) ? AXIS_FOOT : 0;
+    this.peaks = model.peaksOn(device);
+    this.formula = model.formulaOn(device);
     this.pen = new Pen(canvas);
     this.over = new Pen(overlay);
     this.gutter = gutter(0);
@@ -43,8 +49,8 @@ export class Memory {
     this.height = this.rows.pitch * model.rows.length;
     // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
     this.top = (this.whole ? top : this.#highest(model)) * 1.04;
-    this.over.resize(width, this.height + AXIS_FOOT);
-    return this.pen.resize(width, this.height + AXIS_FOOT);
+    this.over.resize(width, this.height + this.foot);
+    return this.pen.resize(width, this.height + this.foot);
   }
 
   /** @param {Frame} frame */
@@ -60,7 +66,7 @@ export class Memory {
     const { over, rows } = this;
     over.clear();
     model.rows.forEach(({ rank }, place) => {
-      const live = rows.line < 10 ? null : model.live(rank, hover ? hover.index : index);
+      const live = rows.line < 10 ? null : model.live(rank, hover ? hover.index : index, this.device);
       if (!live) return;
       const total = this.stack.reduce((sum, category) => sum + live[category], 0);
       const y = place * rows.pitch + MARK + (this.gutter.named ? Math.min(rows.line / 2, 7) : 22);
@@ -99,13 +105,14 @@ export class Memory {
    */
   #highest(model) {
     return this.stack.reduce(
-      (most, category) => model.columns[`live.${category}`].reduce((a, b) => Math.max(a, b), most),
+      (most, category) => model.columns[`${this.device}.${category}`].reduce((a, b) => Math.max(a, b), most),
       1,
     );
   }
 
   /** @param {Palette} palette @param {Axis} axis */
   #times(palette, axis) {
+    if (!this.foot) return;
     let free = axis.left - 20;
     for (const { x, text } of axis.ticks()) {
       if (x < free || x > axis.right - 16) continue;
@@ -134,7 +141,7 @@ export class Memory {
     const floor = new Float64Array(steps.length);
     const { context } = this.pen;
     for (const category of this.stack) {
-      const values = model.columns[`live.${category}`];
+      const values = model.columns[`${this.device}.${category}`];
       if (steps.every(({ index }) => !values[index])) continue;
       context.beginPath();
       this.#edge(context, steps, floor, base, 1);
@@ -175,7 +182,7 @@ export class Memory {
       const x0 = Math.max(axis.left, axis.x(end[index]));
       const last = steps.at(-1);
       if (last) last.x1 = x0;
-      if (last && x0 - last.x0 < 0.34 && !this.#isPeak(model, rank, last.index)) steps.pop();
+      if (last && x0 - last.x0 < 0.34 && this.peaks[rank]?.index !== last.index) steps.pop();
       steps.push({ index, x0, x1: axis.right });
     }
     // Nobody knows what a rank held after its recording ended.
@@ -184,18 +191,13 @@ export class Memory {
     return steps;
   }
 
-  /** @param {Model} model @param {number} rank @param {number} index */
-  #isPeak(model, rank, index) {
-    return model.peaks[rank]?.index === index;
-  }
-
   /**
    * The formula's line and the mark of the highest level, both named in the right gutter.
    * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} rank @param {number} base
    */
   #marks(model, palette, axis, rank, base) {
-    const { pen, rows } = this;
-    const peak = model.peaks[rank];
+    const { pen, rows, formula } = this;
+    const peak = this.peaks[rank];
     if (!peak) return;
     /** @type {(value: number) => number} */
     const height = (value) => base - (value / this.top) * rows.line;
@@ -208,12 +210,12 @@ export class Memory {
         : 0;
     const at = axis.x(model.columns.t_end[peak.index]);
     if (at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
-    if (model.formulaBytes === null || rows.line < 10) return; // in so low a row the line would hide the stack
-    const y = Math.round(height(model.formulaBytes)) + 0.5;
+    if (formula === null || rows.line < 10) return; // in so low a row the line would hide the stack
+    const y = Math.round(height(formula)) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
     const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
     if (rows.line < 24 || !this.gutter.named) return;
-    pen.text(`formula ${bytes(model.formulaBytes)}`, x, Math.min(below, base - 4), {
+    pen.text(`formula ${bytes(formula)}`, x, Math.min(below, base - 4), {
       colour: palette.formula,
       size,
       room,

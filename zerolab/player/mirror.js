@@ -24,7 +24,9 @@ export class Mirror {
     /** @type {Map<number, HTMLLIElement>} */
     this.told = new Map(); // event -> its list item
     this.current = -1;
-    const heads = ["rank", ...STATE.map((category) => `${words(category)}: elements held`), "live bytes"];
+    const live = { live: "live bytes", host: "live bytes in main memory" };
+    const held = STATE.map((category) => `${words(category)}: elements held`);
+    const heads = ["rank", ...held, ...model.devices.map((device) => live[device])];
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
     this.ranks =
       model.worldSize > MOST_ROWS
@@ -46,9 +48,11 @@ export class Mirror {
     if (!moving) this.#tell(index);
     this.cells.forEach((cells, place) => {
       const rank = this.ranks[place];
-      const live = model.live(rank, index);
-      const total = live && Object.values(live).reduce((sum, value) => sum + value, 0);
-      const held = [...STATE.map((category) => model.heldElements(rank, category, index)), total];
+      const totals = model.devices.map((device) => {
+        const live = model.live(rank, index, device);
+        return live && Object.values(live).reduce((sum, value) => sum + value, 0);
+      });
+      const held = [...STATE.map((category) => model.heldElements(rank, category, index)), ...totals];
       const values = model.payload.meta.times_only ? held.map(() => null) : held;
       values.forEach((value, k) => {
         say(cells[k], value === null ? "not recorded" : exact(value));
@@ -89,7 +93,7 @@ export class Mirror {
 
   /** @param {number} rank */
   #row(rank) {
-    const cells = [...STATE, "live"].map((name) => element("td", { "data-of": name }));
+    const cells = [...STATE, ...this.model.devices].map((name) => element("td", { "data-of": name }));
     this.cells.push(cells);
     return element("tr", { "data-rank": rank }, element("th", { scope: "row" }, `rank ${rank}`), ...cells);
   }

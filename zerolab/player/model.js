@@ -16,7 +16,7 @@ import {
 } from "./derived.js";
 import { readEvent } from "./events.js";
 
-/** @import { Category, Changes, Live, Payload, Peak, Row, RunningSum, State } from "./types.d.ts" */
+/** @import { Category, Changes, Device, Live, Payload, Peak, Row, RunningSum, State } from "./types.d.ts" */
 
 /**
  * The categories that make up the state, in the order in which they are drawn.
@@ -51,19 +51,19 @@ export class Model {
     this.worldSize = payload.world_size;
     this.units = payload.units;
     this.columns = decode(payload);
-    this.levels = payload.categories.map((category) => this.columns[`live.${category}`]);
+    /** @type {Device[]} */
+    this.devices = this.columns["host.other"] ? ["live", "host"] : ["live"];
     this.ofRank = byRank(payload, this.columns);
     this.before = predecessors(this.ofRank, this.count);
     this.cut = cutEvents(payload, this.columns, this.ofRank);
     this.window = stepsOfEvents(this.columns, this.ofRank, this.count);
     this.windows = stepWindows(this.columns, this.window, this.cut);
     this.holds = holdings(payload, this.columns);
-    this.peaks = this.ofRank.map((places) => this.#peak(places));
+    this.peaks = this.peaksOn("live");
     this.collectives = matchedCollectives(payload, this.columns);
     this.flights = flightsOf(payload, this.columns, this.ofRank);
-    const { formula } = payload.meta;
-    this.formula = formula;
-    this.formulaBytes = formula ? STATE.reduce((sum, category) => sum + formula[category], 0) : null;
+    this.formula = payload.meta.formula;
+    this.formulaBytes = this.#formulaOf(STATE);
     /** @type {ReturnType<typeof partsByCollective> | null} */
     this.parts = null; // as `totals`, worked out when first asked for
     /** @type {Partial<Record<Category, RunningSum>>[] | null} */
@@ -143,46 +143,81 @@ export class Model {
 
   /**
    * Live bytes per category on `rank` just after event `i`; null before the rank's first event.
-   * @param {number} rank @param {number} i
+   * @param {number} rank @param {number} i @param {Device} [device]
    */
-  live(rank, i) {
+  live(rank, i, device = "live") {
     const places = this.ofRank[rank];
     const last = lastAtMost(places, i);
-    return last < 0 ? null : this.liveAt(places[last]);
+    return last < 0 ? null : this.liveAt(places[last], device);
   }
 
   /**
    * Live bytes per category on its own rank just after event `i`.
-   * @param {number} i
+   * @param {number} i @param {Device} [device]
    */
-  liveAt(i) {
+  liveAt(i, device = "live") {
     const out = /** @type {Live} */ ({});
-    for (const category of this.payload.categories) out[category] = this.columns[`live.${category}`][i];
+    for (const category of this.payload.categories) out[category] = this.columns[`${device}.${category}`][i];
     return out;
   }
 
   /**
    * Sum of the live bytes after event `i`, of the event's own rank.
-   * @param {number} i
+   * @param {number} i @param {Device} [device]
    */
-  total(i) {
+  total(i, device = "live") {
     let sum = 0;
-    for (const level of this.levels) sum += level[i];
+    for (const category of this.payload.categories) sum += this.columns[`${device}.${category}`][i];
     return sum;
   }
 
   /**
-   * The highest moment among events of one rank; null where there are none.
-   * @param {number[]} places
+   * The highest moment among the events of each rank; null where there are none.
+   * @param {Device} device
    */
-  #peak(places) {
-    /** @type {Peak | null} */
-    let best = null;
-    for (const index of places) {
-      const bytes = this.total(index);
-      if (best === null || bytes > best.bytes) best = { index, bytes };
-    }
-    return best;
+  peaksOn(device) {
+    return this.ofRank.map((places) => {
+      /** @type {Peak | null} */
+      let best = null;
+      for (const index of places) {
+        const bytes = this.total(index, device);
+        if (best === null || bytes > best.bytes) best = { index, bytes };
+      }
+      return best;
+    });
+  }
+
+  /**
+   * What the formula says of one device: with offload the optimizer's state is in main memory, and nothing else is.
+   * @param {Device} device
+   */
+  formulaOn(device) {
+    const apart = this.devices.length > 1 && this.payload.meta.offload;
+    const isHost = device === "host";
+    if (!apart) return isHost ? null : this.formulaBytes;
+    return this.#formulaOf(STATE.filter((category) => (category === "optimizer_state") === isHost));
+  }
+
+  /** @param {State[]} categories */
+  #formulaOf(categories) {
+    const { formula } = this;
+    return formula && categories.reduce((sum, category) => sum + formula[category], 0);
+  }
+
+  /** The bytes at which the memory panes end, by device: one scale for all ranks and the whole recording. */
+  tops() {
+    return this.devices.map((device) =>
+      Math.max(1, this.formulaOn(device) ?? 0, ...this.peaksOn(device).map((peak) => peak?.bytes ?? 0)),
+    );
+  }
+
+  /**
+   * What the card of event `i`'s rank held in its step, by name; null where that was not measured.
+   * @param {number} i
+   */
+  cardAt(i) {
+    const { rank, step } = this.columns;
+    return this.payload.ranks.find((one) => one.rank === rank[i])?.cards?.[step[i] - 1] ?? null;
   }
 
   /**

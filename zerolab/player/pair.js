@@ -78,7 +78,8 @@ export class Pair {
     const models = this.players.map((player) => player.model);
     /** @type {(windows: StepWindow[]) => number} */
     const longest = (windows) => Math.max(0, ...windows.filter((w) => w.step > 0).map((w) => w.t1 - w.t0));
-    const top = Math.max(...this.players.map((player) => player.top));
+    const [one, other] = this.players.map(({ top }) => top);
+    const top = (one.length > other.length ? one : other).map((_, k) => Math.max(one[k] ?? 1, other[k] ?? 1));
     const length = Math.max(...models.map((model) => longest(model.windows)));
     const whole = Math.max(...this.players.map(({ lens }) => lens.everything.t1 - lens.everything.t0));
     for (const player of this.players) if (player.model.count) player.share(top, length, whole);

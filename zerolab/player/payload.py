@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from zerolab.player.difference import first_difference, in_one_line
+from zerolab.recording.card import terms
 from zerolab.recording.events import (
     CATEGORIES,
     KINDS,
@@ -23,6 +24,7 @@ from zerolab.recording.events import (
     Event,
     Kind,
     Phase,
+    RankRecording,
     Source,
     Spans,
     UnitInfo,
@@ -95,7 +97,7 @@ Encoder = Callable[[Any], int]
 _DELTA = {
     "t_start", "step", "phase", "unit", "group", "dtype", "numel", "source", "line", "from_autograd",
 }  # fmt: skip
-_APART = {"rank", "seq", "parent", "live"}  # written by `_columns`
+_APART = {"rank", "seq", "parent", "live", "host"}  # written by `_columns`
 
 
 def _encoders(tables: Tables) -> dict[Any, Encoder]:
@@ -143,15 +145,15 @@ def _fields(tables: Tables) -> dict[str, Callable[[Event], int]]:
     return columns
 
 
-def _live(events: list[Event]) -> dict[str, list[int]]:
-    """The live bytes per category after each event; an event without any repeats its rank's last ones."""
+def _levels(events: list[Event], field: str) -> dict[str, list[int]]:
+    """`live` or `host` per category after each event; an event without any repeats its rank's last ones."""
     # Repeating instead of leaving out costs nothing: as differences, repetitions are runs of zeros.
     out: dict[str, list[int]] = {category: [] for category in CATEGORIES}
     last: dict[int, dict[str, int]] = {}
     for event in events:
-        live = last[event.rank] = event.live or last.get(event.rank, {})
+        levels = last[event.rank] = getattr(event, field) or last.get(event.rank, {})
         for category, values in out.items():
-            values.append(live.get(category, 0))
+            values.append(levels.get(category, 0))
     return out
 
 
@@ -165,9 +167,17 @@ def _columns(events: list[Event], tables: Tables) -> dict[str, object]:
     }
     for name, value in _fields(tables).items():
         columns[name] = column([value(e) for e in events], delta=name in _DELTA)
-    for category, values in _live(events).items():
-        columns[f"live.{category}"] = column(values, delta=True)
+    for field in ("live", "host") if any(event.host for event in events) else ("live",):
+        for category, values in _levels(events, field).items():
+            columns[f"{field}.{category}"] = column(values, delta=True)
     return columns
+
+
+def _rank(recording: RankRecording) -> dict[str, object]:
+    """What is to be said of a rank apart from its events; of one on a GPU also what its card held in each step."""
+    shared = {"rank": recording.rank, "complete": recording.complete, "events": len(recording.events)}
+    cards = [{"terms": terms(figures), "total": figures["total"]} for figures in recording.info.card]
+    return shared | ({"cards": cards} if cards else {})
 
 
 def smallest_held(events: Iterable[Event]) -> Held:
@@ -239,7 +249,7 @@ def payload(recording: "Recording") -> dict[str, object]:
         "title": describe(recording),
         "world_size": recording.world_size,
         "meta": asdict(recording.info),
-        "ranks": [{"rank": r.rank, "complete": r.complete, "events": len(r.events)} for r in ranks],
+        "ranks": [_rank(rank) for rank in ranks],
         "phases": PHASES,
         "kinds": KINDS,
         "categories": CATEGORIES,

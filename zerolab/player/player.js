@@ -47,7 +47,7 @@ export class Player {
     this.followed = 0;
     /** @type {Pair | null} */
     this.pair = null;
-    this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
+    this.top = this.model.tops();
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
     this.reports = new Reports(this);
@@ -310,8 +310,8 @@ export class Player {
   }
 
   /**
-   * Gives the memory pane another scale, and the time axis other lengths: those that two players side by side share.
-   * @param {number} top @param {number} length @param {number} whole
+   * Gives the memory panes other scales, and the time axis other lengths: those that two players side by side share.
+   * @param {number[]} top @param {number} length @param {number} whole
    */
   share(top, length, whole) {
     this.top = top;
@@ -358,7 +358,7 @@ export class Player {
     Object.assign(this, { view, stale: false, axis, frame });
     if (fresh) {
       panes.timeline.drawView(frame);
-      panes.memory.drawView(frame);
+      for (const memory of panes.memories) memory.drawView(frame);
     }
     this.#panes();
     if (moved || fresh) narrate(this, event);
@@ -374,7 +374,7 @@ export class Player {
     if (!this.frame) return;
     const frame = { ...this.frame, hover: hovered === null || hovered === index ? null : model.event(hovered) };
     panes.timeline.draw(frame);
-    panes.memory.draw(frame);
+    for (const memory of panes.memories) memory.draw(frame);
     panes.ownership.draw(frame);
   }
 

@@ -1,6 +1,6 @@
 // The player's elements: head, caption, panes, controls. Built once; what they show is the player's business.
 
-import { caption } from "./caption.js";
+import { caption, onCard } from "./caption.js";
 import { button, dashed, element, framed, layers, pane, say, swatch } from "./dom.js";
 import { count, exact, words } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
@@ -39,17 +39,24 @@ export function build(player, host) {
   const owned = layers("Who holds what; the table below the player says the same in words");
   const time = layers("What each rank computed and sent, over time");
   const memory = layers("Live bytes of each rank by category, over time");
+  const beside = layers("Live bytes of each rank in main memory by category, over time");
+  const card = element("p", { class: "zl-card" });
+  const apart = model.devices.length > 1;
   const code = element("pre", { class: "zl-code", tabindex: 0, "aria-label": "Source" });
   const sections = {
     ownership: pane("ownership", "Who holds what", owned.box),
     source: pane("source", "Source", code),
     timeline: pane("timeline", "Timeline", time.box),
-    memory: pane("memory", "Live memory", memory.box),
+    memory: pane("memory", apart ? "Live memory of the GPU" : "Live memory", memory.box, ...(apart ? [card] : [])),
+    host: pane("memory", "Live main memory", beside.box),
   };
   const panes = {
     ownership: new Ownership(owned.still, owned.moving),
     timeline: new Timeline(time.still, time.moving),
-    memory: new Memory(memory.still, memory.moving),
+    memories: [
+      new Memory(memory.still, memory.moving, model, "live"),
+      ...(apart ? [new Memory(beside.still, beside.moving, model, "host")] : []),
+    ],
     source: new SourcePane(sections.source.legend, code),
   };
   const mirror = new Mirror(model);
@@ -75,6 +82,7 @@ export function build(player, host) {
     element("div", { class: "zl-now" }, sections.ownership.section, sections.source.section),
     sections.timeline.section,
     sections.memory.section,
+    ...(apart ? [sections.host.section] : []),
     transport.element,
     panels.help,
     panels.filter.element,
@@ -83,22 +91,22 @@ export function build(player, host) {
   root.classList.toggle("zl-textless", options.text === false);
   root.classList.toggle("zl-empty", model.count === 0);
   root.classList.toggle("zl-times", model.payload.meta.times_only);
-  for (const { pen, over } of [panes.ownership, panes.timeline, panes.memory]) {
+  for (const { pen, over } of [panes.ownership, panes.timeline, ...panes.memories]) {
     for (const one of [pen, over]) one.showText = options.text !== false;
   }
   host.append(root);
-  point(player, panes, { owned: owned.box, time: time.box, memory: memory.box, code });
+  point(player, panes, { owned: owned.box, time: time.box, memories: [memory.box, beside.box], code });
   const { filterBadge } = top;
   const tip = new Tip(root);
-  return { root, sections, panes, mirror, sentence, why, where, spoken, tip, filterBadge, panels, transport };
+  return { root, sections, panes, mirror, sentence, why, where, spoken, card, tip, filterBadge, panels, transport };
 }
 
 /**
  * What the pointer does over the panes.
  * @param {Player} player @param {Player["panes"]} panes
- * @param {{ owned: HTMLElement, time: HTMLElement, memory: HTMLElement, code: HTMLElement }} boxes
+ * @param {{ owned: HTMLElement, time: HTMLElement, memories: HTMLElement[], code: HTMLElement }} boxes
  */
-function point(player, panes, { owned, time, memory, code }) {
+function point(player, panes, { owned, time, memories, code }) {
   const { model } = player;
   /** @type {(box: HTMLElement, find: (at: Point) => number | null) => void} */
   const over = (box, find) =>
@@ -111,11 +119,12 @@ function point(player, panes, { owned, time, memory, code }) {
   const cell = (at) => panes.ownership.changeAt(model, at, player.index);
   /** @type {(at: Point) => number | null} */
   const bar = ({ x, y }) => panes.timeline.hit(x, y);
-  /** @type {(at: Point) => number | null} */
-  const level = ({ x, y }) => player.axis && panes.memory.hit(model, player.axis, x, y);
   over(owned, cell);
   over(time, bar);
-  over(memory, level);
+  panes.memories.forEach((memory, k) => {
+    over(memories[k], ({ x, y }) => player.axis && memory.hit(model, player.axis, x, y));
+    scrubs(player, memories[k], () => null);
+  });
   // Over the source itself the text stays as it is, or it would run away from under the pointer.
   const caused = (/** @type {Event} */ event) => {
     const row = /** @type {HTMLElement} */ (event.target).closest("[data-line]");
@@ -134,7 +143,6 @@ function point(player, panes, { owned, time, memory, code }) {
     else player.pick(cell(at));
   });
   scrubs(player, time, bar);
-  scrubs(player, memory, () => null);
 }
 
 /**
@@ -204,7 +212,7 @@ function troubles(model) {
  * The keys to colours and patterns above the panes, in the palette's theme.
  * @param {Player} player
  */
-export function legends({ palette, scene, model, panes }) {
+export function legends({ palette, scene, panes }) {
   const { sections } = scene;
   /** @type {(text: string, colour: string) => HTMLElement} */
   const flat = (text, colour) => swatch(text, { colour });
@@ -233,12 +241,14 @@ export function legends({ palette, scene, model, panes }) {
       legend.replaceChildren("not recorded: this recording has times only");
     return;
   }
-  const formula = model.formulaBytes === null ? [] : [dashed("formula", palette.formula)];
-  sections.memory.legend.replaceChildren(
-    ...STACK.map((category) => swatch(words(category), palette.look(category))),
-    ...formula,
-    "▾ peak",
-  );
+  panes.memories.forEach(({ formula, device }) => {
+    const section = device === "host" ? sections.host : sections.memory;
+    section.legend.replaceChildren(
+      ...STACK.map((category) => swatch(words(category), palette.look(category))),
+      ...(formula === null ? [] : [dashed("formula", palette.formula)]),
+      "▾ peak",
+    );
+  });
 }
 
 /**
@@ -246,21 +256,24 @@ export function legends({ palette, scene, model, panes }) {
  * @param {Player} player @param {number} grow
  */
 export function layOut({ model, filter, top, scene }, grow) {
-  const { ownership, timeline, memory } = scene.panes;
+  const { ownership, timeline, memories } = scene.panes;
   const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
   ownership.layout(model, width("ownership"), filter, grow);
   timeline.layout(model, width("timeline"), grow);
-  memory.layout(model, width("memory"), filter, top, grow);
-  return ownership.pen.height + timeline.pen.height + memory.pen.height;
+  memories.forEach((memory, k) => {
+    memory.layout(model, width("memory"), filter, top[k], grow);
+  });
+  return memories.reduce((sum, { pen }) => sum + pen.height, ownership.pen.height + timeline.pen.height);
 }
 
 /**
  * Every text drawn on the panes' canvases, with its box.
  * @param {Player["panes"]} panes
  */
-export function labels({ ownership, timeline, memory }) {
+export function labels({ ownership, timeline, memories }) {
   const all = (/** @type {{ pen: Pen, over: Pen }} */ { pen, over }) => [...pen.labels, ...over.labels];
-  return { ownership: all(ownership), timeline: all(timeline), memory: all(memory) };
+  const [memory, host] = memories.map(all);
+  return { ownership: all(ownership), timeline: all(timeline), memory, ...(host ? { host } : {}) };
 }
 
 /**
@@ -296,6 +309,8 @@ export function tell(player) {
     held: ranks.map((rank) =>
       told && !told.has(rank) ? null : Object.fromEntries(STATE.map((category) => [category, held(rank, category)])),
     ),
+    host: model.devices.length > 1 ? ranks.map((rank) => model.live(rank, index, "host")) : null,
+    card: player.scene.card.textContent,
     peak: model.peaks.map((peak) => peak?.bytes ?? null),
     formula: model.formula,
     source: source && { label: source.label, line: cause.line, text: source.text.split("\n")[cause.line - 1] ?? "" },
@@ -319,4 +334,5 @@ export function narrate({ scene, model, clock, story, followed, index }, event) 
   const phase = event.phase === "step" ? "update" : event.phase; // "step 1 · step" would say one word for two things
   say(scene.where, window === phase ? window : `${window} · ${phase}`);
   say(scene.sentence, caption(model, index));
+  say(scene.card, onCard(model, event));
 }

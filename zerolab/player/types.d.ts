@@ -11,6 +11,9 @@ export type Category = "parameters" | "gradients" | "optimizer_state" | "activat
 export type Phase = "setup" | "forward" | "backward" | "reduce" | "step" | "gather";
 export type Kind = "module" | "collective" | "wait" | "optimizer" | "memory" | "note";
 
+/** Where bytes lie: where the rank computes, or in main memory beside a GPU. */
+export type Device = "live" | "host";
+
 /** Half-open ranges of elements, flat: `[start, stop, start, stop, ...]`. */
 export type Spans = number[];
 
@@ -43,7 +46,7 @@ export type Field =
   | "stream"
   | "device_start"
   | "device_duration"
-  | `live.${Category}`;
+  | `${Device}.${Category}`;
 
 /** A column as it is written: base64, and whether it holds differences. */
 export interface Stored {
@@ -78,6 +81,7 @@ export interface Meta {
   backend: string | null;
   device: string | null;
   simulated: boolean | null;
+  offload: boolean;
   formula: Record<State, number> | null;
   steps: number | null;
   times_only?: boolean;
@@ -89,7 +93,7 @@ export interface Payload {
   title: string;
   world_size: number;
   meta: Meta;
-  ranks: { rank: number; complete: boolean; events: number }[];
+  ranks: { rank: number; complete: boolean; events: number; cards?: CardInStep[] }[];
   phases: Phase[];
   kinds: Kind[];
   categories: Category[];
@@ -100,6 +104,12 @@ export interface Payload {
   sources: Source[];
   count: number;
   columns: Record<Field, Stored>;
+}
+
+/** What a rank's card held in a step, by name, and its size; in bytes. */
+export interface CardInStep {
+  terms: Record<string, number>;
+  total: number;
 }
 
 export interface PairPayload {

@@ -67,12 +67,15 @@ def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:
 
 def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:
     """The live bytes as counters, in order of time: an event has those of its end, after the events within it."""
-    known = [(event.t_start if event.op == "peak" else event.t_end, event.live) for event in rank.events if event.live]
-    for time, live in sorted(known, key=lambda moment: moment[0]):
-        shared = {**_place(rank.rank, COMPUTE), "ph": "C", "ts": time / 1000}
-        yield {**shared, "name": "memory", "args": dict(live)}
+    known = [event for event in rank.events if event.live]
+    for event in sorted(known, key=lambda event: event.t_end):
+        shared = {**_place(rank.rank, COMPUTE), "ph": "C", "ts": event.t_end / 1000}
         # Chrome stacks the categories, Perfetto draws each alone and needs their sum.
-        yield {**shared, "name": "live", "args": {"bytes": sum(live.values())}}
+        yield {**shared, "name": "memory", "args": dict(event.live)}
+        yield {**shared, "name": "live", "args": {"bytes": sum(event.live.values())}}
+        if event.host:
+            yield {**shared, "name": "main memory", "args": dict(event.host)}
+            yield {**shared, "name": "live in main memory", "args": {"bytes": sum(event.host.values())}}
 
 
 def _complete(event: Event, stream: int) -> dict[str, Any]:

@@ -128,6 +128,7 @@ def _kind_of(func: Any) -> Kind:
 
 def _bytes_of_number(number: object, other: object) -> int:
     """`x / 2.0` makes a tensor of the number and another in the type of `x`; both live as long as the operation."""
-    dtype = other.dtype if isinstance(other, torch.Tensor) else None
+    # On a GPU the kernel takes the number as an argument.
+    dtype = other.dtype if isinstance(other, torch.Tensor) and (other.is_cpu or other.is_meta) else None
     made = _NUMBER_DTYPES[type(number)]
     return made.itemsize + (dtype.itemsize if dtype is not None and dtype != made else 0)

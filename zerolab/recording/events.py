@@ -31,6 +31,13 @@ ByCategory = Annotated[dict[str, int], CATEGORIES]
 State = Annotated[dict[str, int], STATE]
 """Bytes of model state: of parameters, gradients and optimizer state."""
 
+CARD_FIGURES = ("ledger", "older", "requested", "allocated", "reserved", "process", "used", "total")
+
+CardFigures = dict[str, int | None]
+"""Bytes on a GPU in a step, None where nobody tells: `ledger`, at its highest moment; `older`, tensors from before the
+recording; `requested`, `allocated` and `reserved`, of torch's allocator at its highest moment; `process`, as the driver
+counts it; `used`, by all processes on the card; `total`, its size. `zerolab.recording.card` has what lies between."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
@@ -46,11 +53,12 @@ class Event:
     """One entry of a recording.
 
     Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
-    order in which they started; `live` holds the live bytes of every category just after the event has ended.
+    order in which they started; `live` holds the live bytes of every category just after the event has ended, on the
+    device where the rank computes, and `host` those in main memory, if that is a GPU.
     `number` counts a rank's collectives from 0, so that the same one can be found on every rank. `parent` is the `seq`
     of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
     carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far: `live` is what was
-    live at that moment, and `text` the operation that made it.
+    live at that moment, and `text` the operation that made it; `host peak` is the same of `host`.
     `device_start` and `device_end` are when `stream` executed it, on the same clock, and of a wait when it blocked the
     compute stream; `t_start` and `t_end` are then when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
@@ -64,13 +72,14 @@ class Event:
     step: int  # the training step, counted from 1; 0 outside of steps: before the first, between two, and in checks
     phase: Phase
     kind: Kind
-    op: str  # module: "forward" or "backward"; collective: "all_gather", ...; memory: "hold", "peak"; ...
+    op: str  # module: "forward" or "backward"; collective: "all_gather", ...; memory: "hold", "peak", "host peak"; ...
     unit: str | None = None
     group: tuple[int, ...] | None = None  # the ranks that take part; None for all
     dtype: str | None = None
     numel: int = 0  # elements of the whole buffer that the event is about
     logical_bytes: int = 0  # what the algorithm must send from this rank
     live: dict[str, int] = field(default_factory=dict)
+    host: dict[str, int] = field(default_factory=dict)
     source: SourceLine | None = None
     number: int | None = None
     parent: int | None = None
@@ -149,7 +158,11 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo(RunInfo):
-    """What one rank measured besides, in bytes; `state` and the peaks are those of its last step."""
+    """What one rank measured besides, in bytes; `state` and the peaks are those of its last step.
+
+    `state` is all of it, wherever it lies; the peaks are those of the device where the rank computes. If that is a GPU,
+    `host_state` is the part of `state` that lies in main memory, and the host has peaks of its own.
+    """
 
     started_ns: int | None = None  # when it began to record
     state: State | None = None  # at the optimizer's update; None before step 2
@@ -157,15 +170,23 @@ class RankInfo(RunInfo):
     peak: ByCategory | None = None
     peak_total: int | None = None
     peaks: dict[str, ByCategory] = field(default_factory=dict)  # of each phase
+    host_state: State | None = None
+    host_peak: ByCategory | None = None
     # One number a step each.
     logical_bytes: list[int] = field(default_factory=list)
     wire_bytes: list[int | None] = field(default_factory=list)  # None where the system does not count them
     operations: list[int] = field(default_factory=list)
+    card: list[Annotated[CardFigures, CARD_FIGURES]] = field(default_factory=list)  # empty on a CPU
     losses: list[float | None] = field(default_factory=list)  # None in a file for one that is no number
     # Elements of each tensor that was updated, by flat, for the flats of which not all was.
     updated: dict[str, list[int]] = field(default_factory=dict)
     clock: dict[str, float] | None = None  # what was taken out of its times: `offset_ns`, `drift_ppm`, `uncertainty_ns`
     derived: bool = False  # it did not run: a simulation derived it from rank 0
+
+    @property
+    def for_terms(self) -> dict[str, Any]:
+        """What `theory.terms` has to know of a rank, as its keywords."""
+        return {"offload": self.offload, "on_gpu": self.host_state is not None, "updated": self.updated}
 
 
 NO_BYTES = "bytes of memory were not recorded: this recording has times only, so record the run without times_only"

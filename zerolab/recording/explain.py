@@ -27,6 +27,7 @@ TERMS = {
     "frozen": "no gradients, no optimizer state",
     "replicated": "whole on every rank, not a shard",
     "offloaded_copy": "fp32 copy that the optimizer updates",
+    "offloaded_gradients": "copy of the owned gradients, in main memory",
     "other_dtypes": "parameters that are not fp32",
     "unused": "no optimizer state: never a gradient",
 }
@@ -97,7 +98,7 @@ def _closed_form(
     ]
     info = chosen.info
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
-    return formula, theory.terms(stage, flats, world_size, precision, offload=info.offload, updated=info.updated)
+    return formula, theory.terms(stage, flats, world_size, precision, **info.for_terms)
 
 
 def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | None) -> Table:

@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 
 from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State
-from zerolab.recording.log import Log, StepFigures
+from zerolab.recording.ledger import HOST
+from zerolab.recording.log import Log, StepFigures, levels_on
 from zerolab.recording.ownership import Ownership
 
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
@@ -28,7 +29,7 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         precision=precision,
         offload=ownership.offload,
         backend=backend,
-        device=ownership.device,
+        device=log.device,
         simulated=backend == "fake",
         formula=_formula(ownership.stage, num_params, trained, world_size, precision),
         torch=torch.__version__,
@@ -41,30 +42,34 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         ],
         wire_bytes=[step.wire_bytes for step in log.steps],
         operations=[] if log.times_only else [step.operations for step in log.steps],
+        card=[step.card for step in log.steps if step.card is not None],
         losses=log.known_losses(),
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(log.steps) if log.steps and not log.times_only else {}),
+        **(_figures(log.steps, log.device) if log.steps and not log.times_only else {}),
     )
 
 
-def _figures(steps: list[StepFigures]) -> dict[str, Any]:
+def _figures(steps: list[StepFigures], device: str) -> dict[str, Any]:
     last, updates = steps[-1], [step for step in steps if step.state]
+    peak = levels_on(last.peak, device) or dict.fromkeys(CATEGORIES, 0)  # a GPU on which nothing lay yet
     figures: dict[str, Any] = {
-        "peak": _by_category(last.peak),
-        "peak_total": sum(last.peak),
-        "peaks": {phase: _by_category(live) for phase, live in last.peaks.items()},
+        "peak": peak,
+        "peak_total": sum(peak.values()),
+        "peaks": {phase: levels_on(levels, device) for phase, levels in last.peaks.items() if device in levels},
     }
+    if device != HOST:
+        figures["host_peak"] = levels_on(last.peak, HOST)
     # At its first update Adam has no moments yet, so what is held then is not yet the state; and a step that fp16 skips
     # has no update.
     if len(updates) > 1 and updates[-1].state:
-        state = _by_category(updates[-1].state)
-        counters = updates[-1].step_counters
-        figures |= {"state": {category: state[category] for category in STATE}, "step_counters": counters}
+        here, host = (levels_on(updates[-1].state, place) for place in (device, HOST))
+        figures["state"] = {category: here.get(category, 0) for category in STATE}
+        figures["step_counters"] = updates[-1].step_counters
+        if device != HOST:
+            figures["host_state"] = {category: host[category] for category in STATE}
+            # The formula speaks of the state, wherever it lies.
+            figures["state"] = {category: nbytes + host[category] for category, nbytes in figures["state"].items()}
     return figures
-
-
-def _by_category(live: list[int]) -> dict[str, int]:
-    return dict(zip(CATEGORIES, live, strict=True))
 
 
 def _formula(stage: str | None, num_params: int, trained: int, world_size: int, precision: str | None) -> State | None:

@@ -3,9 +3,11 @@
 An event is one line: when it started and how long it took (nanoseconds), the step, phase, kind and op, the live bytes
 in the order of `categories`, and then by name what only some events have; of those that a device executed the stream
 and when it began and was done with it, nanoseconds on the same clock. `at` is the source line, `id:line`, with a
-`*` behind it if autograd was in between. Nothing of a file is ever executed.
+`*` behind it if autograd was in between; `host` the live bytes in main memory beside a GPU, where the event before it
+has others. Nothing of a file is ever executed.
 """
 
+import itertools
 import json
 import math
 import os
@@ -66,6 +68,7 @@ _FITS: dict[type, dict[str, Fits]] = {
     for schema in (Event, UnitInfo, Source, RunInfo, RankInfo)
 }
 _fits_row = _fits(tuple[int, int, int, events.Phase, events.Kind, str, list[int], dict[str, Any]])
+_fits_levels = _fits(list[int])
 # Most events have two or three of these: left out where they say nothing, a file is far shorter.
 _DEFAULTS = {field.name: field.default for field in fields(Event) if field.default is not MISSING}
 del _DEFAULTS["source"]  # which is written as `at`
@@ -96,7 +99,9 @@ def text(recording: "Recording | Contents") -> str:
 
 def _text_of_rank(rank: RankRecording) -> str:
     head = _dump({"rank": rank.rank, "complete": rank.complete, "meta": _changed(rank.info)})
-    return _listed(head[:-1] + ',"events": [', (_dump(_row(event)) for event in rank.events), "]}")
+    before = itertools.chain([None], rank.events)
+    rows = (_dump(_row(event, last)) for last, event in zip(before, rank.events, strict=False))
+    return _listed(head[:-1] + ',"events": [', rows, "]}")
 
 
 def _listed(opening: str, items: Iterable[str], closing: str) -> str:
@@ -165,15 +170,20 @@ def _changed(info: RunInfo) -> dict[str, object]:
     return {name: getattr(info, name) for name in names}
 
 
-def _row(event: Event) -> list[object]:
+def _row(event: Event, last: Event | None) -> list[object]:
     said = {name: getattr(event, name) for name in _DEFAULTS}
     more: dict[str, object] = {name: value for name, value in said.items() if value != _DEFAULTS[name]}
     if event.source is not None:
         more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
+    if event.host and (last is None or event.host != last.host):
+        more["host"] = _levels(event.host)
     # A duration is a few digits, a second point in time would be ten.
     head = [event.t_start, event.t_end - event.t_start, event.step, event.phase, event.kind, event.op]
-    live = [event.live.get(category, 0) for category in CATEGORIES] if event.live else []
-    return [*head, live, more]
+    return [*head, _levels(event.live), more]
+
+
+def _levels(by_category: dict[str, int]) -> list[int]:
+    return [by_category.get(category, 0) for category in CATEGORIES] if by_category else []
 
 
 def _document(document: Any) -> Contents:
@@ -255,13 +265,14 @@ def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[
     rank = _get(value, "rank", int)
     rows = _get(value, "events", list)
     # A row does not say its number: it is its place, so that it cannot be wrong.
-    events = tuple(_event(row, rank, seq, sources) for seq, row in enumerate(rows))
-    return RankRecording(
-        rank, world_size, events, sources, units, _info(RankInfo, value), _get(value, "complete", bool)
-    )
+    events: list[Event] = []
+    for seq, row in enumerate(rows):
+        events.append(_event(row, rank, seq, sources, events[-1].host if events else {}))
+    info, complete = _info(RankInfo, value), _get(value, "complete", bool)
+    return RankRecording(rank, world_size, tuple(events), sources, units, info, complete)
 
 
-def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
+def _event(row: Any, rank: int, seq: int, sources: dict[str, Source], host: dict[str, int]) -> Event:
     where = f"event {seq} of rank {rank}"
     # Pictures look words up and draw bars as long as durations: what is refused here need not be feared there.
     if not _fits_row(row) or row[1] < 0 or len(row[6]) not in (0, len(CATEGORIES)):
@@ -271,7 +282,11 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source]) -> Event:
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
     if not _fits_device(*(said.get(name) for name in ("stream", "device_start", "device_end"))):
         raise _Malformed(f"{where} was executed on a device at no time; {AGAIN}")
-    said |= {"live": dict(zip(CATEGORIES, live, strict=True)) if live else {}, "source": at}
+    said |= {"live": dict(zip(CATEGORIES, live, strict=True)) if live else {}, "source": at, "host": host}
+    if "host" in more:
+        if not _fits_levels(more["host"]) or len(more["host"]) != len(CATEGORIES):
+            raise _Malformed(f"'host' of {where} is {_short(more['host'])}; {AGAIN}")
+        said["host"] = dict(zip(CATEGORIES, more["host"], strict=True))
     return Event(rank, seq, start, start + duration, step, phase, kind, op, **_frozen(said))
 
 

@@ -10,15 +10,24 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerolab.recording.events import CATEGORIES, PHASES, Event, Phase
-from zerolab.recording.ledger import ACTIVATIONS, OTHER, Ledger
+from zerolab.recording.card import card_of
+from zerolab.recording.events import CATEGORIES, PHASES, CardFigures, Event, Phase
+from zerolab.recording.ledger import ACTIVATIONS, HOST, OTHER, Ledger
 from zerolab.recording.sources import Sources
 from zerolab.recording.streams import OnDevice, Streams
 from zerolab.recording.wire import bytes_sent
 
 # Not an Event yet: those are frozen, and most of these end, and learn their unit, after they were logged.
 Draft = dict[str, Any]
-"""An event that may not have ended: the fields of `Event`, but `rank`; `live` as a list."""
+"""An event that may not have ended: the fields of `Event`, but `rank`; `live` as `Levels`."""
+
+Levels = dict[str, list[int]]
+"""Bytes by device and category, as the ledger lists them; which device is the rank's is known only later."""
+
+
+def levels_on(levels: Levels, device: str) -> dict[str, int]:
+    """The bytes on one device by category; empty where they are not among the levels."""
+    return dict(zip(CATEGORIES, levels[device], strict=True)) if device in levels else {}
 
 COMPUTING = ("module", "optimizer")
 """The kinds of events that the compute stream executes, if there is one."""
@@ -26,16 +35,17 @@ COMPUTING = ("module", "optimizer")
 
 @dataclass(slots=True)
 class StepFigures:
-    """What is measured of one training step: bytes by category (as the ledger lists them) and bytes sent."""
+    """What is measured of one training step: bytes by device and category, and bytes sent."""
 
     number: int
-    state: list[int] | None = None  # at the optimizer's update
+    state: Levels | None = None  # at the optimizer's update
     step_counters: int = 0  # of that, what the optimizers of a loop of one's own count their updates in
-    peak: list[int] = field(default_factory=list)
-    peaks: dict[str, list[int]] = field(default_factory=dict)  # of each phase
+    peak: Levels = field(default_factory=dict)
+    peaks: dict[str, Levels] = field(default_factory=dict)  # of each phase
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
+    card: CardFigures | None = None  # of a rank on a GPU
     tentative: bool = False  # begun by a model in evaluation mode: without a backward it was none
 
 
@@ -48,6 +58,7 @@ class Log:
         self.times_only = times_only  # nobody tells the ledger of any memory
         self.ledger, self.sources, self.clock = ledger, sources, clock
         self.streams: Streams | None = None  # of the device, if it has some
+        self._device, self.card = HOST, card_of(torch.device(HOST))
         self.drafts: list[Draft] = []
         self.steps: list[StepFigures] = []  # the finished ones
         self.current: StepFigures | None = None
@@ -57,12 +68,23 @@ class Log:
         self._losses: list[float | torch.Tensor] = []
         # Of collectives, apart from events: ranks log different events, and the same collectives.
         self.numbers = itertools.count()
-        self._logged_peak = ledger.peak
+        self._logged_peaks: Levels = {}
+        self._take_peaks_as_logged()
 
     @property
     def step(self) -> int:
         """The training step that is under way, counted from 1; 0 between steps."""
         return self.current.number if self.current is not None else 0
+
+    @property
+    def device(self) -> str:
+        """Where the rank computes, by torch's name; the host as long as nothing ever lay elsewhere."""
+        return self.ledger.device_of(self._device)
+
+    def compute_on(self, device: torch.device) -> None:
+        """The rank computes there, from the next step on."""
+        if device.type != self._device:
+            self._device, self.card = device.type, card_of(device)
 
     def add(self, kind: str, op: str, **fields: Any) -> Draft:
         """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
@@ -74,7 +96,7 @@ class Log:
         # Walking up the frames is nearly half of what an event costs; callers that know there is no line pass None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
-        draft["live"], draft["seq"] = self.ledger.live.copy(), len(self.drafts)
+        draft["live"], draft["seq"] = self.ledger.levels(), len(self.drafts)
         self.drafts.append(draft)
         if self.streams is not None and kind in COMPUTING:
             self.streams.begin(draft["seq"])
@@ -86,22 +108,26 @@ class Log:
         if self.streams is not None:
             self.streams.end(draft["seq"])
         draft["t_end"] = self.clock()
-        draft["live"] = self.ledger.live.copy()
+        draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
-        """Logs the step's highest moment so far, if there was a new one since the last event."""
+        """Logs the step's highest moment so far on each device, if there was a new one since the last event."""
         self.ledger.settle()
-        peak = self.ledger.peak
-        if peak is self._logged_peak:
-            return
-        self._logged_peak = peak
-        # While memory only grows the next event has the same bytes.
-        if self.current is not None and self.ledger.peak_total > self.ledger.total:
-            time, text = self.ledger.peak_time, f"in {self.ledger.peak_operation}"
-            draft = {"kind": "memory", "op": "peak", "t_start": time, "t_end": time, "step": self.step, "text": text}
-            # The same list that `assign` corrects, so that the event agrees with the step's figures.
-            draft |= {"phase": self.phase, "source": None, "live": peak, "seq": len(self.drafts)}
-            self.drafts.append(draft)
+        known = self._logged_peaks
+        new = [(name, tally) for name, tally in self.ledger.tallies.items() if tally.peak is not known.get(name)]
+        for device, tally in sorted(new, key=lambda place: place[1].peak_time):
+            known[device] = tally.peak
+            # While memory only grows the next event has the same bytes.
+            if self.current is not None and tally.peak_total > tally.total and device in (self.device, HOST):
+                time, text = tally.peak_time, f"in {tally.peak_operation}"
+                op = "peak" if device == self.device else "host peak"
+                draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": self.step}
+                # The same list that `assign` corrects, so that the event agrees with the step's figures.
+                draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}
+                self.drafts.append(draft | {"phase": self.phase, "source": None, "seq": len(self.drafts)})
+
+    def _take_peaks_as_logged(self) -> None:
+        self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}
 
     def add_loss(self, loss: torch.Tensor) -> None:
         """Notes a step's loss; a GPU's is on its way until `read_losses`, for the host is not to wait within a run."""
@@ -129,7 +155,9 @@ class Log:
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
         self.ledger.settle()
         self.ledger.start_peak()
-        self._logged_peak = self.ledger.peak
+        if self.card is not None:
+            self.card.begin()
+        self._take_peaks_as_logged()
 
     def drop_tentative_step(self) -> None:
         """Takes back a step that turns out to have no backward: its events belong to no step."""
@@ -151,12 +179,22 @@ class Log:
         if current is None or (current.state is None and not is_skipped):
             return
         self.current = None
-        current.peak = self.ledger.peak
-        current.peaks = {phase: self.ledger.phases[phase].live for phase in PHASES if phase in self.ledger.phases}
+        tallies = self.ledger.tallies.items()
+        current.peak = {device: tally.peak for device, tally in tallies}
+        current.peaks = {
+            phase: {device: tally.phases[phase].live for device, tally in tallies if phase in tally.phases}
+            for phase in PHASES
+            if phase in self.ledger.host.phases
+        }
         current.operations = self.operations - current.operations
         now = bytes_sent()
         if now is not None and current.wire_at_start is not None:
             current.wire_bytes = now - current.wire_at_start
+        if self.card is not None:
+            current.card = self.card.read() | {
+                "ledger": self.ledger.tallies[self.device].peak_total,
+                "older": self.ledger.older(self.device),
+            }
         self.steps.append(current)
 
     def enter(self, phase: Phase) -> None:
@@ -189,11 +227,13 @@ class Log:
 
         Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
         """
-        lasting, now = {draft["seq"] for draft in under_way}, self.clock()
+        lasting, now, device = {draft["seq"] for draft in under_way}, self.clock(), self.device
         events = []
         for draft in self.drafts.copy():
-            live = {} if self.times_only else dict(zip(CATEGORIES, draft["live"], strict=True))
-            fields = {**draft, "live": live}
+            levels = {} if self.times_only else draft["live"]
+            fields = {**draft, "live": levels_on(levels, device)}
+            if device != HOST:
+                fields["host"] = levels_on(levels, HOST)
             if draft["seq"] in lasting:
                 fields["t_end"] = now
             if found := on_device.get(draft["seq"]):

@@ -50,7 +50,6 @@ class Ownership:
         self.optimizer: str | None = None  # the class of the one that made the last update
         # Where an optimizer has not updated all of a flat: elements of each tensor that it has updated.
         self.updated: dict[str, list[int]] = {}
-        self.device = "cpu"
         self.follows_others = False  # something gathers and reduces in code of another system
         self._sees_buffers = False  # that, or torch's DDP, which only reduces: parameters stay where they are
 
@@ -58,7 +57,7 @@ class Ownership:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
         self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
-        self.device = next(engine.model.parameters()).device.type
+        self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
         # It was a plain model until an engine was made of it, and would be counted twice.
@@ -72,7 +71,7 @@ class Ownership:
         self._learn_units(layouts)
         self.follows_others |= _has(module, _fsdp_classes())
         self._sees_buffers |= self.follows_others or _has(module, (DistributedDataParallel,))
-        self.device = next(module.parameters()).device.type
+        self._log.compute_on(next(module.parameters()).device)
         places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
         known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
         for other, others in list(self._models.items()):

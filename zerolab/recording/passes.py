@@ -210,7 +210,7 @@ class Passes(Observer):
             log.rest()
             if log.current is not None and log.current.state is None:
                 log.ledger.settle()
-                log.current.state = log.ledger.live.copy()
+                log.current.state = log.ledger.levels()
                 log.current.step_counters = self._ownership.step_counters()
         self._updating.append((optimizer, log.add("optimizer", "step")))
 

@@ -50,17 +50,17 @@ class Recorder:
 
     Args:
         clock: nanoseconds on the clock that the events are to be on.
-        includes_existing: whether to look for tensors and engines that were made before; a simulated rank shares its
-            process with tensors that are not its own.
+        simulated: whether this is a simulated rank. It shares its process with tensors that are not its own, so none
+            that was made before is looked for; and its shapes and the few numbers beside them count as on one device.
         times_only: whether to leave out all bytes of memory and who holds what. Only modules, optimizers and
             collectives are seen then, and no other operation, so that the run is hardly slower.
     """
 
     def __init__(
-        self, *, clock: Callable[[], int] = monotonic_ns, includes_existing: bool = True, times_only: bool = False
+        self, *, clock: Callable[[], int] = monotonic_ns, simulated: bool = False, times_only: bool = False
     ) -> None:
-        self._clock, self._includes_existing = clock, includes_existing
-        self._ledger, self._sources = Ledger(clock), Sources()
+        self._clock, self._simulated = clock, simulated
+        self._ledger, self._sources = Ledger(clock, apart=not simulated), Sources()
         self._log = Log(self._ledger, self._sources, clock, times_only=times_only)
         self._ownership = Ownership(self._log)
         self._passes = Passes(self._log, self._ownership)
@@ -76,7 +76,7 @@ class Recorder:
         self._started = self._clock()
         with ExitStack() as stack:  # what was put in place is removed if the rest fails
             # Before anything is patched, so that the search is not recorded itself.
-            if self._includes_existing:
+            if not self._simulated:
                 self._count_what_exists()
             timer = streams.find_timer() if self._clock is monotonic_ns else None
             self._log.streams = streams.Streams(timer, self._clock) if timer is not None else None
@@ -121,7 +121,7 @@ class Recorder:
         if failed:
             return {}
         self._log.read_losses()
-        if marks is None or (self._ownership.units and self._ownership.device != marks.kind):
+        if marks is None or (self._ownership.units and self._log.device != marks.kind):
             return {}
         return marks.times()
 

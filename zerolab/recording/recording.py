@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from zerolab import files
-from zerolab.recording import jsonfile
+from zerolab.recording import jsonfile, memory
 from zerolab.recording.events import (
     CATEGORIES,
     NO_BYTES,
@@ -214,6 +214,8 @@ class Recording:
             info = recording.info
             row: dict[str, Any] = {"rank": recording.rank, **(info.state or dict.fromkeys(STATE))}
             row |= {"state": _total(info.state), "formula": _total(self.info.formula), "peak": info.peak_total}
+            if info.host_peak is not None:
+                row |= {"in main memory": _total(info.host_state), "its peak": _total(info.host_peak)}
             rows.append(row | {"logical bytes": info.logical_bytes[-1] if info.logical_bytes else None})
         title = f"{self._title()}: bytes a rank, at the update and at the peak of the last step"
         return Table(rows, title + why_empty(self, self.ranks[0]))
@@ -221,16 +223,12 @@ class Recording:
     def memory(self, rank: int | None = None) -> Table:
         """One row a category: bytes of `rank` (None: the first) at the update, by formula, and at the peak.
 
+        Of a rank on a GPU, that for each device, and what the card holds beside tensors.
         Raises ValueError if the rank is not in the recording.
         """
         recording = self.rank(rank)
-        columns = {"state": recording.info.state, "formula": self.info.formula, "peak": recording.info.peak}
-        rows: list[dict[str, Any]] = [
-            {"category": category} | {name: (values or {}).get(category) for name, values in columns.items()}
-            for category in CATEGORIES
-        ]
-        rows.append({"category": "total"} | {name: _total(values) for name, values in columns.items()})
-        return Table(rows, f"{self._title()}: bytes of rank {recording.rank}{why_empty(self, recording)}")
+        title = f"{self._title()}: bytes of rank {recording.rank}{why_empty(self, recording)}"
+        return Table(memory.rows(recording.info, self.info.formula), title)
 
     def traffic(self, step: int | None = None, rank: int | None = None) -> Table:
         """One row a kind of collective: how often in one step, over how many elements, and what a rank must send.

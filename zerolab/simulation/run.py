@@ -195,7 +195,7 @@ def _run(
         # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
         model, inputs, targets = prepare()
         layouts = partition(model, world_size)
-        with timed(shapes, meter), Recorder(clock=clock.now, includes_existing=False) as recorder:
+        with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
             engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
             shapes.engine = engine
             for _ in range(STEPS):  # the last one is reported

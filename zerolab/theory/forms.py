@@ -94,6 +94,7 @@ def terms(
     precision: str = "fp32",
     *,
     offload: bool = False,
+    on_gpu: bool = False,
     updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, int]:
     """What a rank holds beyond `state_bytes`, by name and to the byte; equal on all ranks that use the same parameters.
@@ -111,6 +112,8 @@ def terms(
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (else that is the
       master copy, which the formula counts).
+    * `offloaded_gradients`: only with `offload` and `on_gpu`, in fp32: the update reads a copy of the gradients that it
+      owns in main memory, while they stay on the GPU (on the CPU both are one; in 16 bits `fp32_gradient_shard` is it).
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
     * `replicated`: only where some flats are: what a rank holds of them beyond a shard.
     * `other_dtypes`: only for parameters that are not fp32 (a head in fp64, say), which the formula counts as if they
@@ -128,7 +131,8 @@ def terms(
     replicated = sum(_bytes_in_flats(stage, layouts, precision, replicated=True).values()) - sum(held.values())
     # The elements that the optimizer updates: in ddp, everything on every rank.
     owned = sum(_held(flat, divided=stage != "ddp") for flat in trainable)
-    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, offload)
+    copies = (offload + (offload and on_gpu)) if precision == "fp32" else 0  # of what it owns, for the optimizer
+    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, copies)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
@@ -136,10 +140,11 @@ def terms(
         # Both sums are closed forms, rounded down; the rounding is part of `padding`.
         "frozen": sum(needed.values()) - sum(formula.values()),
         # Only where it can occur, so that other tables have no column for it.
-        **({"offloaded_copy": FP32_BYTES * owned} if offload and precision == "fp32" else {}),
+        **({"offloaded_copy": FP32_BYTES * owned} if copies else {}),
+        **({"offloaded_gradients": FP32_BYTES * owned} if copies > 1 else {}),
         **({"replicated": replicated} if replicated else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
-        **({"unused": _bytes_of_unused(stage, trainable, precision, updated)} if updated else {}),
+        **({"unused": _bytes_of_unused(stage, trainable, precision, copies, updated)} if updated else {}),
     }
 
 
@@ -160,13 +165,13 @@ def _held(flat: FlatLayout, *, divided: bool) -> int:
     return flat.shard_numel if divided and not flat.replicated else flat.padded
 
 
-def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, offload: bool) -> int:
+def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, copies: int) -> int:
     """Bytes that flats take beyond what they would take in fp32; negative for half precision."""
     extra = 0
     for flat in flats:
         wider = flat.dtype.itemsize - FP32_BYTES
-        if precision == "fp32":  # everything is in the flat's own dtype, Adam's moments and an offloaded copy included
-            parameters, gradients, updated = wider, wider, (2 + offload) * wider
+        if precision == "fp32":  # everything is in the flat's own dtype, Adam's moments and offloaded copies included
+            parameters, gradients, updated = wider, wider, (2 + copies) * wider
         else:
             # Cast to 16 bits, unless they are integers; master, moments and gradient copy are at least fp32.
             parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
@@ -178,7 +183,9 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
     return extra
 
 
-def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, updated: Mapping[str, Sequence[int]]) -> int:
+def _bytes_of_unused(
+    stage: str, flats: list[FlatLayout], precision: str, copies: int, updated: Mapping[str, Sequence[int]]
+) -> int:
     """Bytes that are missing because an optimizer makes its state with the first gradient; negative."""
     missing = 0
     for flat in flats:
@@ -186,7 +193,8 @@ def _bytes_of_unused(stage: str, flats: list[FlatLayout], precision: str, update
         if sizes is not None:
             is_mixed = precision != "fp32"
             width = max(flat.dtype.itemsize, FP32_BYTES) if is_mixed else flat.dtype.itemsize
-            missing += 2 * width * (owned - sum(sizes)) + (width * owned if is_mixed and not sizes else 0)
+            copied = (is_mixed or copies > 1) and not sizes  # of a gradient that never came there is no copy, either
+            missing += 2 * width * (owned - sum(sizes)) + (width * owned if copied else 0)
     return -missing
 
 

@@ -1,0 +1,84 @@
+"""What torch's allocator and the driver say of the memory on a rank's GPU, beside what the ledger counts there.
+
+The ledger counts the bytes of tensors. torch's allocator rounds each of them up, to 512 bytes at the least, and cuBLAS
+takes workspaces from it; it keeps what was freed for later; and beside it the process has a CUDA context and NCCL's
+buffers. So each figure contains the one before it, and the differences have names.
+
+Source: PyTorch's documentation, "CUDA semantics", memory management; `torch.cuda.memory_stats`.
+"""
+
+import os
+from typing import Protocol
+
+import torch
+
+from zerolab.recording.events import CARD_FIGURES, CardFigures
+from zerolab.runtime import nvml
+
+TENSORS = "tensors"
+
+
+class Card(Protocol):
+    """A GPU that can be asked for its memory; `read` gives all of `CARD_FIGURES` but the ledger's two."""
+
+    def begin(self) -> None:
+        """Forgets the highest moments so far."""
+
+    def read(self) -> CardFigures:
+        """Bytes: the allocator's highest since `begin`, and what the driver says of the process and the card."""
+
+
+class CudaCard:
+    """One of torch's CUDA devices, whose `torch.cuda.max_memory_allocated` begins anew with each `begin`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+    def begin(self) -> None:
+        """Resets the allocator's peaks."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def read(self) -> CardFigures:
+        """Nothing here waits for kernels: the allocator's figures are the host's."""
+        stats = torch.cuda.memory_stats(self._device)
+        free, total = torch.cuda.mem_get_info(self._device)
+        reserved = stats["reserved_bytes.all.peak"]
+        # What the allocator gave back since its highest moment was on the card then, and in the process.
+        returned = reserved - stats["reserved_bytes.all.current"]
+        process = nvml.process_bytes(self._uuid, os.getpid())
+        return {
+            "requested": stats.get("requested_bytes.all.peak"),
+            "allocated": stats["allocated_bytes.all.peak"],
+            "reserved": reserved,
+            "process": None if process is None else process + returned,
+            "used": total - free + returned,
+            "total": total,
+        }
+
+
+def card_of(device: torch.device) -> Card | None:
+    """The card on which a rank computes; None for the CPU."""
+    return CudaCard(device) if device.type == "cuda" else None
+
+
+def terms(figures: CardFigures) -> dict[str, int]:
+    """The bytes on the card as a sum of named terms: what the driver says of the process, or else of the whole card.
+
+    Args:
+        figures: of a step, one for each of `CARD_FIGURES`.
+
+    Raises:
+        ValueError: a figure is missing that must be there.
+    """
+    known = {name: value for name, value in figures.items() if value is not None}
+    if missing := [name for name in CARD_FIGURES if name not in {*known, "process", "requested"}]:
+        raise ValueError(f"the figures of a card lack {', '.join(missing)}: record the run again")
+    rest = "context and NCCL" if "process" in known else "context, NCCL and other processes"
+    return {
+        TENSORS: known["ledger"],
+        "from before": known["older"],
+        "rounding and workspaces": known["allocated"] - known["older"] - known["ledger"],
+        "cached": known["reserved"] - known["allocated"],
+        rest: known.get("process", known["used"]) - known["reserved"],
+    }
