@@ -71,19 +71,22 @@ class Flat:
         self._module = ModuleViews(list(self.members()), self.views(self.whole))
         for parameter in parameters:
             parameter.grad = None  # a gradient from before would count in the first step
-        self.shard = own(self)
+        self.shard = own(self)  # the stage decides; under zero3 it also releases `whole`, whose presence changes here
         self.owned = self._make_owned(exact, formats)
-        # Where the parameters are views of what the optimizer updates, whatever is written there needs no watching.
+        # Of a copy we must know when somebody writes to the parameters. Views are the same memory: nothing to watch.
         if not _share_memory(self.owned, self.whole):
             self._module.watch()
 
     def _make_owned(self, exact: torch.Tensor, formats: Formats) -> nn.Parameter:
         """What the optimizer updates: the shard itself, or a master copy made of the values before rounding."""
-        if self.layout.frozen or not (formats.compute or formats.offload):
-            return nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
-        mine = self.shard if self.whole is exact else self._mine(exact)
-        place = "cpu" if formats.offload else mine.device
-        return nn.Parameter(mine.to(place, formats.of_master(mine.dtype), copy=True))
+        if self.layout.frozen:
+            return nn.Parameter(self.shard, requires_grad=False)
+        if not (formats.compute or formats.offload):
+            return nn.Parameter(self.shard)
+        is_rounded = self.whole is not exact  # if it is not, `exact` may have been released with `whole`
+        unrounded = self._mine(exact) if is_rounded else self.shard
+        place = "cpu" if formats.offload else unrounded.device
+        return nn.Parameter(unrounded.to(place, formats.of_master(unrounded.dtype), copy=True))
 
     @property
     def is_sharded(self) -> bool:
@@ -164,7 +167,7 @@ class Flat:
         if self.presence is not Presence.WHOLE or not self._module.were_written():
             return
         with torch.no_grad():
-            self.shard.copy_(self._mine(self.whole))  # itself, but under zero3
+            self.shard.copy_(self._mine(self.whole))  # zero3's is a copy; elsewhere this is the same memory
             if self.has_master:
                 # Where it rounds to what the parameter is nobody wrote, and the master knows more digits.
                 written = self.owned.to(self.shard) != self.shard
@@ -178,9 +181,10 @@ class Flat:
         self.owned.copy_(self._mine(values))
 
     def lay_out_gradients(self) -> torch.Tensor:
-        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; -0.0 where there is none.
+        """Moves the parameters' gradients end to end into `gradient`, shape [padded].
 
-        Those of an earlier micro-batch that lie there are added to.
+        Those of an earlier micro-batch that lie there are added to. Where there is none stands -0.0, which no gradient
+        is (see `usage`); and in each `.grad` a stand-in, which refuses what would do nothing (see `taken`).
         """
         gradient, adds = self.gradient, self.gradient is not None
         if gradient is None:

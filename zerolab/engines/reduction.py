@@ -26,7 +26,7 @@ from zerolab.engines.partition import Slot
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
 
-NONE, ANNOUNCED = -2, -1  # in place of a backward's number
+NONE, ANNOUNCED = -3, -2  # in place of a backward's number; -1 is autograd's own word for: none runs here
 
 
 class Rules(Protocol):
@@ -70,6 +70,9 @@ class _InFlight(NamedTuple):
 
 class Reduction:
     """Reduces each flat's gradient as soon as the last part of it exists, while autograd goes on.
+
+    autograd calls `_arrived` with each parameter's gradient. The one that completes a flat has it laid out end to end,
+    and starts its exchange; by the time that the next flat has half of its own, that one is finished and kept.
 
     Args:
         engine: of whose parameters the gradients are.
@@ -134,7 +137,11 @@ class Reduction:
             self._begin_unannounced()
 
     def _come_last(self) -> None:
-        """Has gradients come here when the model's own hooks, registered since, have changed them."""
+        """Moves our hooks behind all others of their parameters, because we empty `.grad`.
+
+        torch calls a parameter's hooks in the order in which they were registered. One that a user registered after the
+        engine was made, to clip each gradient say, would find nothing there.
+        """
         for hooks, handle in self._hooks:
             if next(reversed(hooks)) != handle.id:
                 hooks[handle.id] = hooks.pop(handle.id)  # `move_to_end` would not do: torch goes by the plain dict

@@ -68,6 +68,9 @@ class DueGradient:
 class Residency(Units):
     """Has a stage gather each unit before a module runs that holds parameters of it, and release it after.
 
+    Four hooks say when: two of torch's modules, before and after a forward; and two on tensors, which autograd calls in
+    backward with a gradient: that of a unit's output, before it runs backwards, and that of its input, after it.
+
     Args:
         stage: gathers and releases.
         release_after_forward: False keeps a unit from its forward to its backward.
@@ -218,10 +221,10 @@ class Residency(Units):
             check_same_on_all_ranks([unit], "the units that a forward uses next")
         # Its own gather is awaited first: what is fetched ahead must not delay what is needed now.
         self._start_gathering(self._use(unit, self._forward_order))
-        own = tuple(_own(value) for value in inputs), {name: _own(value) for name, value in keywords.items()}
-        for tensor in tensors_needing_gradient(own):
+        aliases = tuple(_alias(value) for value in inputs), {name: _alias(value) for name, value in keywords.items()}
+        for tensor in tensors_needing_gradient(aliases):
             self._note_due(unit, tensor)
-        return own
+        return aliases
 
     def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
         if is_running():  # its backward comes next, so the unit stays
@@ -258,7 +261,10 @@ class Residency(Units):
         self._reduction.start_ready()
 
 
-def _own(value: Any) -> Any:
-    """An input of a unit as a tensor of its own, whose gradient is complete when this unit, not all, has given it."""
+def _alias(value: Any) -> Any:
+    """An input of a unit as another tensor with the same numbers, which this unit alone uses.
+
+    A tensor's gradient comes when all that used it have given theirs; an alias's, when this one unit has.
+    """
     needs = isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
     return value.view_as(value) if needs else value

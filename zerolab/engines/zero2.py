@@ -29,7 +29,7 @@ class Zero2(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        mean = flat.part(gradient).div(self.world_size)
+        mean = flat.part(gradient).div(self.world_size)  # a copy: a view would keep the whole one alive
         flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
         flat.gradient = None
 
