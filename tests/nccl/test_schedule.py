@@ -1,9 +1,12 @@
 """What runs beside what, where collectives run on streams of their own, as NCCL's do."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
 from awkward import train_sharded
+from torch import nn
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 
@@ -66,3 +69,51 @@ def test_a_recording_tells_a_reduction_by_its_ranks_and_not_by_the_group_that_ca
     reductions = [event for event in recording.events if (event.kind, event.op) == ("collective", "reduce_scatter")]
     assert reductions
     assert {event.group for event in reductions} == {None}
+
+
+def under_way_in_backward(stage):
+    """On a rank, at each gradient of a backward: reductions that nobody has waited for, and gradients that are laid out."""
+    from zerolab.engines import ENGINES
+
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(3)))
+    engine = ENGINES[stage](model, torch.optim.SGD, lr=0.1)
+    inputs = torch.ones(2, 8)
+    seen = []
+    for number, parameter in enumerate(model.parameters()):
+        look = partial(look_at, engine, number, seen)
+        parameter.register_post_accumulate_grad_hook(look)
+    engine.training_step(inputs, inputs, nn.functional.mse_loss)
+    return seen
+
+
+def look_at(engine, number, seen, _):
+    """Notes what there is when the gradient of a parameter comes."""
+    from contract import device
+
+    reductions = sum(kernel.name in REDUCING and not kernel.is_awaited for kernel in device.under_way)
+    seen.append((number, reductions, sum(flat.gradient is not None for flat in engine.flats)))
+
+
+REDUCING = ("reduce_scatter", "all_reduce")
+
+
+@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2", "zero3"])
+def test_a_reduction_has_a_whole_units_backward_before_the_compute_stream_waits_for_it(ranks, stage):
+    for seen in ranks.run(under_way_in_backward, stage):
+        assert [number // 4 for number, *_ in seen] == [
+            2,
+            2,
+            2,
+            2,
+            1,
+            1,
+            1,
+            1,
+            0,
+            0,
+            0,
+            0,
+        ]  # the last unit's come first
+        assert [count for _, count, _ in seen] == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
+        if stage in ("zero2", "zero3"):  # what is laid out goes before the next is: two units' gradients at most
+            assert max(laid_out for *_, laid_out in seen) == 1

@@ -86,7 +86,7 @@ class Residency(Units):
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order = Order(ahead=prefetch)
         self._backward_order = Order(ahead=prefetch)
-        # Earlier, the exchange of the unit before would still hold its buffers: three units' worth at once.
+        # Earlier, over gloo, the exchange of the unit before would still hold its buffers: three units' worth at once.
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
         self._has_other_graphs = False
@@ -135,7 +135,7 @@ class Residency(Units):
         return bool(due) and (behind is None or any(each.number in behind for each in due))
 
     def reach_half(self, flat: Flat) -> None:
-        """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
+        """Gathers the next unit in the second half of this one: by then gloo's exchange before has made room."""
         if flat.layout.replicated:  # it is small, and its unit has just begun
             return
         expected = self._after_half.pop(flat.layout.unit, [])
