@@ -72,7 +72,7 @@ def test_a_recording_tells_a_reduction_by_its_ranks_and_not_by_the_group_that_ca
 
 
 def under_way_in_backward(stage):
-    """On a rank, at each gradient of a backward: reductions that nobody has waited for, and gradients that are laid out."""
+    """On a rank, at each gradient of a backward: reductions that nobody has waited for, gradients that are laid out."""
     from zerolab.engines import ENGINES
 
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(3)))
@@ -83,6 +83,7 @@ def under_way_in_backward(stage):
         look = partial(look_at, engine, number, seen)
         parameter.register_post_accumulate_grad_hook(look)
     engine.training_step(inputs, inputs, nn.functional.mse_loss)
+    engine.state_dict()  # waits for what the update has sent
     return seen
 
 

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerolab.engines.collectives import Exchange
 from zerolab.engines.partition import FlatLayout, Slot
 from zerolab.engines.precision import Formats
 from zerolab.engines.taken import INSTEAD, Taken
@@ -45,6 +46,8 @@ class Flat:
         own: gives the part of `whole` that this rank updates; it may release the rest.
         formats: the dtypes, and where the optimizer's part lies.
     """
+
+    _arrival: Exchange | None = None  # what brings the other ranks' parts into `whole`
 
     def __init__(
         self,
@@ -149,9 +152,25 @@ class Flat:
         """What this rank owns of a tensor as large as the flat: a view of shape [owned]."""
         return whole[slice(*self.span)]
 
-    def show(self) -> None:
-        """Makes the module's parameters views of `whole`."""
-        self._module.show()
+    def arrive(self, exchange: Exchange) -> None:
+        """The other ranks' parts are on their way into `whole`, by this exchange."""
+        self._arrival, self.presence = exchange, Presence.ARRIVING
+
+    def settle(self) -> None:
+        """Waits until they are there, and makes the module's parameters views of `whole`."""
+        if self._arrival is not None:
+            self._arrival.wait()
+            self._arrival, self.presence = None, Presence.WHOLE
+            self._module.show()
+
+    def __del__(self) -> None:
+        """Waits: the memory of `whole` goes, and may be used for something else only behind what arrives there."""
+        if self._arrival is not None:
+            self._arrival.wait()
+
+    def show_when_used(self) -> None:
+        """Has whoever uses one of the module's parameters first wait until they are there."""
+        self._module.show_when_used(self.settle)
 
     def hide(self) -> None:
         """Takes over what was written, and makes the module's parameters say that they are released."""
@@ -175,6 +194,7 @@ class Flat:
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
+        self.settle()
         if self.presence is not Presence.RELEASED:  # else the next gather brings the new values
             self.whole.copy_(values)
         self.shard.copy_(self._mine(values))  # rounded in mixed precision, where the master keeps the exact values
@@ -254,6 +274,7 @@ class Flat:
     def begin_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives the optimizer the mean gradient of all that got one; to a master copy, in its precision and place."""
         self.take_back()
+        self.settle()  # what no forward has used since the last update
         self.take_over()
         whole = self.usage.is_whole
         if self.mean is None or not (whole or self.usage.used):

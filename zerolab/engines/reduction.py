@@ -90,6 +90,7 @@ class Reduction:
         self._units = units
         self._overlap = overlap
         self._waits_at_half = not has_streams()
+        self.overlaps_streams = overlap and has_streams()
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
         self._of_others = NONE  # the number of one that brings no gradients for us
         self._exchanges = True  # False: this backward only adds gradients up
