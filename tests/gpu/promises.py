@@ -412,6 +412,58 @@ def deepspeed(device: str) -> dict[str, Any]:
     }
 
 
+@promise(
+    "Over NCCL gathers and reductions have a group each, and updated parameters are waited for where they are used", 60
+)
+def schedule(device: str) -> dict[str, Any]:
+    with Cluster(1, device=device, timeout=60) as cluster:
+        found = {stage: cluster.run(scheduled, stage)[0] for stage in ("zero1", "zero2")}
+    if device == "cpu":
+        raise NotTestable("over gloo there is one group, and a step waits for what it sends")
+    for stage, (groups, flats, left, off) in found.items():
+        assert groups == 1, f"{stage}: {groups} second groups"
+        assert left == flats, f"{stage}: {flats - left} of {flats} flats were waited for in the step"
+        assert off == 0, f"{stage}: a parameter read after the step is {off:.2g} from the state"
+    return {stage: f"{flats} flats on their way after a step" for stage, (_, flats, _, _) in found.items()}
+
+
+def scheduled(stage: str) -> tuple[int, int, int, float]:
+    """On a rank, after a step: second groups, flats, those that nobody has waited for; how far a read one is off."""
+    from zerolab.engines import collectives
+    from zerolab.engines.flat import Presence
+
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
+    batch = models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), 1)[0]
+    engine.training_step(*batch, models.loss)
+    left = sum(flat.presence is Presence.ARRIVING for flat in engine.flats)
+    name, parameter = list(engine.model.named_parameters())[-1]
+    read = parameter.detach().clone()
+    off = (read - engine.state_dict()[name]).abs().max().item()
+    return len(collectives._second_groups), len(engine.flats), left, off
+
+
+@promise("With offload the optimizer's copies, and the gradients on their way to them, lie in pinned memory", 60)
+def pinned(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        raise NotTestable("pinned memory is for copies to and from a GPU")
+    with Cluster(1, device=device, timeout=60) as cluster:
+        return {stage: cluster.run(copied, stage)[0] for stage in ("ddp", "zero2", "zero3")}
+
+
+def copied(stage: str) -> str:
+    """On a rank: how fast an offloaded optimizer's gradients come. Raises if anything of it is not pinned."""
+    engine = ENGINES[stage](models.build("gpt-10m"), torch.optim.SGD, lr=1e-3, offload=True)
+    flat = max(engine.flats, key=lambda flat: flat.owned.numel())
+    assert flat.owned.is_pinned(), "the optimizer's copy is not pinned"
+    mean = torch.ones_like(flat.shard)
+    assert flat.for_update(mean).is_pinned(), "the gradient's copy is not pinned"
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(10):
+        flat.for_update(mean)
+    return f"{10 * mean.nbytes / (time.perf_counter() - start) / 1e9:.1f} GB/s"
+
+
 @promise("`zerolab doctor` finds nothing to repair about the GPUs", 120)
 def doctor(device: str) -> dict[str, Any]:
     from zerolab import doctor

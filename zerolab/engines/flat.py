@@ -22,7 +22,7 @@ from torch import nn
 
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.partition import FlatLayout, Slot
-from zerolab.engines.precision import Formats
+from zerolab.engines.precision import Formats, copied_to
 from zerolab.engines.taken import INSTEAD, Taken
 from zerolab.engines.usage import Usage, split
 from zerolab.engines.views import ModuleViews
@@ -88,8 +88,8 @@ class Flat:
             return nn.Parameter(self.shard)
         is_rounded = self.whole is not exact  # if it is not, `exact` may have been released with `whole`
         unrounded = self._mine(exact) if is_rounded else self.shard
-        place = "cpu" if formats.offload else unrounded.device
-        return nn.Parameter(unrounded.to(place, formats.of_master(unrounded.dtype), copy=True))
+        place = torch.device("cpu") if formats.offload else unrounded.device
+        return nn.Parameter(copied_to(place, unrounded, formats.of_master(unrounded.dtype)))
 
     @property
     def is_sharded(self) -> bool:
@@ -281,13 +281,18 @@ class Flat:
             return
         if not whole:
             self.split(optimizer)
-        # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
-        gradient = self.mean.to(self.owned) if self.unscaled is None else self.unscaled
+        gradient = self.for_update(self.mean) if self.unscaled is None else self.unscaled
         if not self.pieces:
             self.owned.grad = gradient
         for slot, piece in self.pieces.items():
             if slot in self.usage.used:
                 piece.grad = gradient[slice(*self.usage.owned[slot])]
+
+    def for_update(self, mean: torch.Tensor) -> torch.Tensor:
+        """A mean gradient in the place and precision of what the optimizer updates."""
+        # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
+        here = mean.device == self.owned.device
+        return mean.to(self.owned) if here else copied_to(self.owned.device, mean, self.owned.dtype)
 
     @property
     def has_update(self) -> bool:
@@ -317,7 +322,8 @@ class Flat:
             piece.grad = None
         self.usage.forget()
         if self.has_master:
-            self.shard.copy_(self.owned.detach())
+            # From pinned memory nobody waits. Nor is it written to meanwhile: a gradient comes first, behind this copy.
+            self.shard.copy_(self.owned.detach(), non_blocking=True)
 
     def updated(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
         """What the optimizer updates, and where it lies in the flat."""
