@@ -323,7 +323,8 @@ class Flat:
         self.usage.forget()
         if self.has_master:
             # From pinned memory nobody waits. Nor is it written to meanwhile: a gradient comes first, behind this copy.
-            self.shard.copy_(self.owned.detach(), non_blocking=True)
+            # It is rounded there, because what the CPU rounds would lie elsewhere.
+            self.shard.copy_(self.owned.detach().to(self.shard.device, non_blocking=True))
 
     def updated(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
         """What the optimizer updates, and where it lies in the flat."""
