@@ -33,6 +33,7 @@ CLOSE = 1e-3  # of two losses, on a GPU and on a processor, which add in other o
 IMPATIENT = 4.0  # seconds: the `timeout` of clusters in which something shall wait, or seem to
 SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL that allows them, with NCCL_MULTI_RANK_GPU_ENABLE=1
 LATE, LATE_SIZE = 0.5, 12_345  # seconds that a rank comes late, and elements that others wait for meanwhile
+CLEARLY = 1.05  # of two times on one GPU box, what is more than noise
 STEP_LIMIT = 1.05  # what a step of ours may take of plain PyTorch's, as in `make bench`
 
 
@@ -550,6 +551,141 @@ def deepspeed(device: str) -> dict[str, Any]:
     return trained_as_on_cpu(1, device, stages) | {
         f"shared, {name}": value for name, value in trained_as_on_cpu(4, device, stages).items()
     }
+
+
+@promise(
+    "Over NCCL gathers and reductions have a group each, and updated parameters are waited for where they are used", 60
+)
+def schedule(device: str) -> dict[str, Any]:
+    with Cluster(1, device=device, timeout=60) as cluster:
+        found = {stage: cluster.run(scheduled, stage)[0] for stage in ("zero1", "zero2")}
+    if device == "cpu":
+        raise NotTestable("over gloo there is one group, and a step waits for what it sends")
+    for stage, (groups, flats, left, off) in found.items():
+        assert groups == 1, f"{stage}: {groups} second groups"
+        assert left == flats, f"{stage}: {flats - left} of {flats} flats were waited for in the step"
+        assert off == 0, f"{stage}: a parameter read after the step is {off:.2g} from the state"
+    return {stage: f"{flats} flats on their way after a step" for stage, (_, flats, _, _) in found.items()}
+
+
+def scheduled(stage: str) -> tuple[int, int, int, float]:
+    """On a rank, after a step: second groups, flats, those that nobody has waited for; how far a read one is off."""
+    from zerolab.engines import collectives
+    from zerolab.engines.flat import Presence
+
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
+    batch = models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), 1)[0]
+    engine.training_step(*batch, models.loss)
+    left = sum(flat.presence is Presence.ARRIVING for flat in engine.flats)
+    name, parameter = list(engine.model.named_parameters())[-1]
+    read = parameter.detach().clone()
+    off = (read - engine.state_dict()[name]).abs().max().item()
+    return len(collectives._second_groups), len(engine.flats), left, off
+
+
+@promise("A step over NCCL takes no longer by the late waits made for it than by the early ones made for gloo", 150)
+def late_waits(device: str) -> dict[str, Any]:
+    from measuring import interleaved
+
+    count, rounds = several_gpus(device), 5 if device == "cuda" else 1
+    seconds: dict[str, list[float]] = {}
+    with Cluster(count, device=device, timeout=60) as cluster:
+        variants = [f"{stage} {waits}" for stage in STAGES for waits in ("early", "late")]
+        for variant, taken in interleaved(variants, rounds, lambda each: cluster.run(step_by, each)[0]):
+            seconds.setdefault(variant, []).append(taken)
+    ratios = {
+        stage: round(median(map(float.__truediv__, seconds[f"{stage} late"], seconds[f"{stage} early"])), 3)
+        for stage in STAGES
+    }
+    print(ratios)
+    if device == "cpu":
+        raise NotTestable("over gloo there is one schedule, and late waits are not for it")
+    slow = {stage: ratio for stage, ratio in ratios.items() if ratio > CLEARLY}
+    assert not slow, f"of the seconds by early waits: {slow} (all: {ratios})"
+    return ratios
+
+
+def several_gpus(device: str) -> int:
+    """How many ranks have a GPU each; two on processors. Raises NotTestable for one GPU."""
+    count = torch.cuda.device_count() if device == "cuda" else 2
+    if count < 2:
+        raise NotTestable("one GPU")
+    return count
+
+
+_made: dict[str, Any] = {}  # on a rank: engines live through all rounds
+
+
+def step_by(variant: str) -> float:
+    """On a rank: median seconds of a step of a stage, with waits as over gloo (early) or as over NCCL (late)."""
+    from unittest.mock import patch
+
+    from zerolab.engines import reduction
+
+    stage, waits = variant.split()
+    name = "gpt-10m" if torch.cuda.is_available() else "gpt-tiny"
+    if variant not in _made:
+        with patch.object(reduction, "has_streams", lambda: waits == "late"):
+            _made[variant] = ENGINES[stage](models.build(name), torch.optim.AdamW, lr=1e-3)
+    seconds = []
+    for batch in models.batches(name, dist.get_world_size(), dist.get_rank(), 8):
+        start = time.perf_counter()
+        _made[variant].training_step(*batch, models.loss).item()
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[2:])
+
+
+@promise(
+    f"A gather of shards at odd addresses takes at most {CLEARLY} of one whose shards lie at multiples of 16 bytes", 60
+)
+def alignment(device: str) -> dict[str, Any]:
+    count = several_gpus(device)
+    with Cluster(count, device=device, timeout=60) as cluster:
+        found = {part: cluster.run(gather_seconds, part, device)[0] for part in (2**24, 2**24 + 1)}
+    aligned, odd = found.values()
+    if device == "cpu":
+        raise NotTestable("addresses matter to NCCL's copies")
+    assert odd <= CLEARLY * aligned, (
+        f"{odd / aligned:.3f} of an aligned gather's seconds: flats should be padded further"
+    )
+    return {"odd / aligned": round(odd / aligned, 3)}
+
+
+def gather_seconds(part: int, device: str) -> float:
+    """On a rank: median seconds of a gather of `part` 2-byte elements from each rank."""
+    from zerolab.engines.collectives import all_gather
+
+    flat = torch.zeros(dist.get_world_size() * part, dtype=torch.bfloat16, device=device)
+    seconds = []
+    for _ in range(20):
+        dist.barrier()
+        start = time.perf_counter()
+        all_gather(flat).wait()
+        flat[0].item()
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[5:])
+
+
+@promise("With offload the optimizer's copies, and the gradients on their way to them, lie in pinned memory", 60)
+def pinned(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        raise NotTestable("pinned memory is for copies to and from a GPU")
+    with Cluster(1, device=device, timeout=60) as cluster:
+        return {stage: cluster.run(copied, stage)[0] for stage in ("ddp", "zero2", "zero3")}
+
+
+def copied(stage: str) -> str:
+    """On a rank: how fast an offloaded optimizer's gradients come. Raises if anything of it is not pinned."""
+    engine = ENGINES[stage](models.build("gpt-10m"), torch.optim.SGD, lr=1e-3, offload=True)
+    flat = max(engine.flats, key=lambda flat: flat.owned.numel())
+    assert flat.owned.is_pinned(), "the optimizer's copy is not pinned"
+    mean = torch.ones_like(flat.shard)
+    assert flat.for_update(mean).is_pinned(), "the gradient's copy is not pinned"
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(10):
+        flat.for_update(mean)
+    return f"{10 * mean.nbytes / (time.perf_counter() - start) / 1e9:.1f} GB/s"
 
 
 @promise("`zerolab doctor` finds nothing to repair about the GPUs", 120)

@@ -28,8 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from zerolab import Cluster
+from zerolab.engines.views import Arriving
 from zerolab.recording import streams
 from zerolab.runtime import counter
+from zerolab.runtime.observers import holders
 
 BACKEND = "contract"
 COMPUTING = "computing"  # in the place of a group: what is no collective
@@ -401,6 +403,8 @@ def _resize(original, storage, size):
 
 
 def _fetch(original, tensor, *args, **keywords):
+    if torch.overrides.has_torch_function_unary(tensor):  # its class is asked first, and then we are once more
+        return original(tensor, *args, **keywords)
     device.touch([_span(tensor, False)], f"{original.__name__} reads")
     return original(tensor, *args, **keywords)
 
@@ -423,8 +427,17 @@ def contracted(jitter, function, args, keywords):
     random.seed(dist.get_rank())
     with InFlight(jitter):
         result = function(*args, **keywords)
+    use_what_arrives()
     device.check_all_was_waited_for()
     return result, device.order
+
+
+def use_what_arrives():
+    """Waits as the next step would: after its last one an engine leaves updated parameters on their way."""
+    for engine in list(holders):
+        for parameter in engine.model.parameters():
+            if isinstance(parameter, Arriving):
+                parameter.settle()
 
 
 class Ranks:

@@ -164,6 +164,7 @@ class FlatCheckpoints(Checkpoints):
                 )
         copies: dict[int, torch.Tensor] = {}
         for flat in self.flats:
+            flat.settle()
             flat.take_over()
             # From the masters: bf16 weights would lose what the optimizer knows.
             views = flat.views(_gather_from_owners(flat, flat.owned.detach()))

@@ -2,9 +2,9 @@
 
 A stage answers four questions, and its file holds the answers: what a rank owns (`own`), which collective brings a
 flat's gradients together (`reduce`), which part of the mean gradient stays (`keep`), and how the updated parameters
-reach the other ranks (`publish`). Everything else is here and the same for all of them: a flat's reduction starts as
-soon as its last gradient exists, while autograd goes on, with one exchange in flight; and a plain torch optimizer
-updates what the rank owns.
+reach the other ranks (`publish`). The rest is the same for all of them. Here are the making of an engine and the step,
+in which a plain torch optimizer updates what the rank owns; in `reduction` the way of the gradients through a backward,
+in `loop` what a training loop may do beside (accumulate, clip, look), and in `flat` the tensors themselves.
 """
 
 import weakref

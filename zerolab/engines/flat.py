@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerolab.engines.collectives import Exchange
 from zerolab.engines.partition import FlatLayout, Slot
-from zerolab.engines.precision import Formats
+from zerolab.engines.precision import Formats, copied_to
 from zerolab.engines.taken import INSTEAD, Taken
 from zerolab.engines.usage import Usage, split
 from zerolab.engines.views import ModuleViews
@@ -45,6 +46,8 @@ class Flat:
         own: gives the part of `whole` that this rank updates; it may release the rest.
         formats: the dtypes, and where the optimizer's part lies.
     """
+
+    _arrival: Exchange | None = None  # what brings the other ranks' parts into `whole`
 
     def __init__(
         self,
@@ -71,19 +74,22 @@ class Flat:
         self._module = ModuleViews(list(self.members()), self.views(self.whole))
         for parameter in parameters:
             parameter.grad = None  # a gradient from before would count in the first step
-        self.shard = own(self)
+        self.shard = own(self)  # the stage decides; under zero3 it also releases `whole`, whose presence changes here
         self.owned = self._make_owned(exact, formats)
-        # Where the parameters are views of what the optimizer updates, whatever is written there needs no watching.
+        # Of a copy we must know when somebody writes to the parameters. Views are the same memory: nothing to watch.
         if not _share_memory(self.owned, self.whole):
             self._module.watch()
 
     def _make_owned(self, exact: torch.Tensor, formats: Formats) -> nn.Parameter:
         """What the optimizer updates: the shard itself, or a master copy made of the values before rounding."""
-        if self.layout.frozen or not (formats.compute or formats.offload):
-            return nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
-        mine = self.shard if self.whole is exact else self._mine(exact)
-        place = "cpu" if formats.offload else mine.device
-        return nn.Parameter(mine.to(place, formats.of_master(mine.dtype), copy=True))
+        if self.layout.frozen:
+            return nn.Parameter(self.shard, requires_grad=False)
+        if not (formats.compute or formats.offload):
+            return nn.Parameter(self.shard)
+        is_rounded = self.whole is not exact  # if it is not, `exact` may have been released with `whole`
+        unrounded = self._mine(exact) if is_rounded else self.shard
+        place = torch.device("cpu") if formats.offload else unrounded.device
+        return nn.Parameter(copied_to(place, unrounded, formats.of_master(unrounded.dtype)))
 
     @property
     def is_sharded(self) -> bool:
@@ -146,9 +152,25 @@ class Flat:
         """What this rank owns of a tensor as large as the flat: a view of shape [owned]."""
         return whole[slice(*self.span)]
 
-    def show(self) -> None:
-        """Makes the module's parameters views of `whole`."""
-        self._module.show()
+    def arrive(self, exchange: Exchange) -> None:
+        """The other ranks' parts are on their way into `whole`, by this exchange."""
+        self._arrival, self.presence = exchange, Presence.ARRIVING
+
+    def settle(self) -> None:
+        """Waits until they are there, and makes the module's parameters views of `whole`."""
+        if self._arrival is not None:
+            self._arrival.wait()
+            self._arrival, self.presence = None, Presence.WHOLE
+            self._module.show()
+
+    def __del__(self) -> None:
+        """Waits: the memory of `whole` goes, and may be used for something else only behind what arrives there."""
+        if self._arrival is not None:
+            self._arrival.wait()
+
+    def show_when_used(self) -> None:
+        """Has whoever uses one of the module's parameters first wait until they are there."""
+        self._module.show_when_used(self.settle)
 
     def hide(self) -> None:
         """Takes over what was written, and makes the module's parameters say that they are released."""
@@ -164,7 +186,7 @@ class Flat:
         if self.presence is not Presence.WHOLE or not self._module.were_written():
             return
         with torch.no_grad():
-            self.shard.copy_(self._mine(self.whole))  # itself, but under zero3
+            self.shard.copy_(self._mine(self.whole))  # zero3's is a copy; elsewhere this is the same memory
             if self.has_master:
                 # Where it rounds to what the parameter is nobody wrote, and the master knows more digits.
                 written = self.owned.to(self.shard) != self.shard
@@ -172,15 +194,17 @@ class Flat:
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""
+        self.settle()
         if self.presence is not Presence.RELEASED:  # else the next gather brings the new values
             self.whole.copy_(values)
         self.shard.copy_(self._mine(values))  # rounded in mixed precision, where the master keeps the exact values
         self.owned.copy_(self._mine(values))
 
     def lay_out_gradients(self) -> torch.Tensor:
-        """Moves the parameters' gradients end to end into `gradient`, shape [padded]; -0.0 where there is none.
+        """Moves the parameters' gradients end to end into `gradient`, shape [padded].
 
-        Those of an earlier micro-batch that lie there are added to.
+        Those of an earlier micro-batch that lie there are added to. Where there is none stands -0.0, which no gradient
+        is (see `usage`); and in each `.grad` a stand-in, which refuses what would do nothing (see `taken`).
         """
         gradient, adds = self.gradient, self.gradient is not None
         if gradient is None:
@@ -250,19 +274,25 @@ class Flat:
     def begin_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives the optimizer the mean gradient of all that got one; to a master copy, in its precision and place."""
         self.take_back()
+        self.settle()  # what no forward has used since the last update
         self.take_over()
         whole = self.usage.is_whole
         if self.mean is None or not (whole or self.usage.used):
             return
         if not whole:
             self.split(optimizer)
-        # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
-        gradient = self.mean.to(self.owned) if self.unscaled is None else self.unscaled
+        gradient = self.for_update(self.mean) if self.unscaled is None else self.unscaled
         if not self.pieces:
             self.owned.grad = gradient
         for slot, piece in self.pieces.items():
             if slot in self.usage.used:
                 piece.grad = gradient[slice(*self.usage.owned[slot])]
+
+    def for_update(self, mean: torch.Tensor) -> torch.Tensor:
+        """A mean gradient in the place and precision of what the optimizer updates."""
+        # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
+        here = mean.device == self.owned.device
+        return mean.to(self.owned) if here else copied_to(self.owned.device, mean, self.owned.dtype)
 
     @property
     def has_update(self) -> bool:
@@ -292,7 +322,9 @@ class Flat:
             piece.grad = None
         self.usage.forget()
         if self.has_master:
-            self.shard.copy_(self.owned.detach())
+            # From pinned memory nobody waits. Nor is it written to meanwhile: a gradient comes first, behind this copy.
+            # It is rounded there, because what the CPU rounds would lie elsewhere.
+            self.shard.copy_(self.owned.detach().to(self.shard.device, non_blocking=True))
 
     def updated(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
         """What the optimizer updates, and where it lies in the flat."""

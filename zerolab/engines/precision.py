@@ -41,6 +41,13 @@ def cast_floating(values: Any, dtype: torch.dtype) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)
 
 
+def copied_to(place: torch.device, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A copy at `place`, there when this returns: a GPU's in pinned memory, which its link reaches at its full rate."""
+    copy = torch.empty_like(tensor, dtype=dtype, device=place, pin_memory=tensor.is_cuda and place.type == "cpu")
+    with torch.no_grad():
+        return copy.copy_(tensor)
+
+
 @dataclass(frozen=True, slots=True)
 class Formats:
     """In which dtypes, and where, the tensors of a flat are kept.

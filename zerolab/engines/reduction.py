@@ -2,6 +2,9 @@
 
 Backward brings the last units first, and every rank reduces in that order, whichever gradients it gets and when: a
 flat that is early waits for its turn. One exchange is in flight at a time: its buffers are all that overlap costs.
+Where a wait blocks this process, over gloo, it comes when the next flat has half its gradients, to make room for the
+other half. Where it has the compute stream wait, over NCCL, it comes when the next flat is complete, as in FSDP2: until
+then a reduction may take as long as a unit's backward, and at most two units' gradients exist, a flat and what comes.
 
 `engine.backward` announces its backward. One that a loop runs by `loss.backward()` itself is noticed when it brings the
 first gradient, or under ZeRO-3 when it comes to the first unit. autograd is asked then which parameters it will bring
@@ -17,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from zerolab.engines.collectives import Exchange
+from zerolab.engines.collectives import Exchange, has_streams
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import call_at_end, is_running, parameters_to_come, running_backward
 from zerolab.engines.hooks import Hook
@@ -26,7 +29,7 @@ from zerolab.engines.partition import Slot
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
 
-NONE, ANNOUNCED = -2, -1  # in place of a backward's number
+NONE, ANNOUNCED = -3, -2  # in place of a backward's number; -1 is autograd's own word for: none runs here
 
 
 class Rules(Protocol):
@@ -56,7 +59,7 @@ class Units:
         return False
 
     def reach_half(self, flat: Flat) -> None:
-        """A flat has at least half of its gradients, and no exchange is in flight."""
+        """A flat has at least half of its gradients."""
 
     def end_backward(self) -> None:
         """It is done, or has failed."""
@@ -71,6 +74,9 @@ class _InFlight(NamedTuple):
 class Reduction:
     """Reduces each flat's gradient as soon as the last part of it exists, while autograd goes on.
 
+    autograd calls `_arrived` with each parameter's gradient. The one that completes a flat has it laid out end to end,
+    and starts its exchange; that one is finished and kept before the next begins.
+
     Args:
         engine: of whose parameters the gradients are.
         units: what else happens as a backward passes through them.
@@ -83,6 +89,8 @@ class Reduction:
         self._rules = {flat: engine.rules(flat.layout) for flat in self._flats}
         self._units = units
         self._overlap = overlap
+        self._waits_at_half = not has_streams()
+        self.overlaps_streams = overlap and has_streams()
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
         self._of_others = NONE  # the number of one that brings no gradients for us
         self._exchanges = True  # False: this backward only adds gradients up
@@ -134,7 +142,11 @@ class Reduction:
             self._begin_unannounced()
 
     def _come_last(self) -> None:
-        """Has gradients come here when the model's own hooks, registered since, have changed them."""
+        """Moves our hooks behind all others of their parameters, because we empty `.grad`.
+
+        torch calls a parameter's hooks in the order in which they were registered. One that a user registered after the
+        engine was made, to clip each gradient say, would find nothing there.
+        """
         for hooks, handle in self._hooks:
             if next(reversed(hooks)) != handle.id:
                 hooks[handle.id] = hooks.pop(handle.id)  # `move_to_end` would not do: torch goes by the plain dict
@@ -179,8 +191,8 @@ class Reduction:
                 raise
         flat.awaited.discard(slot)
         if flat.has_half_its_gradients:
-            # The exchange of the flat before has had half a flat's time: it makes room for the rest of this one.
-            self._finish_exchange()
+            if self._waits_at_half:  # the exchange of the flat before has had half a flat's time
+                self._finish_exchange()
             self._units.reach_half(flat)
         self.start_ready()
 

@@ -68,6 +68,9 @@ class DueGradient:
 class Residency(Units):
     """Has a stage gather each unit before a module runs that holds parameters of it, and release it after.
 
+    Four hooks say when: two of torch's modules, before and after a forward; and two on tensors, which autograd calls in
+    backward with a gradient: that of a unit's output, before it runs backwards, and that of its input, after it.
+
     Args:
         stage: gathers and releases.
         release_after_forward: False keeps a unit from its forward to its backward.
@@ -83,7 +86,7 @@ class Residency(Units):
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order = Order(ahead=prefetch)
         self._backward_order = Order(ahead=prefetch)
-        # Earlier, the exchange of the unit before would still hold its buffers: three units' worth at once.
+        # Earlier, over gloo, the exchange of the unit before would still hold its buffers: three units' worth at once.
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
         self._has_other_graphs = False
@@ -132,7 +135,7 @@ class Residency(Units):
         return bool(due) and (behind is None or any(each.number in behind for each in due))
 
     def reach_half(self, flat: Flat) -> None:
-        """Gathers the next unit in the second half of this one, when the exchange of the one before has made room."""
+        """Gathers the next unit in the second half of this one: by then gloo's exchange before has made room."""
         if flat.layout.replicated:  # it is small, and its unit has just begun
             return
         expected = self._after_half.pop(flat.layout.unit, [])
@@ -218,10 +221,10 @@ class Residency(Units):
             check_same_on_all_ranks([unit], "the units that a forward uses next")
         # Its own gather is awaited first: what is fetched ahead must not delay what is needed now.
         self._start_gathering(self._use(unit, self._forward_order))
-        own = tuple(_own(value) for value in inputs), {name: _own(value) for name, value in keywords.items()}
-        for tensor in tensors_needing_gradient(own):
+        aliases = tuple(_alias(value) for value in inputs), {name: _alias(value) for name, value in keywords.items()}
+        for tensor in tensors_needing_gradient(aliases):
             self._note_due(unit, tensor)
-        return own
+        return aliases
 
     def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
         if is_running():  # its backward comes next, so the unit stays
@@ -258,7 +261,10 @@ class Residency(Units):
         self._reduction.start_ready()
 
 
-def _own(value: Any) -> Any:
-    """An input of a unit as a tensor of its own, whose gradient is complete when this unit, not all, has given it."""
+def _alias(value: Any) -> Any:
+    """An input of a unit as another tensor with the same numbers, which this unit alone uses.
+
+    A tensor's gradient comes when all that used it have given theirs; an alias's, when this one unit has.
+    """
     needs = isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
     return value.view_as(value) if needs else value

@@ -7,6 +7,8 @@ uses under zero3 a parameter has no numbers. An empty tensor in its place would 
 the same object to the optimizer, to hooks and to whoever ties it.
 """
 
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -65,8 +67,7 @@ class Released(Watched):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Whatever torch is asked to do with a released parameter comes here first."""
-        accessor = func.__name__ if func.__name__ in ("__get__", "__set__", "__delete__") else ""
-        name = func.__self__.__name__ if accessor else func.__name__
+        name = _name_of(func)
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (as torch.Tensor's own does)
             # Nearly always it is the first argument; a search through all of them costs ten times as much.
             candidates = args if args and isinstance(args[0], Released) else tree_leaves((args, kwargs))
@@ -75,7 +76,7 @@ class Released(Watched):
             if name in _OF_THE_SHAPE:
                 return func(view, *args[1:], **kwargs or {})
             if name in _OF_THE_GRAPH:
-                if accessor == "__set__":  # torch compares the shape of a gradient with the parameter's
+                if func.__name__ == "__set__":  # torch compares the shape of a gradient with the parameter's
                     set_data(parameter, view)
                 try:
                     return func(*args, **kwargs or {})
@@ -88,6 +89,44 @@ class Released(Watched):
             "modules runs; read a parameter in there, or take all of them from engine.state_dict(), and write them by "
             "engine.load_state_dict()"
         )
+
+
+class Arriving(Watched):
+    """A parameter whose numbers are on their way: whoever reads or writes them waits for them first.
+
+    No message is sent, so a single rank may. After that it is a parameter like any other.
+    """
+
+    settle: Callable[[], None]  # waits, and makes this parameter and all that arrive with it ordinary ones
+
+    def _settled(self) -> nn.Parameter:
+        self.settle()
+        return self
+
+    data = property(lambda self: self._settled().data, lambda self, value: setattr(self._settled(), "data", value))
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return deepcopy(self._settled(), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._settled().__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Whatever torch is asked to do with a parameter that is arriving comes here first."""
+        if _name_of(func) in _OF_THE_SHAPE | _OF_THE_GRAPH:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (as torch.Tensor's own does)
+                return func(*args, **kwargs or {})
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, Arriving):  # no more, if it came with another one
+                value.settle()
+        return func(*args, **kwargs or {})
+
+
+def _name_of(func: Any) -> str:
+    """The name of a function of torch's, or of the attribute that it reads or writes."""
+    is_accessor = func.__name__ in ("__get__", "__set__", "__delete__")
+    return str(func.__self__.__name__ if is_accessor else func.__name__)
 
 
 class ModuleViews:
@@ -120,6 +159,12 @@ class ModuleViews:
             parameter.__class__ = kind
             # A new Parameter would be another object to the optimizer, to hooks and to whoever ties it.
             set_data(parameter, view)
+
+    def show_when_used(self, settle: Callable[[], None]) -> None:
+        """Has whoever uses one of the parameters first call `settle`, which waits for the flat and calls `show`."""
+        for parameter in self._parameters:
+            parameter.settle = settle  # type: ignore[attr-defined]
+            parameter.__class__ = Arriving
 
     def hide(self) -> None:
         """Makes the module's parameters say that they are released, because the flat's memory is about to go."""

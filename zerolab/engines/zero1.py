@@ -32,5 +32,5 @@ class Zero1(Engine):
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""
-        for exchange in [all_gather(flat.whole, name=flat.layout.name) for flat in self.sharded]:
-            exchange.wait()
+        for flat, exchange in [(flat, all_gather(flat.whole, name=flat.layout.name)) for flat in self.sharded]:
+            self.receive(flat, exchange)

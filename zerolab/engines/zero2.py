@@ -29,11 +29,11 @@ class Zero2(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        mean = flat.part(gradient).div(self.world_size)
+        mean = flat.part(gradient).div(self.world_size)  # a copy: a view would keep the whole one alive
         flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
         flat.gradient = None
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""
-        for exchange in [all_gather(flat.whole, name=flat.layout.name) for flat in self.sharded]:
-            exchange.wait()
+        for flat, exchange in [(flat, all_gather(flat.whole, name=flat.layout.name)) for flat in self.sharded]:
+            self.receive(flat, exchange)

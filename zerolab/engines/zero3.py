@@ -35,7 +35,6 @@ class Zero3(Engine):
     reduces_every_backward = True  # there is nowhere to add up whole gradients
 
     def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **others: Any) -> None:
-        self._gathers: dict[Flat, Exchange] = {}  # those that have started
         self._units: Residency = Residency(self, release_after_forward, prefetch)
         super().__init__(*arguments, **others)
 
@@ -50,16 +49,12 @@ class Zero3(Engine):
         if flat.presence is Presence.RELEASED:
             flat.whole.untyped_storage().resize_(flat.whole.numel() * flat.whole.element_size())
             flat.part(flat.whole).copy_(flat.shard)
-            self._gathers[flat] = all_gather(flat.whole, name=flat.layout.name)
-            flat.presence = Presence.ARRIVING
+            flat.arrive(all_gather(flat.whole, name=flat.layout.name))
 
     def gather(self, flat: Flat) -> None:
         """Makes the flat whole on every rank."""
         self.start_gather(flat)
-        if flat.presence is Presence.ARRIVING:
-            self._gathers[flat].wait()
-            flat.presence = Presence.WHOLE
-            flat.show()
+        flat.settle()
 
     def release(self, flat: Flat) -> None:
         """Gives the memory back. Until the next gather nothing may touch the parameters: their memory is gone."""
@@ -77,7 +72,7 @@ class Zero3(Engine):
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
-        mean = flat.part(gradient).div(self.world_size)
+        mean = flat.part(gradient).div(self.world_size)  # a copy: a view would keep the whole one alive
         flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
         flat.gradient = None
 

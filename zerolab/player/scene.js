@@ -212,7 +212,7 @@ function troubles(model) {
  * The keys to colours and patterns above the panes, in the palette's theme.
  * @param {Player} player
  */
-export function legends({ palette, scene, panes }) {
+export function legends({ model, palette, scene, panes }) {
   const { sections } = scene;
   /** @type {(text: string, colour: string) => HTMLElement} */
   const flat = (text, colour) => swatch(text, { colour });

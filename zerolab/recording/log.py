@@ -29,6 +29,7 @@ def levels_on(levels: Levels, device: str) -> dict[str, int]:
     """The bytes on one device by category; empty where they are not among the levels."""
     return dict(zip(CATEGORIES, levels[device], strict=True)) if device in levels else {}
 
+
 COMPUTING = ("module", "optimizer")
 """The kinds of events that the compute stream executes, if there is one."""
 

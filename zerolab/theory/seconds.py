@@ -109,14 +109,14 @@ class Setting:
 
 def step(shape: Architecture, stage: str, setting: Setting) -> Step:
     """How long a step of AdamW takes under a stage; rows are as long as the shape's context. Source: see the module."""
-    block, again = _block(shape, setting), RECOMPUTED[setting.checkpointing]
-    forward, backward = block, (2 + again) * block + _attention(shape, setting) / 2
+    block, again = block_seconds(shape, setting), RECOMPUTED[setting.checkpointing]
+    forward, backward = block, (2 + again) * block + attention_seconds(shape, setting) / 2
     sending, exposed = _communication(shape, stage, setting, forward, backward)
     if setting.utilisation is not None:  # as quoted, it includes everything that is recomputed, moved and waited for
         computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
         computing /= setting.rate * setting.utilisation
         return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
-    computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * _head(shape, setting))
+    computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * head_seconds(shape, setting))
     waiting = exposed + setting.constants.contention * min(sending, computing)
     updating = UPDATE_BYTES * shape.num_params / _owners(stage, setting) / setting.gpu.memory_bytes_per_second
     straggling = setting.constants.straggling * log2(_nodes(setting)) * (computing + waiting + updating)
@@ -160,21 +160,21 @@ def chip(gpu: Gpu) -> str:
     return CHIPS.get(gpu.name, "h100")
 
 
-def _block(shape: Architecture, setting: Setting) -> float:
+def block_seconds(shape: Architecture, setting: Setting) -> float:
     """Forward of one block."""
     tokens, rate = _tokens(shape, setting), setting.rate * matrix_part(setting.gpu, setting.constants)
     multiplied = 2 * shape.block_params * tokens / rate
     # Forward moves a third of what a step moves.
-    return multiplied + _attention(shape, setting) + _moved(_kept(shape), shape, setting) / 3
+    return multiplied + attention_seconds(shape, setting) + _moved(_kept(shape), shape, setting) / 3
 
 
-def _attention(shape: Architecture, setting: Setting) -> float:
+def attention_seconds(shape: Architecture, setting: Setting) -> float:
     """Forward of one block's attention: half the quoted operations, due to the mask; backward takes 2.5 times it."""
     flops = QUOTED_OPERATIONS / 6 * shape.width * shape.context * _tokens(shape, setting)
     return flops / (setting.rate * ATTENTION_PART[chip(setting.gpu)])
 
 
-def _head(shape: Architecture, setting: Setting) -> float:
+def head_seconds(shape: Architecture, setting: Setting) -> float:
     """Forward of the output matrix and the loss."""
     flops = 2 * shape.width * shape.vocabulary * _tokens(shape, setting)
     return (
@@ -203,8 +203,8 @@ def _communication(
     shape: Architecture, stage: str, setting: Setting, forward: float, backward: float
 ) -> tuple[float, float]:
     """Seconds of all collectives of a step, and of those that no computing hides."""
-    gather, reduce = _gather(shape.block_params, setting), _reduce(stage, shape.block_params, setting)
-    first, last = _gather(shape.root_params, setting), _reduce(stage, shape.root_params, setting)
+    gather, reduce = gather_seconds(shape.block_params, setting), reduce_seconds(stage, shape.block_params, setting)
+    first, last = gather_seconds(shape.root_params, setting), reduce_seconds(stage, shape.root_params, setting)
     if stage == "zero3":
         # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
         late = max(0.0, gather - forward) + max(0.0, gather + reduce - backward)
@@ -219,11 +219,13 @@ def _communication(
     return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
 
 
-def _gather(numel: int, setting: Setting) -> float:
+def gather_seconds(numel: int, setting: Setting) -> float:
+    """A gather of `numel` parameters."""
     return _within(setting).seconds("all_gather", WORD[setting.precision] * numel)
 
 
-def _reduce(stage: str, numel: int, setting: Setting) -> float:
+def reduce_seconds(stage: str, numel: int, setting: Setting) -> float:
+    """The reduction of `numel` gradients under a stage."""
     nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel
     seconds = _within(setting).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
     if setting.hybrid and _nodes(setting) > 1:
