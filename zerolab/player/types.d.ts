@@ -189,6 +189,26 @@ export interface Row {
 /** What goes on around a moment of a training step, or before or beside it. */
 export type Act = "setup" | "forward" | "backward" | "update" | "share" | "aside";
 
+/**
+ * What all ranks do together for a while: a collective, the computing of a unit, an update; or nothing of these. It
+ * lies between two times, and what it is about begins at `busy`; `first` and `last` are the events that end within it.
+ */
+export interface Beat extends View {
+  kind: "collective" | "compute" | "update" | "keep";
+  op: string;
+  units: Unit[];
+  act: Act;
+  step: number;
+  busy: number;
+  first: number;
+  last: number;
+  /** The events that it is made of, over all ranks. */
+  places: number[];
+  caption: string;
+  /** How long it is shown at speed 1. */
+  seconds: number;
+}
+
 /** What a sentence about an act is made of: see `story.js`. */
 export interface Known {
   /** In how many parts a category is kept; 0 if every rank has all of it. */
