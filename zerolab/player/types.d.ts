@@ -347,6 +347,19 @@ export interface Piece {
   piece: number;
 }
 
+/** A piece of a unit between two ranks, from `start` to `end`; `adds` if it is added up where it lands. */
+export interface Flight extends Piece {
+  unit: Unit;
+  start: number;
+  end: number;
+  /** Which half of an all-reduce it belongs to. */
+  half: number;
+  adds: boolean;
+  spans: Spans;
+  /** Whether its send and its receive were recorded, or only the collective that it is a part of. */
+  recorded: boolean;
+}
+
 // --- where a player starts ---
 
 export interface Options {
