@@ -56,6 +56,31 @@ export class Beats {
   }
 
   /**
+   * The place of the first beat of a step.
+   * @param {number | undefined} step
+   */
+  first(step) {
+    return this.list.findIndex((beat) => beat.step === step);
+  }
+
+  /**
+   * Whether a step ends with the beat at `place`; what came before the first step leads on into it.
+   * @param {number} place
+   */
+  ends(place) {
+    const [beat, next] = [this.list[place], this.list[place + 1]];
+    return !next || (next.step !== beat.step && beat.step > 0);
+  }
+
+  /**
+   * Where there is most to see: the beginning of the second step, the first with optimizer state; else of the last.
+   */
+  opening() {
+    const steps = this.model.windows.map(({ step }) => step);
+    return Math.max(0, this.first(steps.includes(2) ? 2 : steps.at(-1)));
+  }
+
+  /**
    * The units that collective `i` moves, also where the system that called it did not say which.
    * @param {number} i
    */

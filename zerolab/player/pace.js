@@ -3,15 +3,13 @@
 /**
  * @import { Beats } from "./beats.js"
  * @import { Pieces } from "./pieces.js"
- * @import { Beat, View } from "./types.d.ts"
+ * @import { Beat } from "./types.d.ts"
  */
 
 /** Seconds that a piece is on its way at least. */
 const FLIGHT = 0.5;
 /** The share of a beat, in seconds at most, before what it is about begins. */
 const LEAD = 0.3;
-/** Seconds that a step stands still at its end before it begins again. */
-export const REST = 1;
 /** With more pieces than this no single one can be followed, and only the collective is given its time. */
 const MANY = 200;
 
@@ -52,12 +50,11 @@ export class Pace {
   }
 
   /**
-   * How far a piece has come at a time, from 0 to 1, as long as the screen shows it.
-   * @param {View} flight @param {number} time
+   * Seconds on the screen between two recorded times.
+   * @param {number} from @param {number} to
    */
-  share({ t0, t1 }, time) {
-    const [from, now, to] = [t0, time, t1].map((at) => this.#since(t0, at));
-    return to > from ? Math.min(1, Math.max(0, (now - from) / (to - from))) : 1;
+  elapsed(from, to) {
+    return this.#since(from, to) - this.#since(from, from);
   }
 
   /**
@@ -83,7 +80,10 @@ export class Pace {
   #make(beat, place) {
     const { t0, t1, busy } = beat;
     // Of the neighbours too: what overlaps is on its way here already, or still.
-    const landing = this.pieces.near(place).filter(({ end }) => t0 < end && end <= t1);
+    const landing = this.pieces
+      .near(place)
+      .flat()
+      .filter(({ end }) => t0 < end && end <= t1);
     const all = landing.map(({ start, end }) => [Math.max(t0, start), end]);
     const flights = all.length > MANY ? [] : all;
     const times = [...new Set([t0, busy, t1, ...flights.flat()])].sort((a, b) => a - b);

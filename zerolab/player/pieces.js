@@ -1,15 +1,16 @@
 // The pieces that a beat's collective moves between ranks: whose part, from when to when, and where it lies in its unit.
 
+import { partOf } from "./derived.js";
 import { MOVED } from "./flow.js";
 
 /**
  * @import { Beats } from "./beats.js"
  * @import { Model } from "./model.js"
- * @import { Beat, Flight, Spans, Unit } from "./types.d.ts"
+ * @import { Beat, Flight } from "./types.d.ts"
  */
 
 /** Among more ranks than this a piece is drawn for the nearest neighbours alone, or they would hide each other. */
-const FEW = 8;
+const FOLLOWED = 8;
 const NEAR = 2;
 
 /** The pieces of each beat, found when first asked for. */
@@ -20,6 +21,11 @@ export class Pieces {
     this.beats = beats;
     /** @type {Map<Beat, Flight[]>} */
     this.known = new Map();
+  }
+
+  /** Whether there are collectives whose messages were not recorded. */
+  get meant() {
+    return this.beats.list.some((beat) => this.of(beat).some(({ recorded }) => !recorded));
   }
 
   /**
@@ -33,11 +39,11 @@ export class Pieces {
   }
 
   /**
-   * The pieces of the beat at `place` and of those near it, which may overlap it.
+   * The pieces of the beat at `place` and of those near it, which may overlap it, beat by beat.
    * @param {number} place
    */
   near(place) {
-    return this.beats.list.slice(Math.max(0, place - 1), place + 7).flatMap((beat) => this.of(beat));
+    return this.beats.list.slice(Math.max(0, place - 1), place + 7).map((beat) => this.of(beat));
   }
 
   /** @param {Beat} beat */
@@ -49,7 +55,7 @@ export class Pieces {
       const recorded = this.#recorded(beat, places);
       return recorded.length ? recorded : this.#meant(beat, places);
     });
-    if (model.worldSize <= FEW) return all;
+    if (model.worldSize <= FOLLOWED) return all;
     return all.filter(({ from, to }) => Math.abs(from - to) <= NEAR);
   }
 
@@ -60,8 +66,7 @@ export class Pieces {
   #recorded(beat, places) {
     const { model } = this;
     const { rank, peer, op, t_start: start, t_end: end } = model.columns;
-    const words = model.payload.words;
-    const receiving = (/** @type {number} */ k) => /recv/.test(words[op[k] - 1]);
+    const receiving = (/** @type {number} */ k) => /recv/.test(model.payload.words[op[k] - 1]);
     /** @type {Map<string, number[]>} */
     const received = new Map();
     const parts = places.flatMap((i) => model.partsOf(i));
@@ -116,29 +121,14 @@ export class Pieces {
     if (!category) return [];
     const adds = category === "gradients" && sent.half === 0;
     const piece = adds ? sent.to : sent.from;
+    const { rank, t_end: end } = this.model.columns;
     const { group } = this.model.event(places[0]);
+    const over = end[places.find((i) => rank[i] === sent.to) ?? places[0]];
     return beat.units
       .filter(({ padded }) => padded)
-      .map((unit) => ({
-        ...sent,
-        category,
-        unit,
-        piece,
-        adds,
-        spans: partOf(unit, piece, group, this.model.worldSize),
-      }));
+      .map((unit) => {
+        const spans = partOf(unit, piece, group, this.model.worldSize);
+        return { ...sent, category, unit, piece, adds, spans, over };
+      });
   }
-}
-
-/**
- * Where a rank's part lies in a unit: what it owns; where nobody owns a part, its share of equal parts among the group.
- * @param {Unit} unit @param {number} rank @param {number[] | null} group @param {number} worldSize
- * @returns {Spans}
- */
-export function partOf(unit, rank, group, worldSize) {
-  const owned = unit.owners?.filter(([, , owner]) => owner === rank) ?? [];
-  if (owned.length) return owned.flatMap((part) => part.slice(0, 2));
-  const place = group ? group.indexOf(rank) : rank;
-  const share = unit.padded / (group?.length ?? worldSize);
-  return [place * share, (place + 1) * share];
 }

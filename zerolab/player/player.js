@@ -1,22 +1,29 @@
 // The player: one recording, one current event, and panes that all draw that moment.
 
 import { Axis } from "./axis.js";
+import { Beats } from "./beats.js";
 import { Clock, SPEEDS } from "./clock.js";
 import { entries } from "./decode.js";
-import { ALL, inWords, passes, ranksOf } from "./filter.js";
+import { ALL, inWords, ranksOf } from "./filter.js";
+import { Flights } from "./flight.js";
 import { listen } from "./keys.js";
 import { Lens } from "./lens.js";
 import { Model } from "./model.js";
+import { Pace } from "./pace.js";
 import { Palette } from "./palette.js";
+import { Pieces } from "./pieces.js";
 import { Reports } from "./reports.js";
 import { growth, rowsOf } from "./rows.js";
 import { build, labels, layOut, legends, narrate, tell } from "./scene.js";
+import { Steps } from "./steps.js";
 import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
+import { Values } from "./values.js";
+import { shows } from "./views.js";
 
 /**
  * @import { Pair } from "./pair.js"
- * @import { Filter, Frame, Options, Payload, Theme, View } from "./types.d.ts"
+ * @import { Filter, Frame, Options, Payload, Theme, View, ViewName } from "./types.d.ts"
  */
 
 /** Below how many pixels of width the player is laid out in another way, by class. */
@@ -45,11 +52,21 @@ export class Player {
     this.width = 0;
     this.stale = true;
     this.followed = 0;
+    this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     /** @type {Pair | null} */
     this.pair = null;
     this.top = Math.max(1, this.model.formulaBytes ?? 0, ...this.model.peaks.map((peak) => peak?.bytes ?? 0));
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
+    this.beats = new Beats(this.model, this.story);
+    this.pieces = new Pieces(this.model, this.beats);
+    this.pace = new Pace(this.beats, this.pieces);
+    this.values = new Values(this.model, this.beats);
+    this.flights = new Flights(this.pieces, this.pace);
+    this.steps = new Steps(this);
+    this.byBeats = false;
+    /** @type {ViewName} */
+    this.shown = options.view ?? "story";
     this.reports = new Reports(this);
     this.clock = new Clock(
       this.model,
@@ -64,8 +81,13 @@ export class Player {
     this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
-    this.opened = this.model.opening();
-    this.goto(options.event ?? this.opened);
+    this.scene.views.draw(this.shown);
+    this.tellEvents(Boolean(options.events) || !this.beats.list.length);
+    const opening = this.byBeats ? this.beats.list[this.beats.opening()].t0 : 0;
+    this.opened = this.byBeats ? this.model.at(opening) : this.model.opening();
+    if (this.byBeats && options.event === undefined) this.showTime(opening);
+    else this.goto(options.event ?? this.opened);
+    this.settle();
   }
 
   /** Every event in the order in which the player steps through them, as plain values. */
@@ -106,49 +128,14 @@ export class Player {
     this.#show(this.model.at(time), time);
   }
 
-  /**
-   * The next event that the filter leaves; all of them where it leaves everything.
-   * @param {number} direction
-   */
+  /** @param {number} direction */
   step(direction) {
-    this.pause();
-    let index = this.index + direction;
-    while (index >= 0 && index < this.model.count && !passes(this.model, this.filter, index)) index += direction;
-    if (index >= 0 && index < this.model.count) this.goto(index);
-  }
-
-  /** @param {number} direction */
-  stepPhase(direction) {
-    this.pause();
-    if (this.model.count) this.goto(this.model.nextPhase(this.index, direction));
-  }
-
-  /** @param {number} direction */
-  stepUnit(direction) {
-    this.pause();
-    if (this.model.count) this.goto(this.model.nextUnit(this.index, direction));
-  }
-
-  /** @param {number} direction */
-  stepWindow(direction) {
-    this.pause();
-    const { windows } = this.model;
-    const next = windows[windows.indexOf(this.model.windowOf(this.index)) + direction];
-    if (!next) return;
-    this.lens.choose(next);
-    this.goto(next.first);
-  }
-
-  /** The moment at which the current event's rank had most live bytes. */
-  gotoPeak() {
-    this.pause();
-    const peak = this.model.peaks[this.model.columns.rank[this.index]];
-    if (peak) this.goto(peak.index);
+    this.steps.next(direction);
   }
 
   play() {
     if (!this.model.count) return;
-    if (this.index >= this.model.count - 1) this.goto(0);
+    if (!this.byBeats && this.index >= this.model.count - 1) this.goto(0);
     this.followed = this.model.columns.rank[this.index];
     this.clock.play();
     this.settle();
@@ -174,6 +161,28 @@ export class Player {
   /** @param {number} direction */
   faster(direction) {
     this.setSpeed(SPEEDS[SPEEDS.indexOf(this.clock.speed) + direction] ?? this.clock.speed);
+  }
+
+  /**
+   * Goes by events, each told by itself, or by beats.
+   * @param {boolean} wanted
+   */
+  tellEvents(wanted) {
+    this.pause();
+    this.byBeats = !wanted && this.beats.list.length > 0;
+    this.clock.pace = this.byBeats ? this.pace : null;
+    this.root.classList.toggle("zl-beats", this.byBeats);
+    legends(this);
+    if (this.index >= 0) this.refresh();
+  }
+
+  /** @param {ViewName} view */
+  setView(view) {
+    this.shown = view;
+    this.root.dataset.view = view;
+    this.scene.views.draw(view);
+    this.redraw();
+    this.settle();
   }
 
   toggleView() {
@@ -336,7 +345,7 @@ export class Player {
     // A page of its own is filled; in a notebook the player is as high as it needs.
     const grow = this.options.fill ? growth(this.root, drawn) : 1;
     if (grow > 1) layOut(this, grow);
-    this.panes.source.layout(this.model);
+    if (this.#sees("source")) this.panes.source.layout(this.model);
     if (this.panes.ownership.named !== named) legends(this);
     this.stale = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
@@ -351,17 +360,15 @@ export class Player {
     if (!this.width) return narrate(this, event); // as in a notebook: the first resize draws it
     const view = this.lens.at(index, time);
     const fresh = this.view !== view || this.stale;
-    const { section } = this.scene.sections.timeline;
-    const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, section.clientWidth) : this.axis;
-    const { palette, filter } = this;
-    const frame = { model, palette, axis, filter, index, event, hover: null, time };
+    const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, this.scene.now.clientWidth) : this.axis;
+    const { palette, filter, values, beat } = this;
+    const flights = beat && !this.calm ? this.flights : null;
+    const frame = { model, palette, axis, filter, index, event, hover: null, time, values, beat, flights };
     Object.assign(this, { view, stale: false, axis, frame });
-    if (fresh) {
-      panes.timeline.drawView(frame);
-      panes.memory.drawView(frame);
-    }
+    if (fresh && this.#sees("timeline")) panes.timeline.drawView(frame);
+    if (fresh && this.#sees("memory")) panes.memory.drawView(frame);
     this.#panes();
-    if (moved || fresh) narrate(this, event);
+    if (moved || fresh || beat) narrate(this, event);
     this.#controls();
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.options.moved?.(this);
@@ -373,12 +380,24 @@ export class Player {
     const { panes, model, hovered, index } = this;
     if (!this.frame) return;
     const frame = { ...this.frame, hover: hovered === null || hovered === index ? null : model.event(hovered) };
-    panes.timeline.draw(frame);
-    panes.memory.draw(frame);
+    if (this.#sees("timeline")) panes.timeline.draw(frame);
+    if (this.#sees("memory")) panes.memory.draw(frame);
+    if (this.#sees("bars")) panes.bars.draw(frame);
     panes.ownership.draw(frame);
   }
 
+  /** @param {string} pane */
+  #sees(pane) {
+    return shows(this.shown, pane);
+  }
+
+  /** The beat that is told; null by events. */
+  get beat() {
+    return this.byBeats ? this.beats.list[this.beats.at(this.clock.time)] : null;
+  }
+
   #source() {
+    if (!this.#sees("source")) return;
     const { hovered, hoversSource, model, index } = this;
     const told = hoversSource && hovered !== null ? hovered : index;
     this.panes.source.draw({ model, event: model.count ? model.event(told) : null });
@@ -388,13 +407,14 @@ export class Player {
     const { index, clock, lens } = this;
     const { playing, speed } = clock;
     const slower = clock.slow / speed;
-    this.scene.transport.draw({ index, playing, speed, slower, whole: lens.whole, zoomed: lens.zoom !== null });
+    const place = this.byBeats ? this.beats.at(clock.time) : -1;
+    this.scene.transport.draw({ index, place, playing, speed, slower, whole: lens.whole, zoomed: lens.zoom !== null });
   }
 
   /** After a jump, a pause or the end: the controls and the mirror say at once what is shown. */
   settle() {
     this.#controls();
-    this.scene.spoken.setAttribute("aria-live", this.clock.playing ? "off" : "polite");
+    this.scene.spoken.setAttribute("aria-live", this.clock.playing && !this.byBeats ? "off" : "polite");
     this.reports.settled();
   }
 }

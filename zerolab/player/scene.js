@@ -1,5 +1,6 @@
 // The player's elements: head, caption, panes, controls. Built once; what they show is the player's business.
 
+import { Bars } from "./bars.js";
 import { caption } from "./caption.js";
 import { button, dashed, element, framed, layers, pane, say, swatch } from "./dom.js";
 import { count, exact, words } from "./format.js";
@@ -15,6 +16,7 @@ import { SourcePane } from "./source.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
 import { drag, name, Transport } from "./transport.js";
+import { shows, views } from "./views.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -38,18 +40,21 @@ export function build(player, host) {
   const owned = layers("Who holds what; the table below the player says the same in words");
   const time = layers("What each rank computed and sent, over time");
   const memory = layers("Live bytes of each rank by category, over time");
+  const now = element("canvas", { role: "img", "aria-label": "Live bytes of each rank now" });
   const code = element("pre", { class: "zl-code", tabindex: 0, "aria-label": "Source" });
   const sections = {
     ownership: pane("ownership", "Who holds what", owned.box),
     source: pane("source", "Source", code),
     timeline: pane("timeline", "Timeline", time.box),
     memory: pane("memory", "Live memory", memory.box),
+    bars: pane("bars", "Memory now", now),
   };
   const panes = {
     ownership: new Ownership(owned.still, owned.moving),
     timeline: new Timeline(time.still, time.moving),
     memory: new Memory(memory.still, memory.moving),
     source: new SourcePane(sections.source.legend, code),
+    bars: new Bars(now),
   };
   const mirror = new Mirror(model);
   const panels = new Panels(player);
@@ -65,13 +70,18 @@ export function build(player, host) {
     role: "region",
     "aria-label": `Player: ${model.payload.title}`,
     "data-lm-suppress-shortcuts": "true",
+    "data-view": player.shown,
   };
+  const chosen = views(player);
+  const { ownership, bars, source } = sections;
+  const both = element("div", { class: "zl-now" }, ownership.section, bars.section, source.section);
   const root = element(
     "div",
     attributes,
     top.element,
     spoken,
-    element("div", { class: "zl-now" }, sections.ownership.section, sections.source.section),
+    chosen.element,
+    both,
     sections.timeline.section,
     sections.memory.section,
     transport.element,
@@ -88,7 +98,8 @@ export function build(player, host) {
   point(player, panes, { owned: owned.box, time: time.box, memory: memory.box, code });
   const { filterBadge } = top;
   const tip = new Tip(root);
-  return { root, sections, panes, mirror, sentence, why, where, spoken, tip, filterBadge, panels, transport };
+  const said = { sentence, why, where, spoken };
+  return { root, sections, panes, mirror, ...said, tip, filterBadge, panels, transport, views: chosen, now: both };
 }
 
 /**
@@ -202,7 +213,8 @@ function troubles(model) {
  * The keys to colours and patterns above the panes, in the palette's theme.
  * @param {Player} player
  */
-export function legends({ palette, scene, model, panes }) {
+export function legends(player) {
+  const { palette, scene, model, panes } = player;
   const { sections } = scene;
   /** @type {(text: string, colour: string) => HTMLElement} */
   const flat = (text, colour) => swatch(text, { colour });
@@ -210,11 +222,14 @@ export function legends({ palette, scene, model, panes }) {
   const told = named
     ? ["colour: its owner"]
     : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
+  const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
+  const beats = [...worths(player), ...meant];
   sections.ownership.legend.replaceChildren(
     ...told,
-    flat("here", palette.faint),
     framed("not here", palette.hollow),
-    framed("on its way", palette.communicationColour, "3 2"),
+    ...(player.byBeats
+      ? beats
+      : [flat("here", palette.faint), framed("on its way", palette.communicationColour, "3 2")]),
   );
   sections.timeline.legend.replaceChildren(
     flat("forward", palette.forward),
@@ -233,16 +248,37 @@ export function legends({ palette, scene, model, panes }) {
 }
 
 /**
+ * What the looks of a value mean, as far as this recording has them.
+ * @param {Player} player
+ */
+function worths({ palette, model, values }) {
+  const [local, stale] = [palette.worth("local"), palette.worth("stale")];
+  return [
+    ...(values.reductions.size
+      ? [swatch("gradient of one batch", local), swatch("mean", { colour: palette.faint })]
+      : []),
+    ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
+    ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
+      ? [swatch("copy", { colour: palette.copy })]
+      : []),
+  ];
+}
+
+/**
  * Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together.
  * @param {Player} player @param {number} grow
  */
-export function layOut({ model, filter, top, scene }, grow) {
-  const { ownership, timeline, memory } = scene.panes;
+export function layOut({ model, filter, top, scene, shown }, grow) {
+  const { ownership, timeline, memory, bars } = scene.panes;
   const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
-  ownership.layout(model, width("ownership"), filter, grow);
-  timeline.layout(model, width("timeline"), grow);
-  memory.layout(model, width("memory"), filter, top, grow);
-  return ownership.pen.height + timeline.pen.height + memory.pen.height;
+  const sees = (/** @type {string} */ pane) => shows(shown, pane);
+  // The story has the window to itself: its rows are twice as high.
+  ownership.layout(model, width("ownership"), filter, shown === "story" ? 2 * grow : grow);
+  if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
+  if (sees("memory")) memory.layout(model, width("memory"), filter, top, grow);
+  if (sees("bars")) bars.layout(width("bars"), ownership, top);
+  const below = [sees("timeline") ? timeline.pen.height : 0, sees("memory") ? memory.pen.height : 0];
+  return ownership.pen.height + below[0] + below[1];
 }
 
 /**
@@ -276,6 +312,9 @@ export function tell(player) {
     time: clock.time,
     caption: player.scene.sentence.textContent,
     story: player.scene.why.textContent,
+    beat: player.byBeats ? player.beats.at(clock.time) : null,
+    beats: player.beats.list.length,
+    shown: player.shown,
     moving: player.panes.ownership.moving,
     playing: clock.playing,
     speed: clock.speed,
@@ -297,10 +336,18 @@ export function tell(player) {
  * Says what is going on, where in the run, and what the current event is.
  * @param {Player} player @param {RecordedEvent | null} event
  */
-export function narrate({ scene, model, clock, story, followed, index }, event) {
+export function narrate(player, event) {
+  const { scene, model, clock, story, followed, index, beat } = player;
   if (!event) {
     scene.where.textContent = "";
     scene.sentence.textContent = "This recording has no events: nothing ran while it was made.";
+    return;
+  }
+  if (beat) {
+    const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
+    say(scene.why, beat.caption);
+    say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
+    say(scene.sentence, beat.kind === "keep" ? "" : story.tell(beat.places[0] ?? index));
     return;
   }
   // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.

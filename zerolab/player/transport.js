@@ -41,18 +41,22 @@ export class Transport {
     this.reset.hidden = true;
     this.thumb = element("i", { class: "zl-thumb" });
     this.track = this.#track();
+    const events = "Beats or single events (e)";
+    this.events = element("button", { type: "button", class: "zl-wide", title: events }, "events");
+    this.events.addEventListener("click", () => player.tellEvents(player.byBeats));
     this.place = element("output", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
     this.element = element(
       "div",
       { class: "zl-transport", role: "group", "aria-label": "Controls" },
-      moves("previousPhase", "Previous phase (↑)", () => player.stepPhase(-1)),
-      moves("previous", "Previous event (←)", () => player.step(-1)),
+      moves("previousPhase", "Previous phase (↑)", () => player.steps.phase(-1)),
+      moves("previous", "Previous (←)", () => player.step(-1)),
       this.play,
-      moves("next", "Next event (→)", () => player.step(1)),
-      moves("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
+      moves("next", "Next (→)", () => player.step(1)),
+      moves("nextPhase", "Next phase (↓)", () => player.steps.phase(1)),
       this.track,
       this.place,
+      this.events,
       element("label", { class: "zl-speed" }, this.speed, this.pace),
       element(
         "span",
@@ -69,7 +73,7 @@ export class Transport {
   }
 
   /** @param {Controls} given */
-  draw({ index, playing, speed, slower, whole, zoomed }) {
+  draw({ index, place, playing, speed, slower, whole, zoomed }) {
     const { model } = this;
     const wanted = playing ? "pause" : "play";
     if (this.play.dataset.shows !== wanted) {
@@ -81,14 +85,26 @@ export class Transport {
     }
     // A select looks through its options each time.
     if (this.speed.value !== String(speed)) this.speed.value = String(speed);
-    say(this.pace, pace(slower));
+    say(this.pace, place < 0 ? pace(slower) : "");
+    this.events.setAttribute("aria-pressed", String(place < 0));
     this.view.setAttribute("aria-pressed", String(whole));
     this.reset.hidden = !zoomed;
     if (!model.count) return;
     this.thumb.style.translate = `${this.#share(index) * 100}cqw`;
-    say(this.place, `event ${exact(index + 1)} of ${exact(model.count)}`);
+    const said = place < 0 ? `event ${exact(index + 1)} of ${exact(model.count)}` : this.#beat(place);
+    say(this.place, said);
     this.track.setAttribute("aria-valuenow", String(index + 1));
-    this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
+    this.track.setAttribute("aria-valuetext", `${said}, ${name(model.windowOf(index))}`);
+  }
+
+  /**
+   * Which of the beats of its step one is.
+   * @param {number} place
+   */
+  #beat(place) {
+    const { list } = this.player.beats;
+    const first = this.player.beats.first(list[place].step);
+    return `beat ${place - first + 1} of ${list.filter(({ step }) => step === list[place].step).length}`;
   }
 
   /**

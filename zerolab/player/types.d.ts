@@ -1,9 +1,11 @@
 // The shapes that the files here hand each other. Nothing of this reaches a page: `make lint` alone reads it.
 
 import type { Axis } from "./axis.js";
+import type { Flights } from "./flight.js";
 import type { Model } from "./model.js";
 import type { Palette } from "./palette.js";
 import type { Player } from "./player.js";
+import type { Values } from "./values.js";
 
 // --- words, as recording/events.py declares them ---
 
@@ -158,6 +160,12 @@ export interface RunningSum {
   sums: number[];
 }
 
+/**
+ * What values are: of this batch alone, updated since by their owner or as new as only their owner has them; or plainly
+ * what they should be.
+ */
+export type Worth = "plain" | "local" | "stale" | "fresh";
+
 /** A part of the recording: nanoseconds from and to. */
 export interface View {
   t0: number;
@@ -241,6 +249,10 @@ export interface Frame {
   event: RecordedEvent | null;
   hover: RecordedEvent | null;
   time: number;
+  values: Values;
+  /** What the play by beats draws; null where events are told one by one. */
+  beat: Beat | null;
+  flights: Flights | null;
 }
 
 export interface Point {
@@ -307,8 +319,11 @@ export interface Cell extends Point {
   width: number;
   unit: Unit;
   rank: number;
+  category: State;
   changes: Changes;
   last: number;
+  /** What each owner's part was worth when it was painted. */
+  worth: string;
 }
 
 /** An event's bar in the timeline; `faded` if the filter leaves it out. */
@@ -325,9 +340,13 @@ export interface Level {
   x1: number;
 }
 
-/** What the controls show. */
+/** What is seen at once. */
+export type ViewName = "story" | "timeline" | "memory" | "source" | "all";
+
+/** What the controls show; `place` is that of the beat, -1 where events are told one by one. */
 export interface Controls {
   index: number;
+  place: number;
   playing: boolean;
   speed: number;
   /** How many times slower than real the recording plays. */
@@ -347,11 +366,15 @@ export interface Piece {
   piece: number;
 }
 
-/** A piece of a unit between two ranks, from `start` to `end`; `adds` if it is added up where it lands. */
+/**
+ * A piece of a unit between two ranks, from `start` to `end`; `adds` if it is added up where it lands. Its collective is
+ * over on the receiving rank at `over`.
+ */
 export interface Flight extends Piece {
   unit: Unit;
   start: number;
   end: number;
+  over: number;
   /** Which half of an all-reduce it belongs to. */
   half: number;
   adds: boolean;
@@ -366,6 +389,9 @@ export interface Options {
   event?: number;
   theme?: Theme | null;
   text?: boolean;
+  view?: ViewName;
+  /** Tells events one by one instead of beats. */
+  events?: boolean;
   /** Fills the height of the window. */
   fill?: boolean;
   /** The element whose keys the player obeys. */
@@ -402,6 +428,7 @@ export interface Inks {
   backward: string;
   optimizer: string;
   onDark: string;
+  copy: string;
   formula: string;
   reduction: string;
 }
