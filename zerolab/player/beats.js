@@ -35,7 +35,8 @@ export class Beats {
     this.#match();
     const deeds = [...this.#collectives(), ...this.#passes(), ...this.#updates()];
     /** @type {Beat[]} */
-    this.list = model.windows.flatMap((window) => this.#cut(window, deeds));
+    this.list = [];
+    for (const window of model.windows) this.list.push(...this.#cut(window, deeds));
     for (const beat of this.list) beat.caption = this.#caption(beat);
     for (const beat of this.list) beat.seconds = this.#seconds(beat);
   }
@@ -236,13 +237,14 @@ export class Beats {
     if (!of.length) of.push(this.#still(window));
     /** @type {Beat[]} */
     const beats = [];
-    let from = window.t0;
+    // Ranks are not in step: the first may have begun a step before the last has ended the one before.
+    let from = Math.max(window.t0, this.list.at(-1)?.t1 ?? -Infinity);
     of.forEach((deed, k) => {
       const coming = of.slice(k + 1).find(({ kind }) => kind === "collective");
       const gives = deed.kind === "compute" && coming;
       const own = gives ? Math.min(deed.t1, Math.max(from, this.#middle(coming, "t_start"))) : deed.t1;
       if (deed.kind === "compute" && own - from < LEFT * (deed.t1 - deed.t0) && k < of.length - 1) return;
-      const until = k === of.length - 1 ? end : own;
+      const until = Math.max(from + 1, own, k === of.length - 1 ? end : own);
       const begun = deed.kind === "collective" ? this.#middle(deed, "t_start") : deed.t0;
       const busy = Math.max(from, Math.min(until, begun));
       const [first, last] = [model.at(from) + (beats.length ? 1 : 0), model.at(until)];

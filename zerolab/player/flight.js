@@ -7,7 +7,7 @@ import { lastAtMost } from "./model.js";
  * @import { Ownership } from "./ownership.js"
  * @import { Pace } from "./pace.js"
  * @import { Pieces } from "./pieces.js"
- * @import { Box, Flight, Frame } from "./types.d.ts"
+ * @import { Beat, Box, Flight, Frame } from "./types.d.ts"
  */
 
 /** How strongly pieces are drawn that belong to another beat than the one that is told. */
@@ -29,12 +29,30 @@ export class Flights {
     const place = beats.at(frame.time);
     const near = place < 0 ? [] : this.pieces.near(place);
     const own = place < 0 ? [] : this.pieces.of(beats.list[place]);
+    if (place >= 0) this.#busy(pane, frame, beats.list[place]);
     for (const sum of near.flatMap((of) => sums(of))) this.#sum(pane, frame, sum);
     const begun = near.flat().filter(({ start }) => start <= frame.time);
     for (const flight of begun) if (flight.end <= frame.time && !flight.adds) this.#landed(pane, frame, flight);
     const flying = begun.filter(({ end }) => frame.time < end);
     for (const flight of flying) this.#fly(pane, frame, flight, own.includes(flight) ? 1 : BESIDE);
     return flying.map(({ unit, category, from, to, piece }) => ({ unit: unit.name, category, from, to, piece }));
+  }
+
+  /**
+   * A frame around what ranks compute right now.
+   * @param {Ownership} pane @param {Frame} frame @param {Beat} beat
+   */
+  #busy(pane, { model, palette, time }, { kind, op, units, places }) {
+    if (kind !== "compute" && kind !== "update") return;
+    const { rank, t_start: start, t_end: end } = model.columns;
+    const colour = kind === "update" ? palette.optimizer : op === "backward" ? palette.backward : palette.forward;
+    const about = units.length ? units : model.units;
+    for (const i of places) {
+      for (const { name } of start[i] <= time && time < end[i] ? about : []) {
+        const cell = pane.cell(model.rowOf(rank[i]), null, name);
+        if (cell) pane.over.frame(cell.x - 2, cell.y - 2, cell.width + 4, cell.height + 4, colour, 3);
+      }
+    }
   }
 
   /** @param {Ownership} pane @param {Frame} frame @param {Flight} flight @param {number} strength */
@@ -100,7 +118,7 @@ export class Flights {
       over.box(x, target.y, width, target.height, palette.paper);
       over.box(x, target.y + target.height - filled, width, filled, pane.fill(palette, unit, to));
       over.frame(x, target.y, width, target.height, palette.ink, 1);
-      over.context.globalAlpha = Math.max(0, 1 - ago / FLASH);
+      over.context.globalAlpha = Math.max(0, 0.7 - ago / FLASH);
       if (time >= last) over.box(x, target.y, width, target.height, palette.paper);
       over.context.globalAlpha = 1;
       const style = /** @type {const} */ ({ colour: palette.ink, size: 12, weight: 700, align: "center" });

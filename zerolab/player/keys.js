@@ -5,6 +5,14 @@ import { VIEWS } from "./views.js";
 
 /** @import { Player } from "./player.js" */
 
+/** @type {[keys: string[], shown: string, what: string, action: (player: Player) => void][]} */
+const TO_VIEWS = VIEWS.map(([view, title], k) => [
+  [String(k + 1)],
+  String(k + 1),
+  `the view "${title}"`,
+  (player) => player.setView(view),
+]);
+
 /**
  * `[keys, shown, what it does in words, what it does]`.
  * @type {[keys: string[], shown: string, what: string, action: (player: Player) => void][]}
@@ -14,7 +22,7 @@ export const KEYS = [
   [["ArrowRight"], "→", "next beat, or event", (player) => player.step(1)],
   [["ArrowLeft"], "←", "previous beat, or event", (player) => player.step(-1)],
   [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", (player) => player.steps.phase(1)],
-  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of this rank", (player) => player.steps.phase(-1)],
+  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of it", (player) => player.steps.phase(-1)],
   [["u"], "u", "next unit of this rank", (player) => player.steps.unit(1)],
   [["U"], "shift u", "previous unit of this rank", (player) => player.steps.unit(-1)],
   [["PageDown"], "page down", "next training step", (player) => player.steps.window(1)],
@@ -23,15 +31,7 @@ export const KEYS = [
   [["Home"], "home", "first of this step, or event", (player) => player.steps.edge(false)],
   [["End"], "end", "last of this step, or event", (player) => player.steps.edge(true)],
   [["e"], "e", "by beats or by events", (player) => player.tellEvents(player.byBeats)],
-  ...VIEWS.map(
-    ([view, title], k) =>
-      /** @type {[string[], string, string, (player: Player) => void]} */ ([
-        [String(k + 1)],
-        String(k + 1),
-        `view: ${title}`,
-        (player) => player.setView(view),
-      ]),
-  ),
+  ...TO_VIEWS,
   [["+", "="], "+", "faster", (player) => player.faster(1)],
   [["-"], "−", "slower", (player) => player.faster(-1)],
   [["z"], "z", "one step or the whole run", (player) => player.toggleView()],

@@ -2,10 +2,11 @@
 
 import { gutter } from "./axis.js";
 import { flow, MOVED } from "./flow.js";
-import { tail, words } from "./format.js";
+import { words } from "./format.js";
 import { lastAtMost, STATE } from "./model.js";
 import { Pen } from "./pen.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
+import { unitNames } from "./unitnames.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -97,11 +98,11 @@ export class Ownership {
     this.over.clear();
     const told = hover ?? event;
     if (flights && !hover) {
-      this.#names(palette, frame.beat?.units.map(({ name }) => name) ?? []);
+      unitNames(this, palette, frame.beat?.units.map(({ name }) => name) ?? []);
       this.moving = flights.draw(this, frame);
       return;
     }
-    this.#names(palette, told?.unit ? [told.unit] : []);
+    unitNames(this, palette, told?.unit ? [told.unit] : []);
     if (told) this.#light(model, palette, told);
     model.rows.forEach(({ rank }, row) => {
       for (const flight of model.inFlight(rank, time)) this.#flight(palette, model.event(flight), row);
@@ -200,7 +201,7 @@ export class Ownership {
     this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
       /** @type {TextStyle} */
-      const style = { colour: palette.muted, size: 10.5, align: "right" };
+      const style = { colour: palette.muted, size: 12, align: "right" };
       if (this.named) pen.text(words(category), this.gutter.left - 10, y + rows.line / 2, style);
       for (const { unit, x, width } of this.places) {
         const changes = model.changes(row.rank, category, unit.name);
@@ -284,70 +285,6 @@ export class Ownership {
     context.setLineDash([]);
   }
 
-  /** @param {Palette} palette @param {string[]} lit the units that are told of now */
-  #names(palette, lit) {
-    const fitting = this.places.filter(({ unit, width }) => this.over.fits(tail(unit.name), { room: width }));
-    if (2 * fitting.length < this.places.length) this.#someNames(palette, lit[0]);
-    else for (const place of this.places) this.#name(palette, place, lit.includes(place.unit.name));
-    this.#shortened(palette);
-    if (!this.places.length) {
-      const style = { colour: palette.muted, size: 12 };
-      this.over.text("This recording says nothing about who holds which unit.", this.gutter.left, 9, style);
-    }
-  }
-
-  /** @param {Palette} palette @param {UnitPlace} given @param {boolean} now */
-  #name(palette, { unit, x, width }, now) {
-    /** @type {TextStyle} */
-    const bold = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
-    // In a narrow column the current unit rather loses its weight than the name that all the others have.
-    const plain = { ...bold, weight: 400 };
-    const style = !this.over.fits(unit.name, bold) && this.over.fits(unit.name, plain) ? plain : bold;
-    this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
-  }
-
-  /**
-   * Where most columns are narrower than their numbers: every 5th, 10th or 20th number, and the current unit's name.
-   * @param {Palette} palette @param {string} [lit]
-   */
-  #someNames(palette, lit) {
-    const { over, places } = this;
-    /** @type {TextStyle} */
-    const style = { colour: palette.muted, align: "center" };
-    const numbers = places.filter(({ unit }) => Number.isInteger(Number(tail(unit.name))));
-    const widest = Math.max(0, ...numbers.map(({ unit }) => over.widthOf(tail(unit.name), style))) + 6;
-    const pitch = numbers.length > 1 ? (numbers[numbers.length - 1].x - numbers[0].x) / (numbers.length - 1) : widest;
-    const every = [1, 2, 5, 10, 20, 50].find((count) => count * pitch >= widest) ?? 100;
-    const now = places.find(({ unit }) => lit === unit.name);
-    const half = now ? over.widthOf(now.unit.name, { weight: 700 }) / 2 : 0;
-    const centre = now ? now.x + now.width / 2 : 0;
-    const middle = Math.max(this.gutter.left + half, Math.min(over.width - half, centre));
-    if (now) over.text(now.unit.name, middle, 9, { colour: palette.ink, weight: 700, align: "center" });
-    for (const { unit, x, width } of numbers) {
-      const at = x + width / 2;
-      const free = !now || Math.abs(at - middle) > half + widest / 2;
-      if (Number(tail(unit.name)) % every === 0 && free) over.text(tail(unit.name), at, 9, style);
-    }
-  }
-
-  /**
-   * Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once.
-   * @param {Palette} palette
-   */
-  #shortened(palette) {
-    const short = this.places.filter(
-      ({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }),
-    );
-    if (!short.some(({ unit, width }) => short.length > 20 || this.over.fits(tail(unit.name), { room: width }))) return;
-    const heads = new Set(short.map(({ unit }) => unit.name.slice(0, -tail(unit.name).length)));
-    if (heads.size !== 1) return;
-    this.over.text([...heads][0], this.gutter.left - 10, 9, {
-      colour: palette.muted,
-      align: "right",
-      room: this.gutter.left - 20,
-    });
-  }
-
   /**
    * Frames what an event is about, on its own rank, and thinner on the other ranks of the same collective.
    * @param {Model} model @param {Palette} palette @param {RecordedEvent} event
@@ -373,10 +310,10 @@ export class Ownership {
  * @param {number} height
  */
 function copied(pen, palette, { x, y, width }, height) {
-  if (width < 16 || height < 10) return;
-  const [left, top] = [x + width / 2 - 5, y + height / 2 - 5];
-  pen.box(left + 2, top, 7, 7, palette.paper);
-  pen.frame(left + 2, top, 7, 7, palette.copy);
-  pen.box(left, top + 2, 7, 7, palette.paper);
-  pen.frame(left, top + 2, 7, 7, palette.copy);
+  if (width < 20 || height < 14) return;
+  const [left, top] = [x + width / 2 - 6, y + height / 2 - 6];
+  for (const shift of [4, 0]) {
+    pen.box(left + shift, top + 4 - shift, 8, 8, palette.paper);
+    pen.frame(left + shift, top + 4 - shift, 8, 8, palette.ink, 1.25);
+  }
 }

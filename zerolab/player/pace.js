@@ -1,4 +1,4 @@
-// How recorded time becomes time on the screen: each beat takes as long as its sentence, and no piece flies past unseen.
+// How recorded time becomes time on the screen: a beat takes as long as its sentence, and no piece flies past unseen.
 
 /**
  * @import { Beats } from "./beats.js"

@@ -1,4 +1,4 @@
-// The pieces that a beat's collective moves between ranks: whose part, from when to when, and where it lies in its unit.
+// The pieces that a beat's collective moves between ranks: whose part, from when to when, and where in its unit.
 
 import { partOf } from "./derived.js";
 import { MOVED } from "./flow.js";
@@ -89,20 +89,21 @@ export class Pieces {
   }
 
   /**
-   * What the collective means, where its messages are not recorded: every rank's part to every other, for as long as it
-   * took between these two; of an all-reduce in two halves.
+   * What the collective means, where its messages are not recorded: every rank's part to every other, from when the
+   * last of them had begun until the receiver had ended; of an all-reduce in two halves.
    * @param {Beat} beat @param {number[]} places
    */
   #meant(beat, places) {
     const { rank, t_start: start, t_end: end } = this.model.columns;
     const halves = beat.op === "all_reduce" ? 2 : 1;
+    const begun = Math.max(...places.map((i) => start[i])); // without its last rank it cannot end
     /** @type {Flight[]} */
     const found = [];
     for (const a of places) {
       for (const b of places) {
-        const took = (end[b] - start[a]) / halves;
+        const took = (end[b] - begun) / halves;
         for (let half = 0; a !== b && half < halves && took > 0; half++) {
-          const times = { start: start[a] + half * took, end: start[a] + (half + 1) * took, half, recorded: false };
+          const times = { start: begun + half * took, end: begun + (half + 1) * took, half, recorded: false };
           found.push(...this.#pieces(beat, places, { from: rank[a], to: rank[b], ...times }));
         }
       }

@@ -2,14 +2,13 @@
 
 import { Bars } from "./bars.js";
 import { caption } from "./caption.js";
-import { button, dashed, element, framed, layers, pane, say, swatch } from "./dom.js";
-import { count, exact, words } from "./format.js";
+import { button, element, layers, pane, say } from "./dom.js";
+import { count, exact } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
 import { Ownership } from "./ownership.js";
-import { STACK } from "./palette.js";
 import { Panels } from "./panels.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
@@ -31,12 +30,8 @@ const MOST_BADGES = 4;
 /** Ranks times units beyond which what the panes show is told of one rank alone. */
 const MOST_TOLD = 512;
 
-/**
- * Builds the player's elements into `host`, and gives those that change, and the panes.
- * @param {Player} player @param {HTMLElement} host
- */
-export function build(player, host) {
-  const { model, options } = player;
+/** The panes, their sections, and what the pointer finds in them. */
+function makePanes() {
   const owned = layers("Who holds what; the table below the player says the same in words");
   const time = layers("What each rank computed and sent, over time");
   const memory = layers("Live bytes of each rank by category, over time");
@@ -49,6 +44,8 @@ export function build(player, host) {
     memory: pane("memory", "Live memory", memory.box),
     bars: pane("bars", "Memory now", now),
   };
+  // Below, so that its rows stand beside those of the ownership pane.
+  sections.bars.section.append(sections.bars.legend);
   const panes = {
     ownership: new Ownership(owned.still, owned.moving),
     timeline: new Timeline(time.still, time.moving),
@@ -56,6 +53,17 @@ export function build(player, host) {
     source: new SourcePane(sections.source.legend, code),
     bars: new Bars(now),
   };
+  const boxes = { owned: owned.box, time: time.box, memory: memory.box, code };
+  return { sections, panes, boxes };
+}
+
+/**
+ * Builds the player's elements into `host`, and gives those that change, and the panes.
+ * @param {Player} player @param {HTMLElement} host
+ */
+export function build(player, host) {
+  const { model, options } = player;
+  const { sections, panes, boxes } = makePanes();
   const mirror = new Mirror(model);
   const panels = new Panels(player);
   const transport = new Transport(player);
@@ -95,7 +103,7 @@ export function build(player, host) {
     for (const one of [pen, over]) one.showText = options.text !== false;
   }
   host.append(root);
-  point(player, panes, { owned: owned.box, time: time.box, memory: memory.box, code });
+  point(player, panes, boxes);
   const { filterBadge } = top;
   const tip = new Tip(root);
   const said = { sentence, why, where, spoken };
@@ -210,61 +218,6 @@ function troubles(model) {
 }
 
 /**
- * The keys to colours and patterns above the panes, in the palette's theme.
- * @param {Player} player
- */
-export function legends(player) {
-  const { palette, scene, model, panes } = player;
-  const { sections } = scene;
-  /** @type {(text: string, colour: string) => HTMLElement} */
-  const flat = (text, colour) => swatch(text, { colour });
-  const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
-  const told = named
-    ? ["colour: its owner"]
-    : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
-  const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
-  const beats = [...worths(player), ...meant];
-  sections.ownership.legend.replaceChildren(
-    ...told,
-    framed("not here", palette.hollow),
-    ...(player.byBeats
-      ? beats
-      : [flat("here", palette.faint), framed("on its way", palette.communicationColour, "3 2")]),
-  );
-  sections.timeline.legend.replaceChildren(
-    flat("forward", palette.forward),
-    flat("backward", palette.backward),
-    flat("update", palette.optimizer),
-    swatch("waiting", palette.look()),
-    flat("gather, broadcast", palette.communicationColour),
-    flat("reduce", palette.reduction),
-  );
-  const formula = model.formulaBytes === null ? [] : [dashed("formula", palette.formula)];
-  sections.memory.legend.replaceChildren(
-    ...STACK.map((category) => swatch(words(category), palette.look(category))),
-    ...formula,
-    "▾ peak",
-  );
-}
-
-/**
- * What the looks of a value mean, as far as this recording has them.
- * @param {Player} player
- */
-function worths({ palette, model, values }) {
-  const [local, stale] = [palette.worth("local"), palette.worth("stale")];
-  return [
-    ...(values.reductions.size
-      ? [swatch("gradient of one batch", local), swatch("mean", { colour: palette.faint })]
-      : []),
-    ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
-    ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
-      ? [swatch("copy", { colour: palette.copy })]
-      : []),
-  ];
-}
-
-/**
  * Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together.
  * @param {Player} player @param {number} grow
  */
@@ -276,7 +229,13 @@ export function layOut({ model, filter, top, scene, shown }, grow) {
   ownership.layout(model, width("ownership"), filter, shown === "story" ? 2 * grow : grow);
   if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
   if (sees("memory")) memory.layout(model, width("memory"), filter, top, grow);
-  if (sees("bars")) bars.layout(width("bars"), ownership, top);
+  if (sees("bars")) {
+    bars.layout(width("bars"), ownership, top);
+    const { canvas } = bars.pen; // a legend of two lines would shift the rows beside it
+    canvas.style.marginTop = "0";
+    const tops = [ownership.pen.canvas, canvas].map((one) => one.getBoundingClientRect().top);
+    canvas.style.marginTop = `${(tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
+  }
   const below = [sees("timeline") ? timeline.pen.height : 0, sees("memory") ? memory.pen.height : 0];
   return ownership.pen.height + below[0] + below[1];
 }

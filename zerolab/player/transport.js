@@ -146,13 +146,25 @@ export class Transport {
       "aria-valuenow": Math.min(1, this.model.count),
       tabindex: 0,
     };
-    const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), this.thumb);
+    const ticks = this.#ticks();
+    const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), ...ticks, this.thumb);
     drag(
       track,
       (share) => this.player.scrub(this.#at(share)),
       () => this.player.settle(),
     );
     return track;
+  }
+
+  /** What is no beat, such as a check that ranks do the same: one grey tick for all that come together. */
+  #ticks() {
+    const { beats } = this.player;
+    const first = new Map(beats.ticks.map((time) => [beats.at(time), this.model.at(time)]));
+    return [...first.values()].map((index) => {
+      const tick = element("i", { class: "zl-check", title: "a check, or another exchange of no unit" });
+      tick.style.left = `${this.#share(index) * 100}%`;
+      return tick;
+    });
   }
 
   /**
