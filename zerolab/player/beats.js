@@ -14,7 +14,7 @@ import { count, exact, words } from "./format.js";
 /** Words that a newcomer reads in a second; and the seconds that a beat takes at least and at most. */
 const WORDS_A_SECOND = 5;
 const SHORTEST = 1.5;
-const LONGEST = 3;
+export const LONGEST = 3;
 /** Computing of which less than this share is left between two collectives went on beside them, and is no beat. */
 const LEFT = 0.1;
 
@@ -233,7 +233,7 @@ export class Beats {
     for (const deed of of) if (deed.kind === "compute") deed.t1 = this.#middle(deed, "t_end");
     of.sort((a, b) => a.t1 - b.t1 || a.t0 - b.t0);
     const next = model.windows[model.windows.indexOf(window) + 1];
-    const end = next ? next.t0 : Math.max(window.t1, model.columns.t_end[window.last]);
+    const end = Math.max(window.t1, next ? next.t0 : model.columns.t_end[window.last]);
     if (!of.length) of.push(this.#still(window));
     /** @type {Beat[]} */
     const beats = [];

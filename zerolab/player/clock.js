@@ -83,7 +83,7 @@ export class Clock {
     const now = performance.now();
     if (!this.calm || !this.playing || now - this.shown >= CALM_EVERY) {
       this.shown = now;
-      this.moved(this.calm && !this.pace ? this.model.columns.t_end[this.model.at(this.time)] : this.time);
+      this.moved(this.calm ? this.model.columns.t_end[this.model.at(this.time)] : this.time);
     }
     if (!this.playing) this.ended();
   }

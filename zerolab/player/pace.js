@@ -1,13 +1,17 @@
 // How recorded time becomes time on the screen: a beat takes as long as its sentence, and no piece flies past unseen.
 
+import { LONGEST } from "./beats.js";
+
 /**
  * @import { Beats } from "./beats.js"
  * @import { Pieces } from "./pieces.js"
- * @import { Beat } from "./types.d.ts"
+ * @import { Beat, Flight } from "./types.d.ts"
  */
 
 /** Seconds that a piece is on its way at least. */
 const FLIGHT = 0.5;
+/** Seconds between two parts that are added up in one place, which would else seem to come at once. */
+const APART = 0.15;
 /** The share of a beat, in seconds at most, before what it is about begins. */
 const LEAD = 0.3;
 /** With more pieces than this no single one can be followed, and only the collective is given its time. */
@@ -84,12 +88,15 @@ export class Pace {
       .near(place)
       .flat()
       .filter(({ end }) => t0 < end && end <= t1);
-    const all = landing.map(({ start, end }) => [Math.max(t0, start), end]);
-    const flights = all.length > MANY ? [] : all;
+    const seen = landing.length > MANY ? [] : landing;
+    const flights = seen.map(({ start, end }) => [Math.max(t0, start), end]);
     const times = [...new Set([t0, busy, t1, ...flights.flat()])].sort((a, b) => a - b);
-    const gaps = times.slice(1).map((to, k) => (to <= busy ? LEAD * Math.min(1, (to - times[k]) / (busy - t0)) : 0));
-    lengthen(times, gaps, flights);
-    const needed = gaps.reduce((sum, gap) => sum + gap, 0);
+    const least = times.slice(1).map((to, k) => (to <= busy ? LEAD * Math.min(1, (to - times[k]) / (busy - t0)) : 0));
+    lengthen(times, least, flights, FLIGHT);
+    const apart = [...least];
+    lengthen(times, apart, steps(seen), APART);
+    const gaps = total(apart) > LONGEST ? least : apart;
+    const needed = total(gaps);
     const rest = Math.max(0, beat.seconds - needed);
     // What is left over is shared as the recorded time is, so that long waits look longer than short ones.
     const own = Math.max(1, t1 - busy);
@@ -104,17 +111,34 @@ export class Pace {
   }
 }
 
+/** @param {number[]} seconds */
+function total(seconds) {
+  return seconds.reduce((sum, one) => sum + one, 0);
+}
+
 /**
- * Gives each flight its time, the soonest to land first: what is missing goes to the gaps that it spans, by their
- * recorded length.
- * @param {number[]} times @param {number[]} gaps @param {number[][]} flights
+ * From one part that lands to the next, wherever parts are added up.
+ * @param {Flight[]} flights
  */
-function lengthen(times, gaps, flights) {
-  for (const [start, end] of [...flights].sort((a, b) => a[1] - b[1])) {
+function steps(flights) {
+  const ends = flights.filter(({ adds }) => adds).sort((a, b) => a.to - b.to || a.end - b.end);
+  return ends.flatMap(({ to, unit, end }, k) => {
+    const next = ends[k + 1];
+    return next?.to === to && next.unit === unit && next.end > end ? [[end, next.end]] : [];
+  });
+}
+
+/**
+ * Gives each stretch at least so many seconds, the soonest to end first: what is missing goes to the gaps that it
+ * spans, by their recorded length.
+ * @param {number[]} times @param {number[]} gaps @param {number[][]} stretches @param {number} seconds
+ */
+function lengthen(times, gaps, stretches, seconds) {
+  for (const [start, end] of [...stretches].sort((a, b) => a[1] - b[1])) {
     const [first, last] = [times.indexOf(start), times.indexOf(end)];
     let has = 0;
     for (let k = first; k < last; k++) has += gaps[k];
-    const missing = FLIGHT - has;
+    const missing = seconds - has;
     for (let k = first; missing > 0 && k < last; k++) gaps[k] += (missing * (times[k + 1] - times[k])) / (end - start);
   }
 }

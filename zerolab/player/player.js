@@ -21,6 +21,7 @@ import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
 import { Values } from "./values.js";
 import { shows } from "./views.js";
+import { Zoom } from "./zoom.js";
 
 /**
  * @import { Pair } from "./pair.js"
@@ -65,6 +66,7 @@ export class Player {
     this.values = new Values(this.model, this.beats);
     this.flights = new Flights(this.pieces, this.pace);
     this.steps = new Steps(this);
+    this.zoom = new Zoom(this);
     this.byBeats = false;
     /** @type {ViewName} */
     this.shown = options.view ?? "story";
@@ -184,39 +186,6 @@ export class Player {
     this.scene.views.draw(view);
     this.redraw();
     this.settle();
-  }
-
-  toggleView() {
-    this.lens.reset();
-    this.lens.whole = !this.lens.whole;
-    this.refresh();
-  }
-
-  /**
-   * Zooms the time axis by `factor` (below 1: closer) about a place in pixels, or about the cursor.
-   * @param {number} factor @param {number | null} [x]
-   */
-  zoomBy(factor, x = null) {
-    if (!this.model.count || !this.axis) return;
-    this.lens.zoomBy(factor, x === null ? this.clock.time : this.axis.t(x));
-    this.refresh();
-  }
-
-  /**
-   * Moves the time axis by a share of its width. The cursor stays where it is, unless that is out of view.
-   * @param {number} share
-   */
-  panBy(share) {
-    if (!this.model.count || !this.axis) return;
-    this.lens.panBy(share);
-    const { t0, t1 } = this.lens.zoom ?? this.lens.view;
-    this.showTime(Math.max(t0, Math.min(t1, this.clock.time)));
-    this.settle();
-  }
-
-  resetZoom() {
-    this.lens.reset();
-    this.refresh();
   }
 
   /**

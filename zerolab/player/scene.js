@@ -67,7 +67,8 @@ export function build(player, host) {
   const mirror = new Mirror(model);
   const panels = new Panels(player);
   const transport = new Transport(player);
-  const top = head(player, panels);
+  const chosen = views(player);
+  const top = head(player, panels, chosen.element);
   const sentence = element("p", { class: "zl-sentence" });
   const why = element("p", { class: "zl-story" });
   const where = element("span", { class: "zl-where" });
@@ -80,7 +81,6 @@ export function build(player, host) {
     "data-lm-suppress-shortcuts": "true",
     "data-view": player.shown,
   };
-  const chosen = views(player);
   const { ownership, bars, source } = sections;
   const both = element("div", { class: "zl-now" }, ownership.section, bars.section, source.section);
   const root = element(
@@ -88,7 +88,6 @@ export function build(player, host) {
     attributes,
     top.element,
     spoken,
-    chosen.element,
     both,
     sections.timeline.section,
     sections.memory.section,
@@ -177,9 +176,9 @@ function scrubs(player, box, hit) {
 
 /**
  * The line above the caption: what was recorded, and the buttons for what is shown.
- * @param {Player} player @param {Panels} panels
+ * @param {Player} player @param {Panels} panels @param {HTMLElement} chosen
  */
-function head(player, panels) {
+function head(player, panels, chosen) {
   const { meta, world_size: ranks } = player.model.payload;
   const facts = [
     count(ranks, "rank"),
@@ -197,6 +196,7 @@ function head(player, panels) {
     ...badges.map((text) => element("b", { class: "zl-badge" }, text)),
     filterBadge,
     element("span", { class: "zl-facts" }, facts.join(" · ")),
+    chosen,
     panels.filterButton,
     button("Light or dark (t)", "◐", () => player.toggleTheme()),
     panels.helpButton,
@@ -234,7 +234,7 @@ export function layOut({ model, filter, top, scene, shown }, grow) {
     const { canvas } = bars.pen; // a legend of two lines would shift the rows beside it
     canvas.style.marginTop = "0";
     const tops = [ownership.pen.canvas, canvas].map((one) => one.getBoundingClientRect().top);
-    canvas.style.marginTop = `${(tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
+    canvas.style.marginTop = `${Math.max(0, tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
   }
   const below = [sees("timeline") ? timeline.pen.height : 0, sees("memory") ? memory.pen.height : 0];
   return ownership.pen.height + below[0] + below[1];

@@ -29,6 +29,8 @@ export class Transport {
     const moves = (name, title, action) => button(title, icon(name), action, { class: `zl-${name}` });
     /** @type {(shown: Node | string, title: string, action: () => void) => HTMLElement} */
     const zoom = (shown, title, action) => button(title, shown, action, { class: "zl-zoom" });
+    this.before = moves("previous", "", () => player.step(-1));
+    this.after = moves("next", "", () => player.step(1));
     this.play = moves("play", "Play", () => player.toggle());
     this.speed = this.#speeds();
     this.view = element(
@@ -36,8 +38,8 @@ export class Transport {
       { type: "button", class: "zl-wide", title: "One step or the whole run (z)" },
       "whole run",
     );
-    this.view.addEventListener("click", () => player.toggleView());
-    this.reset = zoom("1:1", "No zoom (0)", () => player.resetZoom());
+    this.view.addEventListener("click", () => player.zoom.toggleWhole());
+    this.reset = zoom("1:1", "No zoom (0)", () => player.zoom.reset());
     this.reset.hidden = true;
     this.thumb = element("i", { class: "zl-thumb" });
     this.track = this.#track();
@@ -50,9 +52,9 @@ export class Transport {
       "div",
       { class: "zl-transport", role: "group", "aria-label": "Controls" },
       moves("previousPhase", "Previous phase (↑)", () => player.steps.phase(-1)),
-      moves("previous", "Previous (←)", () => player.step(-1)),
+      this.before,
       this.play,
-      moves("next", "Next (→)", () => player.step(1)),
+      this.after,
       moves("nextPhase", "Next phase (↓)", () => player.steps.phase(1)),
       this.track,
       this.place,
@@ -62,8 +64,8 @@ export class Transport {
         "span",
         { class: "zl-view" },
         this.reset,
-        zoom(icon("zoomOut"), "Zoom out (o)", () => player.zoomBy(2)),
-        zoom(icon("zoomIn"), "Zoom in (i)", () => player.zoomBy(0.5)),
+        zoom(icon("zoomOut"), "Zoom out (o)", () => player.zoom.by(2)),
+        zoom(icon("zoomIn"), "Zoom in (i)", () => player.zoom.by(0.5)),
         this.view,
       ),
     );
@@ -85,6 +87,7 @@ export class Transport {
     }
     // A select looks through its options each time.
     if (this.speed.value !== String(speed)) this.speed.value = String(speed);
+    this.#tellUnit(place < 0 ? "event" : "beat");
     say(this.pace, place < 0 ? pace(slower) : "");
     this.events.setAttribute("aria-pressed", String(place < 0));
     this.view.setAttribute("aria-pressed", String(whole));
@@ -95,6 +98,22 @@ export class Transport {
     say(this.place, said);
     this.track.setAttribute("aria-valuenow", String(index + 1));
     this.track.setAttribute("aria-valuetext", `${said}, ${name(model.windowOf(index))}`);
+  }
+
+  /**
+   * What the buttons beside Play lead to.
+   * @param {"event" | "beat"} unit
+   */
+  #tellUnit(unit) {
+    if (this.after.dataset.unit === unit) return;
+    this.after.dataset.unit = unit;
+    for (const [button, said] of /** @type {const} */ ([
+      [this.before, `Previous ${unit} (←)`],
+      [this.after, `Next ${unit} (→)`],
+    ])) {
+      button.title = said;
+      button.setAttribute("aria-label", said);
+    }
   }
 
   /**

@@ -367,8 +367,8 @@ export interface Piece {
 }
 
 /**
- * A piece of a unit between two ranks, from `start` to `end`; `adds` if it is added up where it lands. Its collective is
- * over on the receiving rank at `over`.
+ * A piece of a unit between two ranks, from `start` to `end`; `adds` if it is added up where it lands. Its collective
+ * is over on the receiving rank at `over`.
  */
 export interface Flight extends Piece {
   unit: Unit;
