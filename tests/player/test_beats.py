@@ -1,7 +1,9 @@
 """How the player opens and plays: by beats, with pieces that fly, and with values that look like what they are."""
 
+from dataclasses import replace
+
 import pytest
-from showing import in_order, made_up, state, until
+from showing import changed, in_order, made_up, state, until
 
 from zerolab.player import page
 
@@ -201,6 +203,16 @@ def test_a_filter_that_leaves_gradients_out_draws_none_of_their_arrows(recording
     assert state(tab)["moving"]
     tab.evaluate(f"{PLAYER}.setFilter({{ category: 'parameters' }})")
     assert state(tab)["moving"] == []
+
+
+def test_without_units_the_timeline_comes_first_and_the_sentence_is_the_collectives_own(recording, show):
+    silent = [
+        replace(event, unit=None, step=0, category=None) for event in recording.events if event.number is not None
+    ]
+    ranks = [replace(rank, events=tuple(e for e in silent if e.rank == rank.rank)) for rank in recording.ranks]
+    tab = show(changed(recording, ranks=ranks, units=[]), story=True)
+    assert state(tab)["shown"] == "timeline"
+    assert state(tab)["caption"].startswith("Rank ")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

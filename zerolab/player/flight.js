@@ -7,7 +7,7 @@ import { lastAtMost } from "./model.js";
  * @import { Ownership } from "./ownership.js"
  * @import { Pace } from "./pace.js"
  * @import { Pieces } from "./pieces.js"
- * @import { Beat, Box, Flight, Frame } from "./types.d.ts"
+ * @import { Beat, Box, Flight, Frame, Point } from "./types.d.ts"
  */
 
 /** How strongly pieces are drawn that belong to another beat than the one that is told. */
@@ -15,18 +15,24 @@ const BESIDE = 0.4;
 /** Seconds that a sum lights up after its last part has been added. */
 const FLASH = 0.5;
 
+/** How the number of parts that have come is written. */
+const COUNT = /** @type {const} */ ({ size: 12, weight: 700, align: "center" });
+
 /** Draws what moves in one beat, and gives the pieces that are on their way. */
 export class Flights {
   /** @param {Pieces} pieces @param {Pace} pace */
   constructor(pieces, pace) {
     this.pieces = pieces;
     this.pace = pace;
+    /** @type {(Point & { text: string })[]} */
+    this.counts = []; // of sums: above what flies
   }
 
   /** @param {Ownership} pane @param {Frame} frame */
   draw(pane, frame) {
     const { beats } = this.pieces;
     const place = beats.at(frame.time);
+    this.counts = [];
     const near = place < 0 ? [] : this.pieces.near(place);
     const own = place < 0 ? [] : this.pieces.of(beats.list[place]);
     if (place >= 0) this.#busy(pane, frame, beats.list[place]);
@@ -35,6 +41,7 @@ export class Flights {
     for (const flight of begun) if (flight.end <= frame.time && !flight.adds) this.#landed(pane, frame, flight);
     const flying = begun.filter(({ end }) => frame.time < end);
     for (const flight of flying) this.#fly(pane, frame, flight, own.includes(flight) ? 1 : BESIDE);
+    this.#counted(pane, frame);
     return flying.map(({ unit, category, from, to, piece }) => ({ unit: unit.name, category, from, to, piece }));
   }
 
@@ -82,6 +89,15 @@ export class Flights {
     context.globalAlpha = 1;
   }
 
+  /** @param {Ownership} pane @param {Frame} frame */
+  #counted({ over }, { palette }) {
+    for (const { text, x, y } of this.counts) {
+      const wide = over.widthOf(text, COUNT) + 6;
+      over.box(x - wide / 2, y - 8, wide, 16, palette.paper);
+      over.text(text, x, y, { ...COUNT, colour: palette.ink });
+    }
+  }
+
   /**
    * A piece that has come lies there, until what the rank holds says so too.
    * @param {Ownership} pane @param {Frame} frame @param {Flight} flight
@@ -121,12 +137,9 @@ export class Flights {
       over.context.globalAlpha = Math.max(0, 0.7 - ago / FLASH);
       if (time >= last) over.box(x, target.y, width, target.height, palette.paper);
       over.context.globalAlpha = 1;
-      const style = /** @type {const} */ ({ colour: palette.ink, size: 12, weight: 700, align: "center" });
       const text = `${come}/${of}`;
-      if (!recorded || time >= last || target.height < 13 || over.widthOf(text, style) + 4 > width) continue;
-      const wide = over.widthOf(text, style) + 6;
-      over.box(x + (width - wide) / 2, target.y + target.height / 2 - 7, wide, 14, palette.paper);
-      over.text(text, x + width / 2, target.y + target.height / 2, style);
+      if (!recorded || time >= last || target.height < 13 || over.widthOf(text, COUNT) + 4 > width) continue;
+      this.counts.push({ text, x: x + width / 2, y: target.y + target.height / 2 });
     }
   }
 }

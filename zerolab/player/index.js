@@ -69,7 +69,7 @@ export function hashOptions(hash) {
     still: given.has("still"),
     slides: given.has("slides"),
     // A still is a picture of everything.
-    view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : "story"),
+    view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
   };
 }

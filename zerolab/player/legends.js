@@ -61,7 +61,7 @@ export function legends(player) {
 function worths({ palette, model, values }) {
   const [local, stale] = [palette.worth("local"), palette.worth("stale")];
   return [
-    ...(values.reductions.size ? [swatch("gradient of one batch", local), "solid: mean of all"] : []),
+    ...(values.reductions.size ? [swatch("gradient of one batch", local), "solid: mean over all ranks"] : []),
     ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
     ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
       ? [swatch("copy, the same on every rank", { colour: palette.copy, ...SHEET, stroke: palette.paper })]

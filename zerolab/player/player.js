@@ -69,7 +69,7 @@ export class Player {
     this.zoom = new Zoom(this);
     this.byBeats = false;
     /** @type {ViewName} */
-    this.shown = options.view ?? "story";
+    this.shown = options.view ?? (this.model.units.some(({ padded }) => padded) ? "story" : "timeline");
     this.reports = new Reports(this);
     this.clock = new Clock(
       this.model,
@@ -328,6 +328,7 @@ export class Player {
     this.index = index;
     const event = model.count ? model.event(index) : null;
     if (!this.width) return narrate(this, event); // as in a notebook: the first resize draws it
+    if (this.beat) this.lens.follow(this.beat.step);
     const view = this.lens.at(index, time);
     const fresh = this.view !== view || this.stale;
     const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, this.scene.now.clientWidth) : this.axis;

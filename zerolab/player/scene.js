@@ -27,6 +27,9 @@ import { shows, views } from "./views.js";
 /** Badges beyond this many are counted instead of listed. */
 const MOST_BADGES = 4;
 
+/** Up to so many rows the story has room for rows of twice the height. */
+const FEW_ROWS = 8;
+
 /** Ranks times units beyond which what the panes show is told of one rank alone. */
 const MOST_TOLD = 512;
 
@@ -226,7 +229,8 @@ export function layOut({ model, filter, top, scene, shown }, grow) {
   const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
   const sees = (/** @type {string} */ pane) => shows(shown, pane);
   // The story has the window to itself: its rows are twice as high.
-  ownership.layout(model, width("ownership"), filter, shown === "story" ? 2 * grow : grow);
+  const high = shown === "story" && model.rows.length <= FEW_ROWS ? 2 * grow : grow;
+  ownership.layout(model, width("ownership"), filter, high);
   if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
   if (sees("memory")) memory.layout(model, width("memory"), filter, top, grow);
   if (sees("bars")) {
@@ -306,7 +310,8 @@ export function narrate(player, event) {
     const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
     say(scene.why, beat.caption);
     say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
-    say(scene.sentence, beat.kind === "keep" ? "" : story.tell(beat.places[0] ?? index));
+    const about = beat.places[0] ?? index;
+    say(scene.sentence, beat.kind === "keep" ? "" : story.steps ? story.tell(about) : caption(model, about));
     return;
   }
   // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.
