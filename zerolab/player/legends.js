@@ -25,13 +25,11 @@ export function legends(player) {
     ? [...lines, named ? "colour: its owner" : "colour: owner"]
     : lines;
   const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
-  const beats = [...worths(player), ...meant];
   sections.ownership.legend.replaceChildren(
     ...told,
     framed("not here", palette.hollow),
-    ...(player.byBeats
-      ? beats
-      : [flat("here", palette.faint), framed("on its way", palette.communicationColour, "3 2")]),
+    ...worths(player),
+    ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
   );
   sections.timeline.legend.replaceChildren(
     flat("forward", palette.forward),

@@ -15,7 +15,7 @@ const APART = 0.15;
 /** The share of a beat, in seconds at most, before what it is about begins. */
 const LEAD = 0.3;
 /** With more pieces than this no single one can be followed, and only the collective is given its time. */
-const MANY = 200;
+const MANY = 300;
 
 /** A piecewise linear map between recorded nanoseconds and seconds on the screen at speed 1, made beat by beat. */
 export class Pace {

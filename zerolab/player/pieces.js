@@ -25,7 +25,11 @@ export class Pieces {
 
   /** Whether there are collectives whose messages were not recorded. */
   get meant() {
-    return this.beats.list.some((beat) => this.of(beat).some(({ recorded }) => !recorded));
+    const { model } = this;
+    return this.beats.list.some(
+      ({ kind, op, units, places }) =>
+        kind === "collective" && op in MOVED && units.length > 0 && !places.some((i) => model.partsOf(i).length),
+    );
   }
 
   /**
@@ -55,8 +59,12 @@ export class Pieces {
       const recorded = this.#recorded(beat, places);
       return recorded.length ? recorded : this.#meant(beat, places);
     });
-    if (model.worldSize <= FOLLOWED) return all;
-    return all.filter(({ from, to }) => Math.abs(from - to) <= NEAR);
+    return all.filter(({ from, to }) => this.#drawn(from, to));
+  }
+
+  /** @param {number} from @param {number} to */
+  #drawn(from, to) {
+    return this.model.worldSize <= FOLLOWED || Math.abs(from - to) <= NEAR;
   }
 
   /**
@@ -102,6 +110,7 @@ export class Pieces {
     for (const a of places) {
       for (const b of places) {
         const took = (end[b] - begun) / halves;
+        if (!this.#drawn(rank[a], rank[b])) continue;
         for (let half = 0; a !== b && half < halves && took > 0; half++) {
           const times = { start: begun + half * took, end: begun + (half + 1) * took, half, recorded: false };
           found.push(...this.#pieces(beat, places, { from: rank[a], to: rank[b], ...times }));
