@@ -205,6 +205,17 @@ def test_a_filter_that_leaves_gradients_out_draws_none_of_their_arrows(recording
     assert state(tab)["moving"] == []
 
 
+def test_a_hover_lights_its_event_and_draws_no_arrows_of_another_time(recording, show):
+    tab = show(recording, "#view=all", story=True)
+    place = first_beat(tab, 2, op="all_gather")
+    before = to(tab, place, 0.6)
+    assert before["moving"]
+    other = next(k for k, e in enumerate(in_order(recording)) if e.op == "reduce_scatter" and e.kind == "collective")
+    tab.evaluate(f"{PLAYER}.preview({other})")
+    now = state(tab)
+    assert (now["hover"], now["moving"], now["time"]) == (other, before["moving"], before["time"])
+
+
 def test_without_units_the_timeline_comes_first_and_the_sentence_is_the_collectives_own(recording, show):
     silent = [
         replace(event, unit=None, step=0, category=None) for event in recording.events if event.number is not None

@@ -21,14 +21,13 @@ export function legends(player) {
   const flat = (text, colour) => swatch(text, { colour });
   const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
   const lines = named ? [] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`)];
-  const told = model.units.some(({ owners }) => owners)
-    ? [...lines, named ? "colour: its owner" : "colour: owner"]
-    : lines;
+  const told = model.units.some(({ owners }) => owners) ? [...lines, "colour: owner"] : lines;
   const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
   sections.ownership.legend.replaceChildren(
     ...told,
     framed("not here", palette.hollow),
     ...worths(player),
+    ...(player.byBeats && player.values.reductions.size ? ["solid: mean"] : []),
     ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
   );
   sections.timeline.legend.replaceChildren(
@@ -59,7 +58,7 @@ export function legends(player) {
 function worths({ palette, model, values }) {
   const [local, stale] = [palette.worth("local"), palette.worth("stale")];
   return [
-    ...(values.reductions.size ? [swatch("gradient of one batch", local), "solid: mean over all ranks"] : []),
+    ...(values.reductions.size ? [swatch("local gradient", local)] : []),
     ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
     ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
       ? [swatch("copy, the same on every rank", { colour: palette.copy, ...SHEET, stroke: palette.paper })]

@@ -97,9 +97,11 @@ export class Ownership {
     this.painted = index;
     this.over.clear();
     const told = hover ?? event;
-    if (flights && !hover) {
+    if (flights) {
       unitNames(this, palette, frame.beat?.units.map(({ name }) => name) ?? []);
       this.moving = flights.draw(this, frame);
+      // No arrows of the hovered event: it is of another time than what is held here.
+      if (hover) this.#light(model, palette, hover);
       return;
     }
     unitNames(this, palette, told?.unit ? [told.unit] : []);
