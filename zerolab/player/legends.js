@@ -21,7 +21,9 @@ export function legends(player) {
   const flat = (text, colour) => swatch(text, { colour });
   const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
   const lines = named ? [] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`)];
-  const told = model.units.some(({ owners }) => owners) ? [...lines, "colour: owner"] : lines;
+  const told = model.units.some(({ owners }) => owners)
+    ? [...lines, named ? "colour: its owner" : "colour: owner"]
+    : lines;
   const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
   sections.ownership.legend.replaceChildren(
     ...told,
