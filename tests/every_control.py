@@ -35,6 +35,11 @@ KEYS = (
     ("t", "theme"),
     (" ", "playing"),
     ("k", "playing"),
+    ("e", "beat"),
+    ("ArrowRight", "index"),
+    ("End", "index"),
+    ("Home", "index"),
+    ("e", "beat"),
 )
 # A button by its name, and what it must change.
 BUTTONS = (
@@ -52,7 +57,15 @@ BUTTONS = (
     ("Light or dark", "theme"),
     ("Play", "playing"),
     ("Pause", "playing"),
+    ("events", "beat"),
+    ("Next beat", "index"),
+    ("Previous beat", "index"),
+    ("events", "beat"),
+    ("Story", "shown"),
+    ("All", "shown"),
 )
+# Event by event, with every pane.
+SHOW_ALL = "(root) => { root.zerolabPlayer.setView('all'); root.zerolabPlayer.tellEvents(true); }"
 CHOICES = (("Rank", "1-1", [1, 1]), ("Category", "gradients", "gradients"), ("Unit", "blocks.1", "blocks.1"))
 
 
@@ -77,8 +90,11 @@ def listed_keys():
 
 def try_every_control(player):
     """Presses every key and button of a player and moves every choice; whatever does nothing fails by its name."""
-    player.evaluate("(root) => { root.zerolabPlayer.resetZoom(); root.zerolabPlayer.goto(500); }")
+    player.evaluate(SHOW_ALL)
+    player.evaluate("(root) => { root.zerolabPlayer.zoom.reset(); root.zerolabPlayer.goto(500); }")
     player.focus()
+    for key in "12345":
+        assert changes(player, "shown", lambda key=key: player.press(key)), key
     for key, what in KEYS:
         assert changes(player, what, lambda key=key: player.press("Shift+U" if key == "U" else key)), key
     for name, what in BUTTONS:

@@ -61,7 +61,7 @@ FIRST_DRAW = """() => new Promise((done) => {
   old.remove();
   requestAnimationFrame(() => {
     const start = performance.now();
-    new old.constructor(host, payload, {});
+    new old.constructor(host, payload, { view: "all", events: true });
     requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)));
   });
 })"""
@@ -170,7 +170,7 @@ def _pages(recording: Recording) -> Iterator[tuple[dict[str, Any], Any]]:
             file = Path(folder, f"{name}.html")
             file.write_text(text, encoding="utf-8")
             tabs[name] = browser.new_page(viewport={"width": 1280, "height": 800})
-            tabs[name].goto(file.as_uri())
+            tabs[name].goto(file.as_uri() + "#view=all&events")
             if name != "player":
                 tabs[name].wait_for_function("window.ready")
         yield tabs, _python_side(figure)

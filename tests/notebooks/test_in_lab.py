@@ -84,6 +84,7 @@ def try_the_player(tab):
     player.locator("canvas").first.wait_for()
     assert player.locator("canvas").count() >= 3
     assert drawn(player), "the canvas is empty"
+    player.press("e")  # by events, whose numbers are known
     at_first = event(player)
     player.locator(".zl-next").click()
     assert event(player) == at_first + 1

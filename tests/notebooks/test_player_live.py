@@ -4,7 +4,7 @@ import re
 
 import nbformat
 import pytest
-from every_control import try_every_control
+from every_control import SHOW_ALL, try_every_control
 
 from zerolab.comparison import record
 
@@ -105,7 +105,8 @@ def player(tab):
     found = tab.locator(".zl-player").first
     found.scroll_into_view_if_needed()
     found.evaluate("(root) => { root.zerolabPlayer.setFilter({ ranks: null, category: null, unit: null }); }")
-    found.evaluate("(root) => { root.zerolabPlayer.resetZoom(); root.zerolabPlayer.goto(700); }")
+    found.evaluate(SHOW_ALL)
+    found.evaluate("(root) => { root.zerolabPlayer.zoom.reset(); root.zerolabPlayer.goto(700); }")
     found.focus()
     yield found
     assert tab.complaints == []
@@ -226,6 +227,7 @@ def test_two_recordings_side_by_side_keep_the_same_time(tab, player):
 def test_a_loop_of_ones_own_shows_its_cell(tab, player):
     own = tab.locator(".zl-player").last
     own.scroll_into_view_if_needed()
+    own.evaluate(SHOW_ALL)
     place = own.evaluate(
         "(root) => root.zerolabPlayer.events.find((e) => e.op === 'all_reduce' && e.parent === null)?.index"
     )

@@ -38,11 +38,17 @@ SETTLED = (
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """`show(recording or html, hash, width, height, scheme)` gives the page; whatever it complained of fails."""
+    """`show(recording or html, hash, width, height, scheme)` gives the page; whatever it complained of fails.
+
+    All panes, event by event; with `story` as it opens by itself.
+    """
     complaints, pages = [], []
 
-    def opened(what, address="", width=1280, height=800, scheme="light"):
-        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    def opened(what, address="", width=1280, height=800, scheme="light", *, story=False, motion="no-preference"):
+        size = {"width": width, "height": height}
+        tab = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion=motion)
+        if not story:
+            address = f"{address or '#'}&view=all&events"
         # What only a verbose console shows is advice about speed, not a complaint.
         tab.on(
             "console",

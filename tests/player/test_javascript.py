@@ -97,6 +97,13 @@ def test_the_pure_parts_do_what_their_own_tests_say(node, tmp_path):
     assert re.search(r"^. skipped 0$", done.stdout, re.MULTILINE)
 
 
+def test_the_files_joined_into_one_name_nothing_twice(node, tmp_path):
+    joined = tmp_path / "joined.mjs"
+    joined.write_text(script(), encoding="utf-8")
+    done = subprocess.run([node, "--check", joined], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_line_of_the_players_code_is_longer_than_120_characters():
     files = [*(ROOT / "zerolab" / "player").glob("*.*s"), *HERE.glob("*.js"), *(ROOT / "docs" / "_static").glob("*.js")]
     long = [

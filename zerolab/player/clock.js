@@ -1,6 +1,10 @@
-// Playing: recorded time, slowed down so that a step takes some seconds; stretches without events are cut short.
+// Playing: recorded time, slowed down. By beats each takes its own time and the step begins again at its end; by events
+// a step takes some seconds, and stretches without events are cut short.
 
-/** @import { Model } from "./model.js" */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Pace } from "./pace.js"
+ */
 
 /** Seconds that a training step of middle length takes at speed 1. */
 const STEP_SECONDS = 12;
@@ -9,6 +13,9 @@ const LONGEST_WAIT = 0.8;
 
 /** Where the reader prefers reduced motion, the picture changes no more often than this, in milliseconds. */
 const CALM_EVERY = 700;
+
+/** Seconds that a step stands still at its end before it begins again. */
+const REST = 1;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
@@ -37,6 +44,11 @@ export class Clock {
     this.calm = false;
     this.shown = -Infinity;
     this.slow = slowdown(model);
+    /** @type {Pace | null} */
+    this.pace = null; // set while it plays by beats
+    this.place = 0;
+    this.within = 0; // seconds since the beat at `place` began
+    this.last = -1; // the time at which playing left it; another one was shown since
   }
 
   play() {
@@ -66,6 +78,36 @@ export class Clock {
    * @param {number} real
    */
   #advance(real) {
+    if (this.pace) this.#byBeats(this.pace, (real / 1e9) * this.speed);
+    else this.#byEvents(real);
+    const now = performance.now();
+    if (!this.calm || !this.playing || now - this.shown >= CALM_EVERY) {
+      this.shown = now;
+      this.moved(this.calm ? this.model.columns.t_end[this.model.at(this.time)] : this.time);
+    }
+    if (!this.playing) this.ended();
+  }
+
+  /** @param {Pace} pace @param {number} seconds */
+  #byBeats(pace, seconds) {
+    const { beats } = pace;
+    if (this.time !== this.last) {
+      this.place = beats.at(this.time);
+      this.within = pace.seconds(this.place, this.time);
+    }
+    this.within += seconds;
+    const length = () => pace.length(this.place) + (beats.ends(this.place) ? REST : 0);
+    while (this.within >= length()) {
+      this.within -= length();
+      this.place = beats.ends(this.place) ? beats.first(beats.list[this.place].step) : this.place + 1;
+    }
+    // Short of its end, which is where the next one begins.
+    this.time = Math.min(pace.time(this.place, this.within), beats.list[this.place].t1 - 1);
+    this.last = this.time;
+  }
+
+  /** @param {number} real */
+  #byEvents(real) {
     const { t_end: ends } = this.model.columns;
     const rate = this.speed / this.slow;
     const next = this.model.at(this.time) + 1;
@@ -80,11 +122,5 @@ export class Clock {
       this.time = end;
       this.pause();
     }
-    const now = performance.now();
-    if (!this.calm || !this.playing || now - this.shown >= CALM_EVERY) {
-      this.shown = now;
-      this.moved(this.calm ? this.model.columns.t_end[this.model.at(this.time)] : this.time);
-    }
-    if (!this.playing) this.ended();
   }
 }

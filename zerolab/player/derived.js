@@ -1,6 +1,6 @@
 // What is worked out once, when a recording is opened: orders, steps, peaks, and who held what since when.
 
-/** @import { Changes, Columns, Holdings, Payload, Spans, StepWindow } from "./types.d.ts" */
+/** @import { Changes, Columns, Holdings, Payload, Spans, StepWindow, Unit } from "./types.d.ts" */
 
 /**
  * The number under which a column holds a word of one of the payload's lists; 0, "nothing", for one that it lacks.
@@ -153,6 +153,29 @@ export function size(spans) {
   let sum = 0;
   for (let k = 0; k < spans.length; k += 2) sum += spans[k + 1] - spans[k];
   return sum;
+}
+
+/**
+ * Where a rank's part lies in a unit: what it owns; where nobody owns a part, its share of equal parts among the group.
+ * @param {Unit} unit @param {number} rank @param {number[] | null} group @param {number} worldSize
+ * @returns {Spans}
+ */
+export function partOf(unit, rank, group, worldSize) {
+  const owned = unit.owners?.filter(([, , owner]) => owner === rank) ?? [];
+  if (owned.length) return owned.flatMap((part) => part.slice(0, 2));
+  const place = group ? group.indexOf(rank) : rank;
+  const share = unit.padded / (group?.length ?? worldSize);
+  return [place * share, (place + 1) * share];
+}
+
+/**
+ * Whether all of `part` lies within what is held.
+ * @param {Spans} held @param {Spans} part
+ */
+export function inside(held, part) {
+  for (let k = 0; k < part.length; k += 2)
+    if (!held.some((from, j) => j % 2 === 0 && from <= part[k] && held[j + 1] >= part[k + 1])) return false;
+  return true;
 }
 
 /**

@@ -1,5 +1,6 @@
 // A collective between ranks: arrows from the rank that sends a piece to the rank that gets it, and how big it is.
 
+import { partOf, size } from "./derived.js";
 import { bytes } from "./format.js";
 
 /**
@@ -109,7 +110,7 @@ export function flow(pane, model, palette, event, time) {
       model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, unit.name) : null,
     );
     if (!start || !end || start.y === end.y) continue;
-    const [left, right] = partOf(model, unit, piece);
+    const [left, right] = placeOf(model, unit, piece);
     for (const cell of [start, end]) frame(pane.over, palette, cell, left, right);
     const x = start.x + ((left + right) / 2) * start.width;
     const down = end.y > start.y;
@@ -129,15 +130,16 @@ export function flow(pane, model, palette, event, time) {
 }
 
 /**
- * From where to where a piece lies within its unit, as shares of its width.
+ * Where the largest stretch of a piece lies within its unit, as shares of its width; systems that cut a unit tensor by
+ * tensor give a rank several.
  * @param {Model} model @param {Unit} unit @param {number} piece
  * @returns {[left: number, right: number]}
  */
-function partOf(model, unit, piece) {
-  const owned = unit.owners?.find(([, , owner]) => owner === piece);
-  return owned
-    ? [owned[0] / unit.padded, owned[1] / unit.padded]
-    : [piece / model.worldSize, (piece + 1) / model.worldSize];
+function placeOf(model, unit, piece) {
+  const spans = partOf(unit, piece, null, model.worldSize);
+  let best = 0;
+  for (let k = 2; k < spans.length; k += 2) if (spans[k + 1] - spans[k] > spans[best + 1] - spans[best]) best = k;
+  return [spans[best] / unit.padded, spans[best + 1] / unit.padded];
 }
 
 /** @param {Pen} pen @param {Palette} palette @param {Box} cell @param {number} left @param {number} right */
@@ -169,15 +171,14 @@ function label(pane, model, palette, event, unit, moving) {
   const y = last ? all.y - gap / 2 : all.y + all.height + gap / 2;
   const sending = moving[0].from === event.rank;
   const many = moving.length > 1 ? (sending ? " to each" : " from each") : "";
-  const [left, right] = partOf(model, unit, moving[0].piece);
-  const size =
-    event.op === "hold" ? bytes((right - left) * unit.padded * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
-  const text = `${size}${many}`;
+  const part = size(partOf(unit, moving[0].piece, null, model.worldSize));
+  const each = event.op === "hold" ? bytes(part * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
+  const text = `${each}${many}`;
   const style = { colour: palette.ink, size: 10.5, weight: 600 };
   const width = pane.over.widthOf(text, style);
   // Beside the arrows, not on them: their heads say where the piece goes.
   const ends = moving
-    .map(({ piece: part }) => partOf(model, unit, part))
+    .map(({ piece: part }) => placeOf(model, unit, part))
     .map(([from, to]) => cell.x + ((from + to) / 2) * cell.width);
   const beside = Math.max(...ends) + BULGE + 6;
   const x = beside + width + 4 <= pane.over.width ? beside : Math.max(pane.gutter.left, Math.min(...ends) - width - 12);

@@ -34,9 +34,9 @@ export function timeGestures(box, player) {
     "wheel",
     (event) => {
       const { x } = within(box, event);
-      if (event.ctrlKey || event.metaKey) player.zoomBy(2 ** (event.deltaY / WHEEL_DOUBLES), x);
+      if (event.ctrlKey || event.metaKey) player.zoom.by(2 ** (event.deltaY / WHEEL_DOUBLES), x);
       else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
-        player.panBy((event.deltaX || event.deltaY) / 600);
+        player.zoom.pan((event.deltaX || event.deltaY) / 600);
       else return;
       event.preventDefault();
     },
@@ -50,14 +50,14 @@ export function timeGestures(box, player) {
     if (!fingers.has(event.pointerId)) return;
     const { x } = within(box, event);
     if (panning !== null && player.axis) {
-      player.panBy((panning - x) / Math.max(1, player.axis.right - player.axis.left));
+      player.zoom.pan((panning - x) / Math.max(1, player.axis.right - player.axis.left));
       panning = x;
     }
     fingers.set(event.pointerId, within(box, event));
     if (fingers.size !== 2) return;
     const [a, b] = [...fingers.values()];
     const apart = Math.max(20, Math.hypot(a.x - b.x, a.y - b.y));
-    if (spread) player.zoomBy(spread / apart, (a.x + b.x) / 2);
+    if (spread) player.zoom.by(spread / apart, (a.x + b.x) / 2);
     spread = apart;
   });
   const lift = (/** @type {PointerEvent} */ event) => {

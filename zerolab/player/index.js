@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
+import { VIEWS } from "./views.js";
 
 /** @import { Options, PairPayload, Payload, WidgetModel } from "./types.d.ts" */
 
@@ -67,6 +68,9 @@ export function hashOptions(hash) {
     text: given.get("text") !== "off",
     still: given.has("still"),
     slides: given.has("slides"),
+    // A still is a picture of everything.
+    view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
+    events: given.has("events") || given.has("still"),
   };
 }
 

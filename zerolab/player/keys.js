@@ -1,8 +1,17 @@
 // The keyboard: one table, which the player follows and the help lists.
 
 import { element } from "./dom.js";
+import { VIEWS } from "./views.js";
 
 /** @import { Player } from "./player.js" */
+
+/** @type {[keys: string[], shown: string, what: string, action: (player: Player) => void][]} */
+const TO_VIEWS = VIEWS.map(([view, title], k) => [
+  [String(k + 1)],
+  String(k + 1),
+  `the view "${title}"`,
+  (player) => player.setView(view),
+]);
 
 /**
  * `[keys, shown, what it does in words, what it does]`.
@@ -10,25 +19,27 @@ import { element } from "./dom.js";
  */
 export const KEYS = [
   [[" ", "k"], "space", "play or pause", (player) => player.toggle()],
-  [["ArrowRight"], "→", "next event", (player) => player.step(1)],
-  [["ArrowLeft"], "←", "previous event", (player) => player.step(-1)],
-  [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", (player) => player.stepPhase(1)],
-  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of this rank", (player) => player.stepPhase(-1)],
-  [["u"], "u", "next unit of this rank", (player) => player.stepUnit(1)],
-  [["U"], "shift u", "previous unit of this rank", (player) => player.stepUnit(-1)],
-  [["PageDown"], "page down", "next training step", (player) => player.stepWindow(1)],
-  [["PageUp"], "page up", "previous training step", (player) => player.stepWindow(-1)],
-  [["p"], "p", "this rank's peak of memory", (player) => player.gotoPeak()],
-  [["Home"], "home", "first event", (player) => player.goto(0)],
-  [["End"], "end", "last event", (player) => player.goto(Infinity)],
+  [["ArrowRight"], "→", "next beat, or event", (player) => player.step(1)],
+  [["ArrowLeft"], "←", "previous beat, or event", (player) => player.step(-1)],
+  [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", (player) => player.steps.phase(1)],
+  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of it", (player) => player.steps.phase(-1)],
+  [["u"], "u", "next unit of this rank", (player) => player.steps.unit(1)],
+  [["U"], "shift u", "previous unit of this rank", (player) => player.steps.unit(-1)],
+  [["PageDown"], "page down", "next training step", (player) => player.steps.window(1)],
+  [["PageUp"], "page up", "previous training step", (player) => player.steps.window(-1)],
+  [["p"], "p", "this rank's peak of memory", (player) => player.steps.peak()],
+  [["Home"], "home", "first of this step, or event", (player) => player.steps.edge(false)],
+  [["End"], "end", "last of this step, or event", (player) => player.steps.edge(true)],
+  [["e"], "e", "by beats or by events", (player) => player.tellEvents(player.byBeats)],
+  ...TO_VIEWS,
   [["+", "="], "+", "faster", (player) => player.faster(1)],
   [["-"], "−", "slower", (player) => player.faster(-1)],
-  [["z"], "z", "one step or the whole run", (player) => player.toggleView()],
-  [["i"], "i, or ctrl wheel", "zoom in", (player) => player.zoomBy(0.5)],
-  [["o"], "o, or ctrl wheel", "zoom out", (player) => player.zoomBy(2)],
-  [["a"], "a, or shift drag", "pan left", (player) => player.panBy(-0.25)],
-  [["d"], "d, or shift drag", "pan right", (player) => player.panBy(0.25)],
-  [["0"], "0", "no zoom", (player) => player.resetZoom()],
+  [["z"], "z", "one step or the whole run", (player) => player.zoom.toggleWhole()],
+  [["i"], "i, or ctrl wheel", "zoom in", (player) => player.zoom.by(0.5)],
+  [["o"], "o, or ctrl wheel", "zoom out", (player) => player.zoom.by(2)],
+  [["a"], "a, or shift drag", "pan left", (player) => player.zoom.pan(-0.25)],
+  [["d"], "d, or shift drag", "pan right", (player) => player.zoom.pan(0.25)],
+  [["0"], "0", "no zoom", (player) => player.zoom.reset()],
   [["f"], "f", "show only some ranks, a category, a unit", (player) => player.scene.panels.toggleFilter()],
   [["t"], "t", "light or dark", (player) => player.toggleTheme()],
   [["?"], "?", "this list", (player) => player.scene.panels.toggleHelp()],

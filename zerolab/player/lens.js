@@ -62,6 +62,15 @@ export class Lens {
   }
 
   /**
+   * Shows a step, unless more or less than a step is shown: beats belong to one even where ranks are in two at a time.
+   * @param {number} step
+   */
+  follow(step) {
+    const window = this.model.windows.find((one) => one.step === step);
+    if (window && !this.zoom && !this.whole && this.window !== window) this.choose(window);
+  }
+
+  /**
    * Every step as long as `length` at least.
    * @param {number} length
    */

@@ -2,15 +2,17 @@
 
 import { gutter } from "./axis.js";
 import { flow, MOVED } from "./flow.js";
-import { tail, words } from "./format.js";
+import { words } from "./format.js";
 import { lastAtMost, STATE } from "./model.js";
 import { Pen } from "./pen.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
+import { unitNames } from "./unitnames.js";
 
 /**
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
- * @import { Category, Cell, Fill, Filter, Frame, Hit } from "./types.d.ts"
+ * @import { Values } from "./values.js"
+ * @import { Category, Cell, Filter, Frame, Hit } from "./types.d.ts"
  * @import { Point, RecordedEvent, Row, TextStyle, Unit, UnitPlace } from "./types.d.ts"
  */
 
@@ -19,6 +21,8 @@ const HEAD = 20;
 const LEAST = 2;
 /** Lines lower than this, in pixels, are drawn in plain colours: a pattern could not be seen, and costs its time. */
 const PATTERNED = 6;
+/** With more rows than this nobody could tell a stale part from a fresh one. */
+const MOST_VALUED = 16;
 
 /**
  * The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels.
@@ -61,11 +65,16 @@ export class Ownership {
     this.watched = [];
     /** @type {ReturnType<typeof flow>} */
     this.moving = [];
+    /** @type {Values | null} */
+    this.values = null;
+    this.time = 0;
+    this.worldSize = 1;
   }
 
   /** @param {Model} model @param {number} width @param {Filter} filter @param {number} grow */
   layout(model, width, filter, grow) {
     this.gutter = gutter(width);
+    this.worldSize = model.worldSize;
     const chosen = STATE.filter((category) => category === filter.category);
     this.lines = chosen.length ? chosen : STATE;
     this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12, grow);
@@ -80,18 +89,36 @@ export class Ownership {
 
   /** @param {Frame} frame */
   draw(frame) {
-    const { model, palette, index, event, hover, time } = frame;
+    const { model, palette, index, event, hover, time, flights } = frame;
+    this.values = model.rows.length > MOST_VALUED ? null : frame.values;
+    this.time = time;
     if (this.painted === null || this.palette !== palette) this.#paint(model, palette, index);
     else this.#repaint(palette, index);
     this.painted = index;
     this.over.clear();
     const told = hover ?? event;
-    this.#names(palette, told);
+    if (flights) {
+      unitNames(this, palette, frame.beat?.units.map(({ name }) => name) ?? []);
+      this.moving = flights.draw(this, frame);
+      // No arrows of the hovered event: it is of another time than what is held here.
+      if (hover) this.#light(model, palette, hover);
+      return;
+    }
+    unitNames(this, palette, told?.unit ? [told.unit] : []);
     if (told) this.#light(model, palette, told);
     model.rows.forEach(({ rank }, row) => {
       for (const flight of model.inFlight(rank, time)) this.#flight(palette, model.event(flight), row);
     });
     this.moving = told ? flow(this, model, palette, told, time) : [];
+  }
+
+  /**
+   * The fill of what an owner keeps of a unit; of one that nobody owns a part of, of a copy.
+   * @param {Palette} palette @param {Unit} unit @param {number} owner
+   */
+  fill(palette, unit, owner) {
+    if (!unit.owners) return palette.copy;
+    return this.rows.line < PATTERNED ? palette.rankColour(owner) : palette.rank(this.pen.context, owner);
   }
 
   /**
@@ -131,8 +158,17 @@ export class Ownership {
     const line = /** @type {(Category | null)[]} */ (this.lines).indexOf(category);
     if (!place || row < 0) return null;
     const top = HEAD + row * this.rows.pitch;
+    if (line < 0 && category !== null) return null; // a line that the filter leaves out
     if (line < 0) return { x: place.x, y: top, width: place.width, height: this.rows.row };
     return { x: place.x, y: top + line * (this.rows.line + 2), width: place.width, height: this.rows.line };
+  }
+
+  /**
+   * The place of a whole row.
+   * @param {number} place
+   */
+  row(place) {
+    return { y: HEAD + place * this.rows.pitch, height: this.rows.row };
   }
 
   /** @param {Model} model @param {Palette} palette @param {number} index */
@@ -154,7 +190,7 @@ export class Ownership {
       let last = before;
       while (last + 1 < at.length && at[last + 1] <= index) last += 1;
       while (last >= 0 && at[last] > index) last -= 1;
-      if (last !== before) this.#bar(palette, cell, last);
+      if (last !== before || this.#worth(cell) !== cell.worth) this.#bar(palette, cell, last);
     }
   }
 
@@ -167,11 +203,11 @@ export class Ownership {
     this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
       /** @type {TextStyle} */
-      const style = { colour: palette.muted, size: 10.5, align: "right" };
+      const style = { colour: palette.muted, size: 12, align: "right" };
       if (this.named) pen.text(words(category), this.gutter.left - 10, y + rows.line / 2, style);
       for (const { unit, x, width } of this.places) {
         const changes = model.changes(row.rank, category, unit.name);
-        const cell = { x, y, width, unit, rank: row.rank, changes, last: -1 };
+        const cell = { x, y, width, unit, rank: row.rank, category, changes, last: -1, worth: "" };
         if (changes.at.length) this.watched.push(cell);
         this.#bar(palette, cell, lastAtMost(changes.at, index), true);
       }
@@ -190,13 +226,13 @@ export class Ownership {
     const held = last < 0 ? [] : cell.changes.spans[last];
     if (!cleared) pen.context.clearRect(x, y, width, rows.line);
     pen.frame(x, y, width, rows.line, palette.hollow);
+    cell.worth = this.#worth(cell);
     if (!held.length) return;
     const owners = unit.owners ?? [[0, unit.padded, rank]];
-    /** @type {(owner: number) => Fill} */
-    const fill = (owner) => (rows.line < PATTERNED ? palette.rankColour(owner) : palette.rank(pen.context, owner));
     // A shard among very many ranks is never drawn so narrow that it looks as if nothing were here.
     if (held.length === 2 && (held[1] - held[0]) * scale < LEAST) {
-      pen.box(Math.min(x + held[0] * scale, x + width - LEAST), y, LEAST, rows.line, fill(rank));
+      const left = Math.min(x + held[0] * scale, x + width - LEAST);
+      pen.box(left, y, LEAST, rows.line, this.fill(palette, unit, rank));
       return;
     }
     // Where owners lie closer than a pixel, one of them stands for its pixel.
@@ -205,9 +241,36 @@ export class Ownership {
       for (let j = 0; j < owners.length; j += every) {
         const from = Math.max(owners[j][0], held[k]);
         const to = Math.min(owners[Math.min(j + every, owners.length) - 1][1], held[k + 1]);
-        if (to > from) pen.box(x + from * scale, y, (to - from) * scale, rows.line, fill(owners[j][2]));
+        if (to > from) this.#part(palette, cell, owners[j][2], x + from * scale, (to - from) * scale);
       }
     }
+    if (!unit.owners && this.worldSize > 1 && !cell.worth.startsWith("local")) copied(pen, palette, cell, rows.line);
+  }
+
+  /**
+   * What the parts of a cell are worth now, as a text to compare.
+   * @param {Cell} cell
+   */
+  #worth({ rank, category, unit }) {
+    const { values, time } = this;
+    if (!values || category === "optimizer_state") return "";
+    const owners = new Set(unit.owners?.map(([, , owner]) => owner) ?? [rank]);
+    return [...owners].map((owner) => values.of(rank, category, unit, owner, time)).join();
+  }
+
+  /**
+   * One owner's part of a cell, as it is worth.
+   * @param {Palette} palette @param {Cell} cell @param {number} owner @param {number} x @param {number} width
+   */
+  #part(palette, { y, unit, rank, category, worth }, owner, x, width) {
+    const { pen, rows } = this;
+    const { line } = rows;
+    const own = worth && this.values ? this.values.of(rank, category, unit, owner, this.time) : "plain";
+    if (own === "local" && line >= PATTERNED) pen.box(x, y, width, line, palette.local(pen.context, rank));
+    else if (own === "stale" && line >= PATTERNED) pen.box(x, y, width, line, palette.stale(pen.context, owner));
+    else pen.box(x, y, width, line, this.fill(palette, unit, owner));
+    if (own === "local") pen.frame(x, y, width, line, palette.rankColour(rank), 1.5);
+    if (own === "fresh" && width > 4) pen.frame(x, y, width, line, palette.ink, 2);
   }
 
   /**
@@ -222,70 +285,6 @@ export class Ownership {
     context.setLineDash([4, 2]);
     this.over.frame(cell.x - 1, cell.y - 1, cell.width + 2, cell.height + 2, palette.communicationColour, 2);
     context.setLineDash([]);
-  }
-
-  /** @param {Palette} palette @param {RecordedEvent | null} event */
-  #names(palette, event) {
-    const fitting = this.places.filter(({ unit, width }) => this.over.fits(tail(unit.name), { room: width }));
-    if (2 * fitting.length < this.places.length) this.#someNames(palette, event);
-    else for (const place of this.places) this.#name(palette, place, event?.unit === place.unit.name);
-    this.#shortened(palette);
-    if (!this.places.length) {
-      const style = { colour: palette.muted, size: 12 };
-      this.over.text("This recording says nothing about who holds which unit.", this.gutter.left, 9, style);
-    }
-  }
-
-  /** @param {Palette} palette @param {UnitPlace} given @param {boolean} now */
-  #name(palette, { unit, x, width }, now) {
-    /** @type {TextStyle} */
-    const bold = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
-    // In a narrow column the current unit rather loses its weight than the name that all the others have.
-    const plain = { ...bold, weight: 400 };
-    const style = !this.over.fits(unit.name, bold) && this.over.fits(unit.name, plain) ? plain : bold;
-    this.over.text(this.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);
-  }
-
-  /**
-   * Where most columns are narrower than their numbers: every 5th, 10th or 20th number, and the current unit's name.
-   * @param {Palette} palette @param {RecordedEvent | null} event
-   */
-  #someNames(palette, event) {
-    const { over, places } = this;
-    /** @type {TextStyle} */
-    const style = { colour: palette.muted, align: "center" };
-    const numbers = places.filter(({ unit }) => Number.isInteger(Number(tail(unit.name))));
-    const widest = Math.max(0, ...numbers.map(({ unit }) => over.widthOf(tail(unit.name), style))) + 6;
-    const pitch = numbers.length > 1 ? (numbers[numbers.length - 1].x - numbers[0].x) / (numbers.length - 1) : widest;
-    const every = [1, 2, 5, 10, 20, 50].find((count) => count * pitch >= widest) ?? 100;
-    const now = places.find(({ unit }) => event?.unit === unit.name);
-    const half = now ? over.widthOf(now.unit.name, { weight: 700 }) / 2 : 0;
-    const centre = now ? now.x + now.width / 2 : 0;
-    const middle = Math.max(this.gutter.left + half, Math.min(over.width - half, centre));
-    if (now) over.text(now.unit.name, middle, 9, { colour: palette.ink, weight: 700, align: "center" });
-    for (const { unit, x, width } of numbers) {
-      const at = x + width / 2;
-      const free = !now || Math.abs(at - middle) > half + widest / 2;
-      if (Number(tail(unit.name)) % every === 0 && free) over.text(tail(unit.name), at, 9, style);
-    }
-  }
-
-  /**
-   * Where columns are too narrow for "blocks.12" and say "12", the gutter says "blocks." once.
-   * @param {Palette} palette
-   */
-  #shortened(palette) {
-    const short = this.places.filter(
-      ({ unit, width }) => tail(unit.name) !== unit.name && !this.over.fits(unit.name, { room: width }),
-    );
-    if (!short.some(({ unit, width }) => short.length > 20 || this.over.fits(tail(unit.name), { room: width }))) return;
-    const heads = new Set(short.map(({ unit }) => unit.name.slice(0, -tail(unit.name).length)));
-    if (heads.size !== 1) return;
-    this.over.text([...heads][0], this.gutter.left - 10, 9, {
-      colour: palette.muted,
-      align: "right",
-      room: this.gutter.left - 20,
-    });
   }
 
   /**
@@ -304,5 +303,19 @@ export class Ownership {
     const { op } = event.parent === null ? event : model.event(event.parent);
     const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[op] ?? null, event.unit);
     if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
+  }
+}
+
+/**
+ * Marks a cell as a copy, two sheets one behind the other: every rank has the same.
+ * @param {Pen} pen @param {Palette} palette @param {{ x: number, y: number, width: number }} cell
+ * @param {number} height
+ */
+function copied(pen, palette, { x, y, width }, height) {
+  if (width < 20 || height < 14) return;
+  const [left, top] = [x + width / 2 - 6, y + height / 2 - 6];
+  for (const shift of [4, 0]) {
+    pen.box(left + shift, top + 4 - shift, 8, 8, palette.paper);
+    pen.frame(left + shift, top + 4 - shift, 8, 8, palette.ink, 1.25);
   }
 }

@@ -23,6 +23,9 @@ export class Pair {
       new Player(this.root, data, {
         ...shared,
         ...more,
+        // Two are compared event by event, with everything in view.
+        view: "all",
+        events: true,
         moved: (one) => this.#follow(one),
         altered: (one) => this.#match(one),
       });

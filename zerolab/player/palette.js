@@ -45,12 +45,12 @@ const INKS = {
   light: {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
     lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
-    optimizer: "#454c58", onDark: "#ffffff", formula: "#c2185b", reduction: "#4f3676",
+    optimizer: "#454c58", onDark: "#ffffff", copy: "#8d97a5", formula: "#c2185b", reduction: "#4f3676",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
     lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
-    optimizer: "#c3c9d2", onDark: "#14171c", formula: "#ff6f9f", reduction: "#d7c6f5",
+    optimizer: "#c3c9d2", onDark: "#14171c", copy: "#76808e", formula: "#ff6f9f", reduction: "#d7c6f5",
   },
 };
 
@@ -128,6 +128,22 @@ export class Palette {
   }
 
   /**
+   * The fill of a gradient of `rank`'s own batch: pale, in the rank's own pattern.
+   * @param {CanvasRenderingContext2D} context @param {number} rank
+   */
+  local(context, rank) {
+    return this.#pattern(context, this.paper, "rising", this.rankColour(rank), 0.75);
+  }
+
+  /**
+   * The fill of what `owner` has newer: its colour hardly there, crossed out.
+   * @param {CanvasRenderingContext2D} context @param {number} owner
+   */
+  stale(context, owner) {
+    return this.#pattern(context, this.hair, "checks", this.rankColour(owner), 0.9);
+  }
+
+  /**
    * The fill of a category of memory.
    * @param {CanvasRenderingContext2D} context @param {Category} category
    */
@@ -154,6 +170,18 @@ export class Palette {
   }
 
   /**
+   * The look of a value that is not plainly what it should be, for a legend: of rank 0.
+   * @param {"local" | "stale"} worth
+   * @returns {Look}
+   */
+  worth(worth) {
+    const stroke = this.rankColour(0);
+    return worth === "local"
+      ? { colour: this.paper, marks: marks("rising"), stroke, strength: 0.75 }
+      : { colour: this.hair, marks: marks("checks"), stroke, strength: 0.9 };
+  }
+
+  /**
    * @param {Category} category
    * @returns {Paint}
    */
@@ -172,7 +200,7 @@ export class Palette {
    */
   #pattern(context, colour, name, stroke, strength) {
     if (name === "plain") return colour;
-    const key = `${colour}:${name}`;
+    const key = `${colour}:${name}:${stroke}`;
     const fill = this.fills.get(key) ?? this.#tile(context, colour, name, stroke, strength);
     this.fills.set(key, fill);
     return fill;

@@ -1,22 +1,31 @@
 // The player: one recording, one current event, and panes that all draw that moment.
 
 import { Axis } from "./axis.js";
+import { Beats } from "./beats.js";
 import { Clock, SPEEDS } from "./clock.js";
 import { entries } from "./decode.js";
-import { ALL, inWords, passes, ranksOf } from "./filter.js";
+import { ALL, inWords, ranksOf } from "./filter.js";
+import { Flights } from "./flight.js";
 import { listen } from "./keys.js";
+import { legends } from "./legends.js";
 import { Lens } from "./lens.js";
 import { Model } from "./model.js";
+import { Pace } from "./pace.js";
 import { Palette } from "./palette.js";
+import { Pieces } from "./pieces.js";
 import { Reports } from "./reports.js";
 import { growth, rowsOf } from "./rows.js";
-import { build, labels, layOut, legends, narrate, tell } from "./scene.js";
+import { build, labels, layOut, narrate, tell } from "./scene.js";
+import { Steps } from "./steps.js";
 import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
+import { Values } from "./values.js";
+import { shows } from "./views.js";
+import { Zoom } from "./zoom.js";
 
 /**
  * @import { Pair } from "./pair.js"
- * @import { Filter, Frame, Options, Payload, Theme, View } from "./types.d.ts"
+ * @import { Filter, Frame, Options, Payload, Theme, View, ViewName } from "./types.d.ts"
  */
 
 /** Below how many pixels of width the player is laid out in another way, by class. */
@@ -45,11 +54,23 @@ export class Player {
     this.width = 0;
     this.stale = true;
     this.followed = 0;
+    this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     /** @type {Pair | null} */
     this.pair = null;
     this.top = this.model.tops();
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
+    this.beats = new Beats(this.model, this.story);
+    this.pieces = new Pieces(this.model, this.beats);
+    this.pace = new Pace(this.beats, this.pieces);
+    this.values = new Values(this.model, this.beats);
+    this.flights = new Flights(this.pieces, this.pace);
+    this.steps = new Steps(this);
+    this.zoom = new Zoom(this);
+    this.byBeats = false;
+    const holds = this.model.units.some(({ padded }) => padded) && !payload.meta.times_only;
+    /** @type {ViewName} */
+    this.shown = options.view ?? (holds ? "story" : "timeline");
     this.reports = new Reports(this);
     this.clock = new Clock(
       this.model,
@@ -64,8 +85,13 @@ export class Player {
     this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
-    this.opened = this.model.opening();
-    this.goto(options.event ?? this.opened);
+    this.scene.views.draw(this.shown);
+    this.tellEvents(Boolean(options.events) || !this.beats.list.length);
+    const opening = this.byBeats ? this.beats.list[this.beats.opening()].t0 : 0;
+    this.opened = this.byBeats ? this.model.at(opening) : this.model.opening();
+    if (this.byBeats && options.event === undefined) this.showTime(opening);
+    else this.goto(options.event ?? this.opened);
+    this.settle();
   }
 
   /** Every event in the order in which the player steps through them, as plain values. */
@@ -106,49 +132,14 @@ export class Player {
     this.#show(this.model.at(time), time);
   }
 
-  /**
-   * The next event that the filter leaves; all of them where it leaves everything.
-   * @param {number} direction
-   */
+  /** @param {number} direction */
   step(direction) {
-    this.pause();
-    let index = this.index + direction;
-    while (index >= 0 && index < this.model.count && !passes(this.model, this.filter, index)) index += direction;
-    if (index >= 0 && index < this.model.count) this.goto(index);
-  }
-
-  /** @param {number} direction */
-  stepPhase(direction) {
-    this.pause();
-    if (this.model.count) this.goto(this.model.nextPhase(this.index, direction));
-  }
-
-  /** @param {number} direction */
-  stepUnit(direction) {
-    this.pause();
-    if (this.model.count) this.goto(this.model.nextUnit(this.index, direction));
-  }
-
-  /** @param {number} direction */
-  stepWindow(direction) {
-    this.pause();
-    const { windows } = this.model;
-    const next = windows[windows.indexOf(this.model.windowOf(this.index)) + direction];
-    if (!next) return;
-    this.lens.choose(next);
-    this.goto(next.first);
-  }
-
-  /** The moment at which the current event's rank had most live bytes. */
-  gotoPeak() {
-    this.pause();
-    const peak = this.model.peaks[this.model.columns.rank[this.index]];
-    if (peak) this.goto(peak.index);
+    this.steps.next(direction);
   }
 
   play() {
     if (!this.model.count) return;
-    if (this.index >= this.model.count - 1) this.goto(0);
+    if (!this.byBeats && this.index >= this.model.count - 1) this.goto(0);
     this.followed = this.model.columns.rank[this.index];
     this.clock.play();
     this.settle();
@@ -176,37 +167,26 @@ export class Player {
     this.setSpeed(SPEEDS[SPEEDS.indexOf(this.clock.speed) + direction] ?? this.clock.speed);
   }
 
-  toggleView() {
-    this.lens.reset();
-    this.lens.whole = !this.lens.whole;
-    this.refresh();
+  /**
+   * Goes by events, each told by itself, or by beats.
+   * @param {boolean} wanted
+   */
+  tellEvents(wanted) {
+    this.pause();
+    this.byBeats = !wanted && this.beats.list.length > 0;
+    this.clock.pace = this.byBeats ? this.pace : null;
+    this.root.classList.toggle("zl-beats", this.byBeats);
+    legends(this);
+    if (this.index >= 0) this.refresh();
   }
 
-  /**
-   * Zooms the time axis by `factor` (below 1: closer) about a place in pixels, or about the cursor.
-   * @param {number} factor @param {number | null} [x]
-   */
-  zoomBy(factor, x = null) {
-    if (!this.model.count || !this.axis) return;
-    this.lens.zoomBy(factor, x === null ? this.clock.time : this.axis.t(x));
-    this.refresh();
-  }
-
-  /**
-   * Moves the time axis by a share of its width. The cursor stays where it is, unless that is out of view.
-   * @param {number} share
-   */
-  panBy(share) {
-    if (!this.model.count || !this.axis) return;
-    this.lens.panBy(share);
-    const { t0, t1 } = this.lens.zoom ?? this.lens.view;
-    this.showTime(Math.max(t0, Math.min(t1, this.clock.time)));
+  /** @param {ViewName} view */
+  setView(view) {
+    this.shown = view;
+    this.root.dataset.view = view;
+    this.scene.views.draw(view);
+    this.redraw();
     this.settle();
-  }
-
-  resetZoom() {
-    this.lens.reset();
-    this.refresh();
   }
 
   /**
@@ -336,7 +316,7 @@ export class Player {
     // A page of its own is filled; in a notebook the player is as high as it needs.
     const grow = this.options.fill ? growth(this.root, drawn) : 1;
     if (grow > 1) layOut(this, grow);
-    this.panes.source.layout(this.model);
+    if (this.#sees("source")) this.panes.source.layout(this.model);
     if (this.panes.ownership.named !== named) legends(this);
     this.stale = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
@@ -349,19 +329,18 @@ export class Player {
     this.index = index;
     const event = model.count ? model.event(index) : null;
     if (!this.width) return narrate(this, event); // as in a notebook: the first resize draws it
+    if (this.beat) this.lens.follow(this.beat.step);
     const view = this.lens.at(index, time);
     const fresh = this.view !== view || this.stale;
-    const { section } = this.scene.sections.timeline;
-    const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, section.clientWidth) : this.axis;
-    const { palette, filter } = this;
-    const frame = { model, palette, axis, filter, index, event, hover: null, time };
+    const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, this.scene.now.clientWidth) : this.axis;
+    const { palette, filter, values, beat } = this;
+    const flights = beat && !this.calm ? this.flights : null;
+    const frame = { model, palette, axis, filter, index, event, hover: null, time, values, beat, flights };
     Object.assign(this, { view, stale: false, axis, frame });
-    if (fresh) {
-      panes.timeline.drawView(frame);
-      for (const memory of panes.memories) memory.drawView(frame);
-    }
+    if (fresh && this.#sees("timeline")) panes.timeline.drawView(frame);
+    if (fresh && this.#sees("memory")) for (const memory of panes.memories) memory.drawView(frame);
     this.#panes();
-    if (moved || fresh) narrate(this, event);
+    if (moved || fresh || beat) narrate(this, event);
     this.#controls();
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.options.moved?.(this);
@@ -373,12 +352,24 @@ export class Player {
     const { panes, model, hovered, index } = this;
     if (!this.frame) return;
     const frame = { ...this.frame, hover: hovered === null || hovered === index ? null : model.event(hovered) };
-    panes.timeline.draw(frame);
-    for (const memory of panes.memories) memory.draw(frame);
+    if (this.#sees("timeline")) panes.timeline.draw(frame);
+    if (this.#sees("memory")) for (const memory of panes.memories) memory.draw(frame);
+    if (this.#sees("bars")) panes.bars.draw(frame);
     panes.ownership.draw(frame);
   }
 
+  /** @param {string} pane */
+  #sees(pane) {
+    return shows(this.shown, pane);
+  }
+
+  /** The beat that is told; null by events. */
+  get beat() {
+    return this.byBeats ? this.beats.list[this.beats.at(this.clock.time)] : null;
+  }
+
   #source() {
+    if (!this.#sees("source")) return;
     const { hovered, hoversSource, model, index } = this;
     const told = hoversSource && hovered !== null ? hovered : index;
     this.panes.source.draw({ model, event: model.count ? model.event(told) : null });
@@ -388,13 +379,14 @@ export class Player {
     const { index, clock, lens } = this;
     const { playing, speed } = clock;
     const slower = clock.slow / speed;
-    this.scene.transport.draw({ index, playing, speed, slower, whole: lens.whole, zoomed: lens.zoom !== null });
+    const place = this.byBeats ? this.beats.at(clock.time) : -1;
+    this.scene.transport.draw({ index, place, playing, speed, slower, whole: lens.whole, zoomed: lens.zoom !== null });
   }
 
   /** After a jump, a pause or the end: the controls and the mirror say at once what is shown. */
   settle() {
     this.#controls();
-    this.scene.spoken.setAttribute("aria-live", this.clock.playing ? "off" : "polite");
+    this.scene.spoken.setAttribute("aria-live", this.clock.playing && !this.byBeats ? "off" : "polite");
     this.reports.settled();
   }
 }

@@ -1,21 +1,21 @@
 // The player's elements: head, caption, panes, controls. Built once; what they show is the player's business.
 
+import { Bars } from "./bars.js";
 import { caption, onCard } from "./caption.js";
-import { button, dashed, element, framed, layers, pane, say, swatch } from "./dom.js";
-import { count, exact, words } from "./format.js";
+import { button, element, layers, pane, say } from "./dom.js";
+import { count, exact } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
-import { Lanes } from "./lanes.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
 import { Ownership } from "./ownership.js";
-import { STACK } from "./palette.js";
 import { Panels } from "./panels.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
 import { drag, name, Transport } from "./transport.js";
+import { shows, views } from "./views.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -27,21 +27,24 @@ import { drag, name, Transport } from "./transport.js";
 /** Badges beyond this many are counted instead of listed. */
 const MOST_BADGES = 4;
 
+/** Up to so many rows the story has room for rows of twice the height. */
+const FEW_ROWS = 8;
+
 /** Ranks times units beyond which what the panes show is told of one rank alone. */
 const MOST_TOLD = 512;
 
 /**
- * Builds the player's elements into `host`, and gives those that change, and the panes.
- * @param {Player} player @param {HTMLElement} host
+ * The panes, their sections, and what the pointer finds in them; memory has a pane for each device.
+ * @param {Model} model
  */
-export function build(player, host) {
-  const { model, options } = player;
+function makePanes(model) {
   const owned = layers("Who holds what; the table below the player says the same in words");
   const time = layers("What each rank computed and sent, over time");
   const memory = layers("Live bytes of each rank by category, over time");
   const beside = layers("Live bytes of each rank in main memory by category, over time");
   const card = element("p", { class: "zl-card" });
   const apart = model.devices.length > 1;
+  const now = element("canvas", { role: "img", "aria-label": "Live bytes of each rank now" });
   const code = element("pre", { class: "zl-code", tabindex: 0, "aria-label": "Source" });
   const sections = {
     ownership: pane("ownership", "Who holds what", owned.box),
@@ -49,7 +52,10 @@ export function build(player, host) {
     timeline: pane("timeline", "Timeline", time.box),
     memory: pane("memory", apart ? "Live memory of the GPU" : "Live memory", memory.box, ...(apart ? [card] : [])),
     host: pane("memory", "Live main memory", beside.box),
+    bars: pane("bars", apart ? "GPU memory now" : "Memory now", now),
   };
+  // Below, so that its rows stand beside those of the ownership pane.
+  sections.bars.section.append(sections.bars.legend);
   const panes = {
     ownership: new Ownership(owned.still, owned.moving),
     timeline: new Timeline(time.still, time.moving),
@@ -58,11 +64,24 @@ export function build(player, host) {
       ...(apart ? [new Memory(beside.still, beside.moving, model, "host")] : []),
     ],
     source: new SourcePane(sections.source.legend, code),
+    bars: new Bars(now),
   };
+  const boxes = { owned: owned.box, time: time.box, memories: [memory.box, beside.box], code };
+  return { sections, panes, boxes, card };
+}
+
+/**
+ * Builds the player's elements into `host`, and gives those that change, and the panes.
+ * @param {Player} player @param {HTMLElement} host
+ */
+export function build(player, host) {
+  const { model, options } = player;
+  const { sections, panes, boxes, card } = makePanes(model);
   const mirror = new Mirror(model);
   const panels = new Panels(player);
   const transport = new Transport(player);
-  const top = head(player, panels);
+  const chosen = views(player);
+  const top = head(player, panels, chosen.element);
   const sentence = element("p", { class: "zl-sentence" });
   const why = element("p", { class: "zl-story" });
   const where = element("span", { class: "zl-where" });
@@ -73,16 +92,19 @@ export function build(player, host) {
     role: "region",
     "aria-label": `Player: ${model.payload.title}`,
     "data-lm-suppress-shortcuts": "true",
+    "data-view": player.shown,
   };
+  const { ownership, bars, source } = sections;
+  const both = element("div", { class: "zl-now" }, ownership.section, bars.section, source.section);
   const root = element(
     "div",
     attributes,
     top.element,
     spoken,
-    element("div", { class: "zl-now" }, sections.ownership.section, sections.source.section),
+    both,
     sections.timeline.section,
     sections.memory.section,
-    ...(apart ? [sections.host.section] : []),
+    ...(model.devices.length > 1 ? [sections.host.section] : []),
     transport.element,
     panels.help,
     panels.filter.element,
@@ -95,10 +117,11 @@ export function build(player, host) {
     for (const one of [pen, over]) one.showText = options.text !== false;
   }
   host.append(root);
-  point(player, panes, { owned: owned.box, time: time.box, memories: [memory.box, beside.box], code });
+  point(player, panes, boxes);
   const { filterBadge } = top;
   const tip = new Tip(root);
-  return { root, sections, panes, mirror, sentence, why, where, spoken, card, tip, filterBadge, panels, transport };
+  const said = { sentence, why, where, spoken, card };
+  return { root, sections, panes, mirror, ...said, tip, filterBadge, panels, transport, views: chosen, now: both };
 }
 
 /**
@@ -168,9 +191,9 @@ function scrubs(player, box, hit) {
 
 /**
  * The line above the caption: what was recorded, and the buttons for what is shown.
- * @param {Player} player @param {Panels} panels
+ * @param {Player} player @param {Panels} panels @param {HTMLElement} chosen
  */
-function head(player, panels) {
+function head(player, panels, chosen) {
   const { meta, world_size: ranks } = player.model.payload;
   const facts = [
     count(ranks, "rank"),
@@ -188,6 +211,7 @@ function head(player, panels) {
     ...badges.map((text) => element("b", { class: "zl-badge" }, text)),
     filterBadge,
     element("span", { class: "zl-facts" }, facts.join(" · ")),
+    chosen,
     panels.filterButton,
     button("Light or dark (t)", "◐", () => player.toggleTheme()),
     panels.helpButton,
@@ -209,61 +233,32 @@ function troubles(model) {
 }
 
 /**
- * The keys to colours and patterns above the panes, in the palette's theme.
- * @param {Player} player
- */
-export function legends({ model, palette, scene, panes }) {
-  const { sections } = scene;
-  /** @type {(text: string, colour: string) => HTMLElement} */
-  const flat = (text, colour) => swatch(text, { colour });
-  const { clock } = new Lanes(model);
-  const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
-  const told = named
-    ? ["colour: its owner"]
-    : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`), "colour: owner"];
-  sections.ownership.legend.replaceChildren(
-    ...told,
-    flat("here", palette.faint),
-    framed("not here", palette.hollow),
-    framed("on its way", palette.communicationColour, "3 2"),
-  );
-  sections.timeline.legend.replaceChildren(
-    flat("forward", palette.forward),
-    flat("backward", palette.backward),
-    flat("update", palette.optimizer),
-    swatch("waiting", palette.look()),
-    flat("gather, broadcast", palette.communicationColour),
-    flat("reduce", palette.reduction),
-    ...(clock ? [element("span", {}, clock)] : []),
-  );
-  if (model.payload.meta.times_only) {
-    for (const { legend } of [sections.ownership, sections.memory])
-      legend.replaceChildren("not recorded: this recording has times only");
-    return;
-  }
-  panes.memories.forEach(({ formula, device }) => {
-    const section = device === "host" ? sections.host : sections.memory;
-    section.legend.replaceChildren(
-      ...STACK.map((category) => swatch(words(category), palette.look(category))),
-      ...(formula === null ? [] : [dashed("formula", palette.formula)]),
-      "▾ peak",
-    );
-  });
-}
-
 /**
  * Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together.
  * @param {Player} player @param {number} grow
  */
-export function layOut({ model, filter, top, scene }, grow) {
-  const { ownership, timeline, memories } = scene.panes;
+export function layOut({ model, filter, top, scene, shown }, grow) {
+  const { ownership, timeline, memories, bars } = scene.panes;
   const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
-  ownership.layout(model, width("ownership"), filter, grow);
-  timeline.layout(model, width("timeline"), grow);
-  memories.forEach((memory, k) => {
-    memory.layout(model, width("memory"), filter, top[k], grow);
-  });
-  return memories.reduce((sum, { pen }) => sum + pen.height, ownership.pen.height + timeline.pen.height);
+  const sees = (/** @type {string} */ pane) => shows(shown, pane);
+  // The story has the window to itself: its rows are twice as high.
+  const high = shown === "story" && model.rows.length <= FEW_ROWS ? 2 * grow : grow;
+  ownership.layout(model, width("ownership"), filter, high);
+  if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
+  if (sees("memory"))
+    memories.forEach((memory, k) => {
+      memory.layout(model, width("memory"), filter, top[k], grow);
+    });
+  if (sees("bars")) {
+    bars.layout(width("bars"), ownership, top[0]);
+    const { canvas } = bars.pen; // a legend of two lines would shift the rows beside it
+    canvas.style.marginTop = "0";
+    const tops = [ownership.pen.canvas, canvas].map((one) => one.getBoundingClientRect().top);
+    canvas.style.marginTop = `${Math.max(0, tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
+  }
+  const below = [sees("timeline") ? timeline.pen.height : 0];
+  if (sees("memory")) below.push(...memories.map(({ pen }) => pen.height));
+  return below.reduce((sum, height) => sum + height, ownership.pen.height);
 }
 
 /**
@@ -298,6 +293,9 @@ export function tell(player) {
     time: clock.time,
     caption: player.scene.sentence.textContent,
     story: player.scene.why.textContent,
+    beat: player.byBeats ? player.beats.at(clock.time) : null,
+    beats: player.beats.list.length,
+    shown: player.shown,
     moving: player.panes.ownership.moving,
     playing: clock.playing,
     speed: clock.speed,
@@ -321,10 +319,19 @@ export function tell(player) {
  * Says what is going on, where in the run, and what the current event is.
  * @param {Player} player @param {RecordedEvent | null} event
  */
-export function narrate({ scene, model, clock, story, followed, index }, event) {
+export function narrate(player, event) {
+  const { scene, model, clock, story, followed, index, beat } = player;
   if (!event) {
     scene.where.textContent = "";
     scene.sentence.textContent = "This recording has no events: nothing ran while it was made.";
+    return;
+  }
+  if (beat) {
+    const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
+    say(scene.why, beat.caption);
+    say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
+    const about = beat.places[0] ?? index;
+    say(scene.sentence, beat.kind === "keep" ? "" : story.steps ? story.tell(about) : caption(model, about));
     return;
   }
   // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.

@@ -130,15 +130,20 @@ export class Story {
     return `${name}: this rank is alone, holds everything, and has nobody to send to.`;
   }
 
+  /** In how many parts ranks own what they update; 0 if they all update everything. */
+  get own() {
+    const { parts, sent } = this;
+    const shared = sent.share?.has("all_gather") ? this.model.worldSize : 0;
+    return parts.optimizer_state || parts.parameters || parts.gradients || shared;
+  }
+
   /** @param {Act} act */
   #text(act) {
-    const { parts, sent, released } = this;
+    const { parts, sent, released, own } = this;
     if (!this.steps && !this.model.units.length) {
       const how = "as the sentences below tell one by one";
       return `There is no training step here: the ranks send each other tensors, ${how}.`;
     }
-    const shared = sent.share?.has("all_gather") ? this.model.worldSize : 0;
-    const own = parts.optimizer_state || parts.parameters || parts.gradients || shared;
     return TOLD[act]({ parts, released, own, does: (...ops) => ops.some((op) => sent[act]?.has(op)) });
   }
 }

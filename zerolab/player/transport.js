@@ -29,6 +29,8 @@ export class Transport {
     const moves = (name, title, action) => button(title, icon(name), action, { class: `zl-${name}` });
     /** @type {(shown: Node | string, title: string, action: () => void) => HTMLElement} */
     const zoom = (shown, title, action) => button(title, shown, action, { class: "zl-zoom" });
+    this.before = moves("previous", "", () => player.step(-1));
+    this.after = moves("next", "", () => player.step(1));
     this.play = moves("play", "Play", () => player.toggle());
     this.speed = this.#speeds();
     this.view = element(
@@ -36,30 +38,34 @@ export class Transport {
       { type: "button", class: "zl-wide", title: "One step or the whole run (z)" },
       "whole run",
     );
-    this.view.addEventListener("click", () => player.toggleView());
-    this.reset = zoom("1:1", "No zoom (0)", () => player.resetZoom());
+    this.view.addEventListener("click", () => player.zoom.toggleWhole());
+    this.reset = zoom("1:1", "No zoom (0)", () => player.zoom.reset());
     this.reset.hidden = true;
     this.thumb = element("i", { class: "zl-thumb" });
     this.track = this.#track();
+    const events = "Beats or single events (e)";
+    this.events = element("button", { type: "button", class: "zl-wide", title: events }, "events");
+    this.events.addEventListener("click", () => player.tellEvents(player.byBeats));
     this.place = element("output", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
     this.element = element(
       "div",
       { class: "zl-transport", role: "group", "aria-label": "Controls" },
-      moves("previousPhase", "Previous phase (↑)", () => player.stepPhase(-1)),
-      moves("previous", "Previous event (←)", () => player.step(-1)),
+      moves("previousPhase", "Previous phase (↑)", () => player.steps.phase(-1)),
+      this.before,
       this.play,
-      moves("next", "Next event (→)", () => player.step(1)),
-      moves("nextPhase", "Next phase (↓)", () => player.stepPhase(1)),
+      this.after,
+      moves("nextPhase", "Next phase (↓)", () => player.steps.phase(1)),
       this.track,
       this.place,
+      this.events,
       element("label", { class: "zl-speed" }, this.speed, this.pace),
       element(
         "span",
         { class: "zl-view" },
         this.reset,
-        zoom(icon("zoomOut"), "Zoom out (o)", () => player.zoomBy(2)),
-        zoom(icon("zoomIn"), "Zoom in (i)", () => player.zoomBy(0.5)),
+        zoom(icon("zoomOut"), "Zoom out (o)", () => player.zoom.by(2)),
+        zoom(icon("zoomIn"), "Zoom in (i)", () => player.zoom.by(0.5)),
         this.view,
       ),
     );
@@ -69,7 +75,7 @@ export class Transport {
   }
 
   /** @param {Controls} given */
-  draw({ index, playing, speed, slower, whole, zoomed }) {
+  draw({ index, place, playing, speed, slower, whole, zoomed }) {
     const { model } = this;
     const wanted = playing ? "pause" : "play";
     if (this.play.dataset.shows !== wanted) {
@@ -81,14 +87,43 @@ export class Transport {
     }
     // A select looks through its options each time.
     if (this.speed.value !== String(speed)) this.speed.value = String(speed);
-    say(this.pace, pace(slower));
+    this.#tellUnit(place < 0 ? "event" : "beat");
+    say(this.pace, place < 0 ? pace(slower) : "");
+    this.events.setAttribute("aria-pressed", String(place < 0));
     this.view.setAttribute("aria-pressed", String(whole));
     this.reset.hidden = !zoomed;
     if (!model.count) return;
     this.thumb.style.translate = `${this.#share(index) * 100}cqw`;
-    say(this.place, `event ${exact(index + 1)} of ${exact(model.count)}`);
+    const said = place < 0 ? `event ${exact(index + 1)} of ${exact(model.count)}` : this.#beat(place);
+    say(this.place, said);
     this.track.setAttribute("aria-valuenow", String(index + 1));
-    this.track.setAttribute("aria-valuetext", `event ${index + 1} of ${model.count}, ${name(model.windowOf(index))}`);
+    this.track.setAttribute("aria-valuetext", `${said}, ${name(model.windowOf(index))}`);
+  }
+
+  /**
+   * What the buttons beside Play lead to.
+   * @param {"event" | "beat"} unit
+   */
+  #tellUnit(unit) {
+    if (this.after.dataset.unit === unit) return;
+    this.after.dataset.unit = unit;
+    for (const [button, said] of /** @type {const} */ ([
+      [this.before, `Previous ${unit} (←)`],
+      [this.after, `Next ${unit} (→)`],
+    ])) {
+      button.title = said;
+      button.setAttribute("aria-label", said);
+    }
+  }
+
+  /**
+   * Which of the beats of its step one is.
+   * @param {number} place
+   */
+  #beat(place) {
+    const { list } = this.player.beats;
+    const first = this.player.beats.first(list[place].step);
+    return `beat ${place - first + 1} of ${list.filter(({ step }) => step === list[place].step).length}`;
   }
 
   /**
@@ -130,13 +165,25 @@ export class Transport {
       "aria-valuenow": Math.min(1, this.model.count),
       tabindex: 0,
     };
-    const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), this.thumb);
+    const ticks = this.#ticks();
+    const track = element("div", attributes, element("div", { class: "zl-parts" }, ...parts), ...ticks, this.thumb);
     drag(
       track,
       (share) => this.player.scrub(this.#at(share)),
       () => this.player.settle(),
     );
     return track;
+  }
+
+  /** What is no beat, such as a check that ranks do the same: one grey tick for all that come together. */
+  #ticks() {
+    const { beats } = this.player;
+    const first = new Map(beats.ticks.map((time) => [beats.at(time), this.model.at(time)]));
+    return [...first.values()].map((index) => {
+      const tick = element("i", { class: "zl-check", title: "a check, or another exchange of no unit" });
+      tick.style.left = `${this.#share(index) * 100}%`;
+      return tick;
+    });
   }
 
   /**

@@ -1,9 +1,11 @@
 // The shapes that the files here hand each other. Nothing of this reaches a page: `make lint` alone reads it.
 
 import type { Axis } from "./axis.js";
+import type { Flights } from "./flight.js";
 import type { Model } from "./model.js";
 import type { Palette } from "./palette.js";
 import type { Player } from "./player.js";
+import type { Values } from "./values.js";
 
 // --- words, as recording/events.py declares them ---
 
@@ -176,6 +178,12 @@ export interface RunningSum {
   sums: number[];
 }
 
+/**
+ * What values are: of this batch alone, updated since by their owner or as new as only their owner has them; or plainly
+ * what they should be.
+ */
+export type Worth = "plain" | "local" | "stale" | "fresh";
+
 /** A part of the recording: nanoseconds from and to. */
 export interface View {
   t0: number;
@@ -206,6 +214,26 @@ export interface Row {
 
 /** What goes on around a moment of a training step, or before or beside it. */
 export type Act = "setup" | "forward" | "backward" | "update" | "share" | "aside";
+
+/**
+ * What all ranks do together for a while: a collective, the computing of a unit, an update; or nothing of these. It
+ * lies between two times, and what it is about begins at `busy`; `first` and `last` are the events that end within it.
+ */
+export interface Beat extends View {
+  kind: "collective" | "compute" | "update" | "keep";
+  op: string;
+  units: Unit[];
+  act: Act;
+  step: number;
+  busy: number;
+  first: number;
+  last: number;
+  /** The events that it is made of, over all ranks. */
+  places: number[];
+  caption: string;
+  /** How long it is shown at speed 1. */
+  seconds: number;
+}
 
 /** What a sentence about an act is made of: see `story.js`. */
 export interface Known {
@@ -239,6 +267,10 @@ export interface Frame {
   event: RecordedEvent | null;
   hover: RecordedEvent | null;
   time: number;
+  values: Values;
+  /** What the play by beats draws; null where events are told one by one. */
+  beat: Beat | null;
+  flights: Flights | null;
 }
 
 export interface Point {
@@ -305,8 +337,11 @@ export interface Cell extends Point {
   width: number;
   unit: Unit;
   rank: number;
+  category: State;
   changes: Changes;
   last: number;
+  /** What each owner's part was worth when it was painted. */
+  worth: string;
 }
 
 /** An event's bar in the timeline; `faded` if the filter leaves it out. */
@@ -331,9 +366,13 @@ export interface Level {
   x1: number;
 }
 
-/** What the controls show. */
+/** What is seen at once. */
+export type ViewName = "story" | "timeline" | "memory" | "source" | "all";
+
+/** What the controls show; `place` is that of the beat, -1 where events are told one by one. */
 export interface Controls {
   index: number;
+  place: number;
   playing: boolean;
   speed: number;
   /** How many times slower than real the recording plays. */
@@ -353,12 +392,32 @@ export interface Piece {
   piece: number;
 }
 
+/**
+ * A piece of a unit between two ranks, from `start` to `end`; `adds` if it is added up where it lands. Its collective
+ * is over on the receiving rank at `over`.
+ */
+export interface Flight extends Piece {
+  unit: Unit;
+  start: number;
+  end: number;
+  over: number;
+  /** Which half of an all-reduce it belongs to. */
+  half: number;
+  adds: boolean;
+  spans: Spans;
+  /** Whether its send and its receive were recorded, or only the collective that it is a part of. */
+  recorded: boolean;
+}
+
 // --- where a player starts ---
 
 export interface Options {
   event?: number;
   theme?: Theme | null;
   text?: boolean;
+  view?: ViewName;
+  /** Tells events one by one instead of beats. */
+  events?: boolean;
   /** Fills the height of the window. */
   fill?: boolean;
   /** The element whose keys the player obeys. */
@@ -395,6 +454,7 @@ export interface Inks {
   backward: string;
   optimizer: string;
   onDark: string;
+  copy: string;
   formula: string;
   reduction: string;
 }

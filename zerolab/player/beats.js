@@ -1,0 +1,332 @@
+// A recording in beats: what all ranks do together, one thing after another, each with a caption to read meanwhile.
+// A collective over all its ranks is a beat, and so is the computing of one unit in between. They follow from the
+// events, not from the stage's name. What belongs to no unit, such as a check that ranks do the same, is none.
+
+import { codeOf } from "./derived.js";
+import { count, exact, words } from "./format.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Story } from "./story.js"
+ * @import { Act, Beat, StepWindow, Unit } from "./types.d.ts"
+ */
+
+/** Words that a newcomer reads in a second; and the seconds that a beat takes at least and at most. */
+const WORDS_A_SECOND = 5;
+const SHORTEST = 1.5;
+export const LONGEST = 3;
+/** Computing of which less than this share is left between two collectives went on beside them, and is no beat. */
+const LEFT = 0.1;
+
+/** "a quarter", where a number would have to be worked out. */
+const PARTS = ["", "all of it", "half", "a third", "a quarter"];
+
+/** The beats of a recording, in order, without gaps; `ticks` are the times of collectives that are no beats. */
+export class Beats {
+  /** @param {Model} model @param {Story} story */
+  constructor(model, story) {
+    this.model = model;
+    this.story = story;
+    this.turns = model.ofRank.map((places) => this.#turns(places));
+    /** @type {number[]} */
+    this.ticks = [];
+    /** @type {Map<number, Unit[]>} */
+    this.units = new Map(); // a collective's first event -> the units that it moves
+    this.#match();
+    const deeds = [...this.#collectives(), ...this.#passes(), ...this.#updates()];
+    /** @type {Beat[]} */
+    this.list = [];
+    for (const window of model.windows) this.list.push(...this.#cut(window, deeds));
+    for (const beat of this.list) beat.caption = this.#caption(beat);
+    for (const beat of this.list) beat.seconds = this.#seconds(beat);
+  }
+
+  /**
+   * The place of the beat at a time; 0 before the first, -1 where there is none.
+   * @param {number} time
+   */
+  at(time) {
+    let low = 0;
+    let high = this.list.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.list[middle].t0 <= time) low = middle;
+      else high = middle - 1;
+    }
+    return high < 0 ? -1 : low;
+  }
+
+  /**
+   * The place of the first beat of a step.
+   * @param {number | undefined} step
+   */
+  first(step) {
+    return this.list.findIndex((beat) => beat.step === step);
+  }
+
+  /**
+   * Whether a step ends with the beat at `place`; what came before the first step leads on into it.
+   * @param {number} place
+   */
+  ends(place) {
+    const [beat, next] = [this.list[place], this.list[place + 1]];
+    return !next || (next.step !== beat.step && beat.step > 0);
+  }
+
+  /**
+   * Where there is most to see: the beginning of the second step, the first with optimizer state; else of the last.
+   */
+  opening() {
+    const steps = this.model.windows.map(({ step }) => step);
+    return Math.max(0, this.first(steps.includes(2) ? 2 : steps.at(-1)));
+  }
+
+  /**
+   * The units that collective `i` moves, also where the system that called it did not say which.
+   * @param {number} i
+   */
+  unitsOf(i) {
+    return this.units.get(this.model.sameCollective(i)[0]) ?? [];
+  }
+
+  /**
+   * For each event of a rank how often the act had changed before it: two passes of one step are told apart by it.
+   * @param {number[]} places
+   */
+  #turns(places) {
+    /** @type {Map<number, number>} */
+    const turns = new Map();
+    let turn = 0;
+    /** @type {Act | null} */
+    let before = null;
+    for (const i of [...places].sort((a, b) => this.model.columns.seq[a] - this.model.columns.seq[b])) {
+      const act = this.story.acts[i];
+      if (before !== null && act !== before && act !== "aside") turn += 1;
+      if (act !== "aside") before = act;
+      turns.set(i, turn);
+    }
+    return turns;
+  }
+
+  /** @param {number} i */
+  #turn(i) {
+    return this.turns[this.model.columns.rank[i]].get(i) ?? 0;
+  }
+
+  /** Finds the units of every collective: the one it names; else the one whose turn it is among those of its size. */
+  #match() {
+    const { model } = this;
+    const { columns, units, payload } = model;
+    const pass = codeOf(payload.kinds, "module");
+    const all = units.reduce((sum, unit) => sum + unit.padded, 0);
+    const both = units.reduce((sum, unit) => sum + unit.numel, 0);
+    /** @type {Map<string, number[]>} */
+    const unnamed = new Map();
+    for (const [head, ...rest] of model.collectives.values()) {
+      // Of the lowest rank: whichever ended first may be another rank's each time.
+      const first = rest.reduce((low, i) => (columns.rank[i] < columns.rank[low] ? i : low), head);
+      const unit = units[columns.unit[first] - 1];
+      const n = columns.numel[first];
+      if (unit) this.units.set(head, [unit]);
+      else if (units.length > 1 && (n === all || n === both)) this.units.set(head, units);
+      else if (columns.step[first]) {
+        const like = `${columns.rank[first]}:${this.#turn(first)}:${columns.op[first]}:${n}`;
+        unnamed.set(like, [...(unnamed.get(like) ?? []), first]);
+      }
+    }
+    for (const places of unnamed.values()) {
+      const [first] = places;
+      const fits = (/** @type {number} */ i) => {
+        const unit = units[columns.unit[i] - 1];
+        return unit && [unit.padded, unit.numel].includes(columns.numel[first]);
+      };
+      const passes = model.ofRank[columns.rank[first]]
+        .filter((i) => columns.kind[i] === pass && this.#turn(i) === this.#turn(first) && fits(i))
+        .sort((a, b) => columns.t_start[a] - columns.t_start[b]);
+      // As many as there are passes, in their order: otherwise nobody knows which is whose.
+      if (passes.length !== places.length) continue;
+      const inOrder = [...places].sort((a, b) => columns.t_start[a] - columns.t_start[b]);
+      for (const [k, i] of inOrder.entries())
+        this.units.set(model.sameCollective(i)[0], [units[columns.unit[passes[k]] - 1]]);
+    }
+  }
+
+  /** @returns {Beat[]} */
+  #collectives() {
+    const { model } = this;
+    if (model.worldSize === 1) return [];
+    const { columns, payload, units } = model;
+    const smallest = Math.min(...units.filter(({ padded }) => padded).map(({ padded }) => padded));
+    const steps = model.windows.some(({ step }) => step > 0);
+    /** @type {Map<string, Beat>} */
+    const deeds = new Map();
+    for (const [key, places] of model.collectives) {
+      const [first] = places;
+      const moved = this.unitsOf(first);
+      const alone = steps && !moved.length && (!columns.step[first] || columns.numel[first] < smallest);
+      if (alone) this.ticks.push(columns.t_end[first]);
+      if (alone || (steps && this.story.acts[first] === "setup")) continue; // the latter is told of as one
+      const op = payload.words[columns.op[first] - 1];
+      // Systems that send a unit parameter by parameter are told of once.
+      const id = moved.length === 1 ? `${model.window[first]}:${this.#turn(first)}:${op}:${moved[0].name}` : key;
+      this.#add(deeds, id, "collective", op, moved, places);
+    }
+    return [...deeds.values()];
+  }
+
+  /** The computing of a unit, over all ranks; of a unit around others what is left after them. */
+  #passes() {
+    const { model } = this;
+    const { columns, payload, units } = model;
+    const pass = codeOf(payload.kinds, "module");
+    /** @type {Map<string, Beat>} */
+    const deeds = new Map();
+    for (let i = 0; i < model.count; i++) {
+      if (columns.kind[i] !== pass || !columns.unit[i]) continue;
+      const op = payload.words[columns.op[i] - 1];
+      const id = `${model.window[i]}:${this.#turn(i)}:${op}:${columns.unit[i]}`;
+      this.#add(deeds, id, "compute", op, [units[columns.unit[i] - 1]], [i]);
+    }
+    return [...deeds.values()];
+  }
+
+  /** @returns {Beat[]} */
+  #updates() {
+    const { model } = this;
+    const optimizer = codeOf(model.payload.kinds, "optimizer");
+    /** @type {Map<string, Beat>} */
+    const deeds = new Map();
+    for (let i = 0; i < model.count; i++) {
+      if (model.columns.kind[i] === optimizer)
+        this.#add(deeds, `${model.window[i]}:${this.#turn(i)}`, "update", "step", [], [i]);
+    }
+    return [...deeds.values()];
+  }
+
+  /**
+   * Adds events to the deed `id`.
+   * @param {Map<string, Beat>} deeds @param {string} id @param {Beat["kind"]} kind @param {string} op
+   * @param {Unit[]} units @param {number[]} places
+   */
+  #add(deeds, id, kind, op, units, places) {
+    const { columns, window } = this.model;
+    const fresh = { t0: Infinity, t1: -Infinity, first: -1, last: -1, caption: "", seconds: 0, places: [], busy: 0 };
+    const [i] = places;
+    const deed = deeds.get(id) ?? { ...fresh, kind, op, units, act: this.story.acts[i], step: window[i] };
+    deeds.set(id, deed);
+    deed.places = [...deed.places, ...places];
+    for (const place of places) {
+      deed.t0 = Math.min(deed.t0, columns.t_start[place]);
+      deed.t1 = Math.max(deed.t1, columns.t_end[place]);
+    }
+  }
+
+  /**
+   * The deeds of a window as beats, one after another: in the order in which they ended, each from the end of the one
+   * before. Computing that goes on beside the next collective leaves the rest of its time to that.
+   * @param {StepWindow} window @param {Beat[]} deeds
+   */
+  #cut(window, deeds) {
+    const { model } = this;
+    const of = deeds.filter(({ step }) => step === window.step);
+    // One slow rank would make all computing seem to end at once; a collective ends only with its last rank.
+    for (const deed of of) if (deed.kind === "compute") deed.t1 = this.#middle(deed, "t_end");
+    of.sort((a, b) => a.t1 - b.t1 || a.t0 - b.t0);
+    const next = model.windows[model.windows.indexOf(window) + 1];
+    const end = Math.max(window.t1, next ? next.t0 : model.columns.t_end[window.last]);
+    if (!of.length) of.push(this.#still(window));
+    /** @type {Beat[]} */
+    const beats = [];
+    // Ranks are not in step: the first may have begun a step before the last has ended the one before.
+    let from = Math.max(window.t0, this.list.at(-1)?.t1 ?? -Infinity);
+    of.forEach((deed, k) => {
+      const coming = of.slice(k + 1).find(({ kind }) => kind === "collective");
+      const gives = deed.kind === "compute" && coming;
+      const own = gives ? Math.min(deed.t1, Math.max(from, this.#middle(coming, "t_start"))) : deed.t1;
+      if (deed.kind === "compute" && own - from < LEFT * (deed.t1 - deed.t0) && k < of.length - 1) return;
+      const until = Math.max(from + 1, own, k === of.length - 1 ? end : own);
+      const begun = deed.kind === "collective" ? this.#middle(deed, "t_start") : deed.t0;
+      const busy = Math.max(from, Math.min(until, begun));
+      const [first, last] = [model.at(from) + (beats.length ? 1 : 0), model.at(until)];
+      beats.push({ ...deed, t0: from, t1: until, busy, first: Math.min(first, last), last });
+      from = until;
+    });
+    return beats;
+  }
+
+  /**
+   * When half of the ranks had begun a deed, or ended it.
+   * @param {Beat} beat @param {"t_start" | "t_end"} edge
+   */
+  #middle({ places }, edge) {
+    const times = places.map((i) => this.model.columns[edge][i]).sort((a, b) => a - b);
+    return times[times.length >> 1];
+  }
+
+  /**
+   * A window in which nothing was sent or computed, as the one before the first step.
+   * @param {StepWindow} window
+   * @returns {Beat}
+   */
+  #still({ step, t0, t1, first, last }) {
+    const act = this.story.acts[first];
+    return {
+      kind: "keep", op: "", units: [], act, step, t0, t1, busy: t0, first, last, places: [], caption: "", seconds: 0,
+    }; // biome-ignore format: a table
+  }
+
+  /** @param {Beat} beat */
+  #seconds(beat) {
+    const reading = beat.caption.split(" ").length / WORDS_A_SECOND;
+    return Math.min(LONGEST, Math.max(beat.kind === "collective" ? 2.2 : SHORTEST, reading));
+  }
+
+  /** @param {Beat} beat */
+  #caption(beat) {
+    const { model, story } = this;
+    const ranks = model.worldSize;
+    const all = beat.units.length > 1 && beat.units.length === model.units.length;
+    const unit = all ? "All units" : beat.units.map(({ name }) => name).join(", ");
+    const never = beat.places.some((i) => model.cut.has(i)) ? " It never ended." : "";
+    if (beat.kind === "keep") return story.tell(beat.first);
+    if (beat.kind === "update") {
+      const { own } = story;
+      return own
+        ? `Update: each rank changes only the ${PARTS[own] ? PARTS[own].replace("a ", "") : `1/${own}`} that it owns.`
+        : "Update: every rank changes all parameters, each in the same way.";
+    }
+    if (beat.kind === "compute") {
+      const who = ranks === 1 ? "the rank" : "every rank";
+      const what = beat.op === "backward" ? `gradients of its own batch` : "the forward of its own batch";
+      return `${unit}: ${who} computes ${what}.${never}`;
+    }
+    const what = unit || `${count(model.columns.numel[beat.places[0]], "element")}`;
+    return `${what}: ${this.#sending(beat)}.${never}`;
+  }
+
+  /**
+   * What a collective does, in words.
+   * @param {Beat} beat
+   */
+  #sending({ op, act, places }) {
+    const { group } = this.model.event(places[0]);
+    const ranks = group?.length ?? this.model.worldSize;
+    const whole = !this.model.units.length;
+    if (op === "all_gather" && act === "share") return "each owner sends its new parameters to all other ranks";
+    if (op === "all_gather")
+      return whole
+        ? `every rank gets the parts of all ${exact(ranks)}`
+        : `its ${exact(ranks)} shards are gathered, so every rank has all of it`;
+    if (op === "reduce_scatter")
+      return whole
+        ? "each rank gets the sum of its own part"
+        : "gradients are added up, each part on the rank that owns it";
+    if (op === "all_reduce")
+      return whole
+        ? "added up over all ranks, which all get the sum"
+        : "gradients are added up, and all ranks get the sum";
+    if (op === "broadcast")
+      return act === "share" ? "the owners send their new parameters to all" : "one rank sends them to all others";
+    return op === "barrier" ? "all ranks wait for each other" : `${words(op)} between ${exact(ranks)} ranks`;
+  }
+}

@@ -1,0 +1,76 @@
+// The keys to colours and patterns beside the panes' names.
+
+import { dashed, element, framed, swatch } from "./dom.js";
+import { words } from "./format.js";
+import { Lanes } from "./lanes.js";
+import { STATE } from "./model.js";
+import { STACK } from "./palette.js";
+
+/** @import { Player } from "./player.js" */
+
+/** The mark of a copy. */
+const SHEET = { marks: "M4 2h5v6h-5z", solid: true };
+
+/**
+ * The keys to colours and patterns above the panes, in the palette's theme.
+ * @param {Player} player
+ */
+export function legends(player) {
+  const { palette, scene, model, panes } = player;
+  const { sections } = scene;
+  /** @type {(text: string, colour: string) => HTMLElement} */
+  const flat = (text, colour) => swatch(text, { colour });
+  const { clock } = new Lanes(model);
+  const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
+  const lines = named ? [] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`)];
+  const told = model.units.some(({ owners }) => owners)
+    ? [...lines, named ? "colour: its owner" : "colour: owner"]
+    : lines;
+  const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
+  sections.ownership.legend.replaceChildren(
+    ...told,
+    framed("not here", palette.hollow),
+    ...worths(player),
+    ...(player.byBeats && player.values.reductions.size ? ["solid: mean"] : []),
+    ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
+  );
+  sections.timeline.legend.replaceChildren(
+    flat("forward", palette.forward),
+    flat("backward", palette.backward),
+    flat("update", palette.optimizer),
+    swatch("waiting", palette.look()),
+    flat("gather, broadcast", palette.communicationColour),
+    flat("reduce", palette.reduction),
+    ...(clock ? [element("span", {}, clock)] : []),
+  );
+  if (model.payload.meta.times_only) {
+    for (const { legend } of [sections.ownership, sections.memory, sections.bars])
+      legend.replaceChildren("not recorded: this recording has times only");
+    return;
+  }
+  /** @type {(legend: HTMLElement, formula: number | null, peak: string) => void} */
+  const categories = (legend, formula, peak) =>
+    legend.replaceChildren(
+      ...STACK.map((category) => swatch(words(category), palette.look(category))),
+      ...(formula === null ? [] : [dashed("formula", palette.formula)]),
+      peak,
+    );
+  categories(sections.bars.legend, model.formulaOn("live"), "▏peak");
+  for (const { formula, device } of panes.memories)
+    categories((device === "host" ? sections.host : sections.memory).legend, formula, "▾ peak");
+}
+
+/**
+ * What the looks of a value mean, as far as this recording has them.
+ * @param {Player} player
+ */
+function worths({ palette, model, values }) {
+  const [local, stale] = [palette.worth("local"), palette.worth("stale")];
+  return [
+    ...(values.reductions.size ? [swatch("local gradient", local)] : []),
+    ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
+    ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
+      ? [swatch("copy, the same on every rank", { colour: palette.copy, ...SHEET, stroke: palette.paper })]
+      : []),
+  ];
+}

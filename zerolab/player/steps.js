@@ -1,0 +1,95 @@
+// Where the buttons and keys lead: to the next beat or event, phase, unit or training step.
+
+import { passes } from "./filter.js";
+
+/** @import { Player } from "./player.js" */
+
+/** The share of a beat's time on the screen after which its pieces are well on their way. */
+const UNDER_WAY = 0.6;
+
+/** The steps of one player; each pauses it. */
+export class Steps {
+  /** @param {Player} player */
+  constructor(player) {
+    this.player = player;
+  }
+
+  /**
+   * The next beat; by events the next event that the filter leaves, all of them where it leaves everything.
+   * @param {number} direction
+   */
+  next(direction) {
+    const { player } = this;
+    const { model, filter, byBeats } = player;
+    player.pause();
+    if (byBeats) return this.beat(player.beats.at(player.clock.time) + direction);
+    let index = player.index + direction;
+    while (index >= 0 && index < model.count && !passes(model, filter, index)) index += direction;
+    if (index >= 0 && index < model.count) player.goto(index);
+  }
+
+  /**
+   * The moment of a beat at which what it is about is well under way.
+   * @param {number} place
+   */
+  beat(place) {
+    const { beats, pace } = this.player;
+    if (!beats.list[place]) return;
+    this.#to(pace.time(place, UNDER_WAY * pace.length(place)));
+  }
+
+  /** @param {number} direction */
+  phase(direction) {
+    this.#on(({ model, index }) => model.nextPhase(index, direction));
+  }
+
+  /** @param {number} direction */
+  unit(direction) {
+    this.#on(({ model, index }) => model.nextUnit(index, direction));
+  }
+
+  /** @param {number} direction */
+  window(direction) {
+    const { player } = this;
+    const { windows } = player.model;
+    player.pause();
+    const next = windows[windows.indexOf(player.model.windowOf(player.index)) + direction];
+    if (!next) return;
+    player.lens.choose(next);
+    if (player.byBeats) this.#to(next.t0);
+    else player.goto(next.first);
+  }
+
+  /** The moment at which the current event's rank had most live bytes. */
+  peak() {
+    this.#on(({ model, index }) => model.peaks[model.columns.rank[index]]?.index ?? index);
+  }
+
+  /**
+   * The first beat of the step that is shown, or the last; by events those of the recording.
+   * @param {boolean} last
+   */
+  edge(last) {
+    const { player } = this;
+    if (!player.byBeats) return player.goto(last ? Infinity : 0);
+    player.pause();
+    const { beats, clock } = player;
+    const { list } = beats;
+    const step = list[beats.at(clock.time)]?.step;
+    const place = last ? list.findLastIndex((beat) => beat.step === step) : beats.first(step);
+    if (last) this.beat(place);
+    else if (list[place]) this.#to(list[place].t0);
+  }
+
+  /** @param {number} time */
+  #to(time) {
+    this.player.showTime(time);
+    this.player.settle();
+  }
+
+  /** @param {(player: Player) => number} place */
+  #on(place) {
+    this.player.pause();
+    if (this.player.model.count) this.player.goto(place(this.player));
+  }
+}

@@ -1,0 +1,46 @@
+// What is seen at once: the story first, one pane more by and by, or all of them.
+
+import { element } from "./dom.js";
+
+/**
+ * @import { Player } from "./player.js"
+ * @import { ViewName } from "./types.d.ts"
+ */
+
+/**
+ * `[view, title, the panes that it shows]`.
+ * @type {[view: ViewName, title: string, panes: string[]][]}
+ */
+export const VIEWS = [
+  ["story", "Story", ["ownership", "bars"]],
+  ["timeline", "Timeline", ["ownership", "timeline"]],
+  ["memory", "Memory", ["ownership", "memory"]],
+  ["source", "Source", ["ownership", "source"]],
+  ["all", "All", ["ownership", "source", "timeline", "memory"]],
+];
+
+/**
+ * The row of buttons that choose a view, and `draw`, which marks one of them.
+ * @param {Player} player
+ */
+export function views(player) {
+  const buttons = VIEWS.map(([view, title], k) => {
+    const made = element("button", { type: "button", "data-view": view, title: `${title} (${k + 1})` }, title);
+    made.addEventListener("click", () => player.setView(view));
+    return made;
+  });
+  const bar = element("div", { class: "zl-views", role: "group", "aria-label": "View" }, ...buttons);
+  /** @type {(view: ViewName) => void} */
+  const draw = (view) => {
+    for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.view === view));
+  };
+  return { element: bar, draw };
+}
+
+/**
+ * Whether a view shows a pane.
+ * @param {ViewName} view @param {string} pane
+ */
+export function shows(view, pane) {
+  return VIEWS.some(([name, , panes]) => name === view && panes.includes(pane));
+}
