@@ -51,7 +51,7 @@ def __getattr__(name: str) -> _Any:
 
         return load_ipython_extension
     if name in _HOMES:
-        from zerolab.waiting import waiting
+        from zerolab.runtime.waiting import waiting
 
         with waiting(f"importing {name} and what it needs"):  # on a busy box torch alone takes many seconds
             home = _HOMES[name]

@@ -19,7 +19,7 @@ from typing import Any
 
 from zerolab import __version__, catalog, files, theory
 from zerolab.names import unknown
-from zerolab.waiting import waiting
+from zerolab.runtime.waiting import waiting
 
 Arguments = argparse.Namespace
 Command = Callable[[Arguments], int | None]

@@ -30,9 +30,9 @@ from zerolab.recording import lines
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
+from zerolab.runtime.waiting import waiting
 from zerolab.tables import Table
 from zerolab.theory import systems
-from zerolab.waiting import waiting
 
 LEARNING_RATE = 1e-3
 

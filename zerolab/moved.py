@@ -32,6 +32,7 @@ MOVED = {
     "seconds": "theory.seconds",
     "settings": "theory.settings",
     "shipped": "lessons.deepspeed_runs",
+    "waiting": "runtime.waiting",
     "workspace": "lessons.workspace",
 }
 

@@ -192,6 +192,6 @@ def test_a_first_batch_with_uneven_rows_is_refused(clusters):
 
 
 def test_an_engine_is_known_by_its_stage():
-    assert list(ENGINES)[:4] == STAGES
-    assert [ENGINES[stage].stage for stage in STAGES] == STAGES
+    assert tuple(ENGINES)[:4] == STAGES
+    assert tuple(ENGINES[stage].stage for stage in STAGES) == STAGES
     assert all(issubclass(ENGINES[stage], Engine) for stage in STAGES)

@@ -141,6 +141,6 @@ def test_a_terminal_is_told_which_stage_runs_and_a_pipe_is_not(monkeypatch, capf
 
     assert told("simulate") == []  # that compare's pipe hears nothing is tested with its rows
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("zerolab.waiting.SILENCE", 0.0)
-    monkeypatch.setattr("zerolab.waiting.EVERY", 0.01)
+    monkeypatch.setattr("zerolab.runtime.waiting.SILENCE", 0.0)
+    monkeypatch.setattr("zerolab.runtime.waiting.EVERY", 0.01)
     assert told("simulate") == told("compare", "--steps", "2") == [("ddp", "(1 of 2)"), ("zero3", "(2 of 2)")]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from zerolab.lessons.workspace import fill
-from zerolab.waiting import waiting
+from zerolab.runtime.waiting import waiting
 
 CELL_SECONDS = 300.0  # a cell that takes longer counts as failed
 

@@ -14,7 +14,7 @@ from zerolab.runtime.faults import RankError
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import launcher
 from zerolab.runtime.ranks import Ranks
-from zerolab.waiting import waiting
+from zerolab.runtime.waiting import waiting
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording

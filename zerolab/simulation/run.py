@@ -25,12 +25,12 @@ from zerolab.names import stage_names
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
+from zerolab.runtime.waiting import waiting
 from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import timed, world
 from zerolab.simulation.shapes import META
-from zerolab.waiting import waiting
 
 STEPS = 2  # Adam makes its state in the first
 Prepared = tuple[nn.Module, torch.Tensor, torch.Tensor]

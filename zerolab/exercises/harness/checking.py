@@ -10,7 +10,7 @@ from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
 from zerolab.exercises.harness.verdict import Verdict
 from zerolab.lessons import progress
-from zerolab.waiting import waiting
+from zerolab.runtime.waiting import waiting
 
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever
 ANSWER_SECONDS = 20.0  # that one run of an answer may take; a right one takes less than one

@@ -9,10 +9,10 @@ import time
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-import zerolab.waiting
-from zerolab.waiting import waiting
+import zerolab.runtime.waiting
+from zerolab.runtime.waiting import waiting
 
-SLOW = "import time, zerolab.waiting as w\nw.SILENCE, w.EVERY = 0.05, 0.05\n"
+SLOW = "import time, zerolab.runtime.waiting as w\nw.SILENCE, w.EVERY = 0.05, 0.05\n"
 
 
 def at_a_terminal(code):
@@ -30,7 +30,7 @@ def test_at_a_terminal_one_line_says_what_and_how_long_and_goes_away():
 
 
 def test_what_is_quick_says_nothing():
-    assert at_a_terminal_or_nothing("import zerolab.waiting as w\nwith w.waiting('a moment'): pass") == ""
+    assert at_a_terminal_or_nothing("import zerolab.runtime.waiting as w\nwith w.waiting('a moment'): pass") == ""
 
 
 def at_a_terminal_or_nothing(code):
@@ -48,7 +48,7 @@ def test_the_inner_wait_is_the_one_that_is_told():
 
 
 def test_no_file_and_no_stored_notebook_is_told(monkeypatch, capfd):
-    monkeypatch.setattr(zerolab.waiting, "SILENCE", 0.0)
+    monkeypatch.setattr(zerolab.runtime.waiting, "SILENCE", 0.0)
     with waiting("nobody looks"):
         time.sleep(0.1)
     assert capfd.readouterr() == ("", "")
