@@ -290,7 +290,8 @@ def _svg(box: str, inner: str, style: str = "") -> str:
     """A file of its own, on white."""
     view = " ".join(box.split('"')[1::2])
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view}" class="zl-strip"><style>{_STYLE}{style}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view}" class="zl-strip" color="#1d2430">'
+        f"<style>{_STYLE}{style}</style>"
         f'<rect {box} fill="#fff"/>{inner}</svg>\n'
     )
 
