@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from awkward import train_sharded
+from contract import Ranks
 from torch import nn
 
+from zerolab import Cluster
 from zerolab.engines.collectives import all_gather, reduce_scatter
 
 pytestmark = pytest.mark.slow
@@ -52,7 +54,7 @@ def test_a_gather_does_not_stand_behind_a_reduction_that_was_asked_for_before(ra
     assert ranks.run(gather_past_a_reduction) == [4.0, 4.0]
 
 
-def test_the_groups_of_a_subset_of_the_ranks_are_made_by_that_subset_alone(ranks):
+def test_some_of_the_ranks_reduce_in_their_own_group_and_no_other_has_to_come(ranks):
     def reduce_in_half_the_world():
         half = dist.new_group([1], backend=dist.get_backend())
         if dist.get_rank() == 1:
@@ -62,6 +64,16 @@ def test_the_groups_of_a_subset_of_the_ranks_are_made_by_that_subset_alone(ranks
         return None
 
     assert ranks.run(reduce_in_half_the_world) == [None, [1.0] * 3]
+
+
+def test_ranks_that_are_in_different_numbers_of_groups_agree_on_the_one_for_reductions(tmp_path):
+    def train_where_one_rank_has_a_group_of_its_own():
+        dist.new_group([1], backend=dist.get_backend())
+        return groups_of_a_training("zero2")
+
+    with Cluster(2, device="cpu", timeout=3) as cluster:  # in which nothing has been reduced yet
+        for asked in Ranks(cluster, tmp_path).run(train_where_one_rank_has_a_group_of_its_own):
+            assert len(asked["reduce_scatter"]) == 1
 
 
 def test_a_recording_tells_a_reduction_by_its_ranks_and_not_by_the_group_that_carries_it(ranks):

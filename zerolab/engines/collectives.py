@@ -8,8 +8,8 @@ direction, which is what the papers count. gloo's own reduce_scatter moves twice
 of which most is thrown away. Every other backend does it well and is used as it is. gloo sends from main memory: a flat
 on a GPU that ranks share goes through a copy there.
 
-NCCL executes the collectives of one group one after the other. There reductions go over a second group of the same
-ranks: else a gather, for which the next unit waits, would stand behind a reduction, for which nobody does yet.
+NCCL executes the collectives of one group one after the other. There reductions of all ranks go over a second
+group: else a gather, for which the next unit waits, would stand behind a reduction, for which nobody does yet.
 """
 
 import zlib
@@ -28,7 +28,7 @@ from zerolab.runtime.observers import Call, told, told_of_wait
 _exchanges_started: Counter[str] = Counter()
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-# By the first group of the same ranks; torch ends them all when the ranks leave.
+# By the group of all ranks; torch ends both when the ranks leave.
 _second_groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
 
 
@@ -86,7 +86,7 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
     rank, parts = ranks.rank(), flat.chunk(ranks.size())  # views, never copies
     mine = parts[rank]  # in place: no second flat to hold the sum
     if not _is_direct(group):
-        return Exchange([_reduce_scatter(mine, flat, group=_for_reductions(ranks, flat.device), async_op=True)])
+        return Exchange([_reduce_scatter(mine, flat, group=_for_reductions(group, flat.device), async_op=True)])
     # What arrives cannot lie in the flat: its other parts are on their way to their owners.
     received = {peer: torch.empty_like(mine) for peer in _peers(ranks)}
 
@@ -135,7 +135,7 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
         name: what travels; ranks that disagree on the order never take one thing for another.
     """
     if not _is_direct(group):
-        second = _for_reductions(_members(group), flat.device)
+        second = _for_reductions(group, flat.device)
         return Exchange([dist.all_reduce(flat, group=second, async_op=True)])
     sums = reduce_scatter(flat, group, name)
 
@@ -160,21 +160,16 @@ def has_streams(group: dist.ProcessGroup | None = None) -> bool:
     return dist.get_backend(group) not in ("gloo", "fake")
 
 
-def _for_reductions(ranks: dist.ProcessGroup, device: torch.device) -> dist.ProcessGroup:
-    """The group over which these ranks reduce; made when they first do, and all of them come here together."""
-    if not has_streams(ranks):
-        return ranks
-    if ranks not in _second_groups:
-        members = dist.get_process_group_ranks(ranks)
-        second = dist.new_group(
-            members,
-            timeout=ranks._get_backend(device).options._timeout,  # noqa: SLF001  (it has no other name)
-            backend=dist.get_backend(ranks),
-            use_local_synchronization=True,  # among these ranks alone: others of a larger world do not come here
-        )
-        # torch sorts them, and another order would give each rank another's part.
-        _second_groups[ranks] = second if members == sorted(members) else ranks
-    return _second_groups[ranks]
+def _for_reductions(group: dist.ProcessGroup | None, device: torch.device) -> dist.ProcessGroup | None:
+    """The group over which to reduce among these ranks; that of all ranks is made when they first reduce."""
+    everybody = _members(None)
+    # A part of the ranks cannot make one without the others: torch names a group by how many each rank has by then.
+    if not (group is None or group is everybody) or not has_streams():
+        return group
+    if everybody not in _second_groups:
+        timeout = everybody._get_backend(device).options._timeout  # noqa: SLF001  (it has no other name)
+        _second_groups[everybody] = dist.new_group(timeout=timeout, backend=dist.get_backend())
+    return _second_groups[everybody]
 
 
 def _peers(ranks: dist.ProcessGroup) -> list[int]:
