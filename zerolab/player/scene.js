@@ -257,6 +257,8 @@ export function layOut({ model, filter, top, scene, shown }, grow) {
     canvas.style.marginTop = `${Math.max(0, tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
   }
   const below = [sees("timeline") ? timeline.pen.height : 0];
+  const [beside, owned] = [scene.sections.bars.section.offsetTop, scene.sections.ownership.section.offsetTop];
+  if (sees("bars") && beside > owned) below.push(bars.pen.height); // in a narrow window they stand below
   if (sees("memory")) below.push(...memories.map(({ pen }) => pen.height));
   return below.reduce((sum, height) => sum + height, ownership.pen.height);
 }
