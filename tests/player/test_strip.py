@@ -1,9 +1,11 @@
 """The stages at one glance: the strip's blocks are what was recorded, and a choice moves them."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from showing import changed
 
 from zerolab import player, theory
 from zerolab.player.holdings import held_at_update
@@ -52,6 +54,13 @@ def test_a_stored_notebook_keeps_the_picture_and_a_live_one_the_choice(strip, mo
     assert set(strip._repr_mimebundle_()) == {"text/plain", "text/html"}
     monkeypatch.setenv("ZEROLAB_STATIC", "1")
     assert strip._repr_mimebundle_() == {"text/plain": repr(strip), "image/svg+xml": strip.picture()}
+
+
+def test_a_recording_without_a_second_step_is_refused_with_the_reason(recordings):
+    short = recordings["ddp"]
+    ranks = [replace(rank, events=(), info=replace(rank.info, state=None, steps=0)) for rank in short.ranks]
+    with pytest.raises(ValueError, match="no state after 0 steps"):
+        Strip({"ddp": changed(short, ranks=ranks)})
 
 
 def test_recordings_of_different_numbers_of_ranks_or_none_are_refused():

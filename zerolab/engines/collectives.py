@@ -152,12 +152,12 @@ def _members(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     return group or everybody
 
 
-def has_streams(group: dist.ProcessGroup | None = None) -> bool:
-    """Whether a collective of these ranks runs on a stream, as NCCL's do, and `wait()` has another stream wait.
+def has_streams() -> bool:
+    """Whether a collective of the ranks runs on a stream, as NCCL's do, and `wait()` has another stream wait.
 
     Over gloo this process waits. A simulated rank sends nothing, and goes by what the CPU does.
     """
-    return dist.get_backend(group) not in ("gloo", "fake")
+    return dist.get_backend() not in ("gloo", "fake")
 
 
 def _for_reductions(group: dist.ProcessGroup | None, device: torch.device) -> dist.ProcessGroup | None:

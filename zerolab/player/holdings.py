@@ -27,6 +27,7 @@ def held_at_update(recording: "Recording") -> list[Parts]:
 
 def _of_rank(recording: "Recording", rank: int, cuts: list[dict[str, list[tuple[int, int]]]]) -> Parts:
     recorded = recording.rank(rank)
+    state = recorded.state  # first: without one there is perhaps no update either
     update = max(event.seq for event in recorded.events if event.kind == "optimizer")
     spans: dict[tuple[str | None, str | None], Spans] = {}
     for event in recorded.events:
@@ -37,7 +38,7 @@ def _of_rank(recording: "Recording", rank: int, cuts: list[dict[str, list[tuple[
         numels = [
             sum(_common(spans.get((category, unit), ()), pieces) for unit, pieces in units.items()) for units in cuts
         ]
-        found[category] = [recorded.state[category] * numel / (sum(numels) or 1) for numel in numels]
+        found[category] = [state[category] * numel / (sum(numels) or 1) for numel in numels]
     return found
 
 
