@@ -9,7 +9,7 @@ from showing import changed
 
 from zerolab import player, theory
 from zerolab.player.holdings import held_at_update
-from zerolab.player.strip import CATEGORY_COLOURS, MOVES, RANK_COLOURS, STAY, Strip
+from zerolab.player.strip import MOVES, RANK_COLOURS, STAY, Strip
 
 ORDER = ("ddp", "zero1", "zero3", "fsdp2")
 
@@ -39,7 +39,9 @@ def test_its_colours_are_the_players():
     palette = Path(player.__file__).with_name("palette.js").read_text()
     ranks = ", ".join(f'"{colour}"' for colour in RANK_COLOURS)
     assert f"light: [{ranks}]" in palette
-    assert all(f'{category}: "{colour}"' in palette for category, colour in CATEGORY_COLOURS.items())
+    style = Path(player.__file__).with_name("strip.css").read_text()
+    for category in theory.STATE_CATEGORIES:
+        assert f'{category}: "{style.partition(f"--{category}: ")[2][:7]}"' in palette
 
 
 def test_the_picture_for_slides_has_a_block_for_each_part_that_a_rank_holds(strip, show, tmp_path):

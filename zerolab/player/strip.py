@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp2": "FSDP2"}
-CATEGORY_COLOURS = {"parameters": "#6d4f3b", "gradients": "#b7957a", "optimizer_state": "#dfcebb"}
 RANK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89400", "#5b6270")
 """The colours of the player's light theme (player/palette.js); a test compares them."""
 ON_DARK = {0, 7}  # the ranks whose colour carries white letters, the others black ones
@@ -164,11 +163,12 @@ class Strip:
     def _frame(self, blocks: list[Block]) -> str:
         """The categories' names, the ranks' names, and as a ghost what a rank holds that holds everything."""
         out = [f'<text x="0" y="{TOP + ROW * rank + 21}">rank {rank}</text>' for rank in self._rows]
-        for category, colour in CATEGORY_COLOURS.items():
+        for category in STATE_CATEGORIES:
             places = [(block.x, max(block.widths.values())) for block in blocks if block.category == category]
             left, right = min(x for x, _ in places), max(x + width for x, width in places)
             name = category.replace("_", " ")
-            out.append(f'<rect x="{left:.1f}" y="{TOP - 6}" width="{right - left:.1f}" height="3" fill="{colour}"/>')
+            line = f'<rect x="{left:.1f}" y="{TOP - 6}" width="{right - left:.1f}" height="3"'
+            out.append(f'{line} style="fill:var(--{category})"/>')
             out.append(f'<text x="{left:.1f}" y="{TOP - 12}">{name}</text>')
             ghost = f'<rect x="{left:.1f}" width="{right - left:.1f}" height="{BLOCK}" class="zl-ghost"'
             out += [f'{ghost} y="{TOP + ROW * rank}"/>' for rank in self._rows]
