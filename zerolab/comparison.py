@@ -23,11 +23,12 @@ from zerolab.engines import ENGINES
 from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
-from zerolab.engines.partition import FlatLayout, partition
+from zerolab.engines.partition import partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import check_known, stage_names
 from zerolab.recording import lines
 from zerolab.recording.events import count
+from zerolab.recording.explain import flats_of
 from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 from zerolab.runtime.waiting import waiting
@@ -162,7 +163,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
         RankError: a rank failed; the message has its traceback.
     """
     chosen = _checked_stages(stages, world_size, precision, options)
-    layouts, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
+    feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
         now = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
@@ -176,7 +177,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in systems.FORMS))
             # Without the first step, which makes Adam's state and warms caches; of the slowest rank: all wait for it.
             seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
-            rows.append(row_of(recordings[stage], layouts, precision, median(seconds[stage])))
+            rows.append(row_of(recordings[stage], precision, median(seconds[stage])))
     return Comparison(rows, recordings, seconds=seconds)
 
 
@@ -199,7 +200,7 @@ def record(
     (`Cluster.record_times`). All other arguments but `stage` are those of `compare`, and so are the errors.
     """
     (chosen,) = _checked_stages([stage], world_size, precision, options)
-    _, feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
+    feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
         choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
         recorded = cluster.record_times if times_only else cluster.record
@@ -278,20 +279,21 @@ def _checked_training(  # noqa: PLR0917  (as `compare` has them)
     steps: int,
     options: Mapping[str, Any] | None,
     loss_fn: LossFunction,
-) -> tuple[list[FlatLayout], BatchSource]:
-    """The model's flats, and the function that gives a rank its batches; refuses wrong use before any rank starts."""
+) -> BatchSource:
+    """The function that gives a rank its batches; refuses wrong use before any rank starts."""
     if not callable(loss_fn):
         raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
-    # The same flats as the engines', or the terms would not be theirs.
     cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups", "replicate")}
-    return partition(models.module_of(model), world_size, **cut), models.feed(model, batches, world_size, steps)
+    partition(models.module_of(model), world_size, **cut)  # as the engines will
+    return models.feed(model, batches, world_size, steps)
 
 
-def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step_seconds: float) -> dict[str, Any]:
+def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[str, Any]:
     """One stage's row; `Comparison` says what its keys mean."""
     ranks = recording.ranks
     stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []
-    num_params = sum(layout.numel for layout in layouts)
+    flats = flats_of(recording)
+    num_params = sum(flat.numel for flat in flats)
     if any(rank.info.state is None for rank in ranks):
         raise RuntimeError(
             f"{stage} has made fewer than two updates in {recording.info.steps} steps, because gradients overflowed in "
@@ -299,11 +301,11 @@ def row_of(recording: Recording, layouts: list[FlatLayout], precision: str, step
         )
     if stage in systems.FORMS:
         terms = [
-            systems.terms(stage, layouts, precision, state=rank.state, showed=training.shown)
+            systems.terms(stage, flats, world_size, precision, state=rank.state, showed=training.shown)
             for rank, training in zip(ranks, trainings, strict=True)
         ]
     else:  # shards are equal on all ranks, and so are the terms, unless a parameter is not used
-        terms = [theory.terms(stage, layouts, world_size, precision, **rank.info.for_terms) for rank in ranks]
+        terms = [theory.terms(stage, flats, world_size, precision, **rank.info.for_terms) for rank in ranks]
     return {
         "stage": stage,
         **lines.of_row(ranks[0].info),

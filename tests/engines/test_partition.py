@@ -85,6 +85,13 @@ def test_the_shards_of_a_flat_are_equal_and_cover_it_once(name, world_size):
         assert spans[-1][1] == layout.padded >= layout.numel > layout.padded - world_size
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+def test_shards_of_whole_granules_are_equal_and_as_few_as_cover_the_flat(world_size):
+    for layout in partition(build("mlp-odd"), world_size, granule=8):
+        assert layout.shard_numel % 8 == 0
+        assert layout.padded == layout.shard_numel * world_size >= layout.numel > layout.padded - 8 * world_size
+
+
 def test_every_parameter_lies_in_exactly_one_place():
     model = build("gpt-tiny")
     slots = [slot for layout in partition(model, 4) for slot in layout.slots]

@@ -635,20 +635,24 @@ def step_by(variant: str) -> float:
     return median(seconds[2:])
 
 
-@promise(
-    f"A gather of shards at odd addresses takes at most {CLEARLY} of one whose shards lie at multiples of 16 bytes", 60
-)
+@promise("Shards over NCCL begin at multiples of 16 bytes, in fp32 and bf16, whatever the model's widths", 60)
 def alignment(device: str) -> dict[str, Any]:
     count = several_gpus(device)
     with Cluster(count, device=device, timeout=60) as cluster:
-        found = {part: cluster.run(gather_seconds, part, device)[0] for part in (2**24, 2**24 + 1)}
-    aligned, odd = found.values()
+        offsets = [cluster.run(offsets_of_shards, precision)[0] for precision in ("fp32", "bf16")]
+        aligned, odd = (cluster.run(gather_seconds, part, device)[0] for part in (2**24, 2**24 + 1))
     if device == "cpu":
-        raise NotTestable("addresses matter to NCCL's copies")
-    assert odd <= CLEARLY * aligned, (
-        f"{odd / aligned:.3f} of an aligned gather's seconds: flats should be padded further"
-    )
-    return {"odd / aligned": round(odd / aligned, 3)}
+        raise NotTestable("over gloo shards lie at any address")
+    assert not any(map(any, offsets)), f"shards begin at {offsets} bytes behind a multiple of 16"
+    # What it is for: not promised, because nobody has measured it yet.
+    return {"gather at odd addresses / aligned": round(odd / aligned, 3)}
+
+
+def offsets_of_shards(precision: str) -> list[int]:
+    """On a rank: of each shard of an odd model, how many bytes behind a multiple of 16 it begins where it is sent."""
+    model = models.build("mlp-odd")
+    engine = ENGINES["zero2"](model, torch.optim.AdamW, lr=1e-3, precision=precision)
+    return [flat.part(flat.whole).data_ptr() % 16 for flat in engine.flats]
 
 
 def gather_seconds(part: int, device: str) -> float:

@@ -13,7 +13,6 @@ from torch import nn
 from zerolab import models
 from zerolab.comparison import Comparison, row_of
 from zerolab.engines import ENGINES
-from zerolab.engines.partition import partition
 from zerolab.recording import card, jsonfile, log
 from zerolab.recording.events import CARD_FIGURES, STATE
 from zerolab.recording.recording import Recording
@@ -163,7 +162,7 @@ def compared(measured, stages, **options):
     rows, recordings = [], {}
     for stage in stages:
         recordings[stage] = recording = measured(stage, **options)
-        rows.append(row_of(recording, partition(model(), 2), "fp32", 0.1))
+        rows.append(row_of(recording, "fp32", 0.1))
     return Comparison(rows, recordings)
 
 
@@ -296,7 +295,7 @@ def test_a_model_with_all_that_has_a_term_of_its_own_is_explained_on_a_card_too(
             engine.training_step(inputs, targets, models.loss)
 
     recording = Recording.merge([recorded(run)])
-    row = row_of(recording, partition(Awkward(), 2, ["unused", "wide"]), "fp32", 0.1)
+    row = row_of(recording, "fp32", 0.1)
     assert all(row["terms"][name] for name in ("frozen", "other_dtypes", "unused"))
     table = Comparison([row], {stage: recording}).table(exact=True)
     assert table[0]["unexplained"] == 0, str(table)

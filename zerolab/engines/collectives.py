@@ -160,6 +160,12 @@ def has_streams() -> bool:
     return dist.get_backend() not in ("gloo", "fake")
 
 
+def granule() -> int:
+    """Of how many elements a shard should be a multiple: NCCL's kernels copy 16 bytes at a time, gloo copies any."""
+    # 16 bytes in the narrowest dtype that travels, which has two; in fp32 they are 32.
+    return 8 if has_streams() else 1
+
+
 def _for_reductions(group: dist.ProcessGroup | None, device: torch.device) -> dist.ProcessGroup | None:
     """The group over which to reduce among these ranks; that of all ranks is made when they first reduce."""
     everybody = _members(None)

@@ -20,7 +20,7 @@ from zerolab.engines import replicated
 from zerolab.engines.agreement import check_same_layouts, start_from_rank_0
 from zerolab.engines.arguments import Explained
 from zerolab.engines.checks import check_dtype, check_optimizer, check_options, check_parameters, check_switches
-from zerolab.engines.collectives import Exchange
+from zerolab.engines.collectives import Exchange, granule
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import parameters_behind
 from zerolab.engines.holdings import Holding, held_in
@@ -95,7 +95,7 @@ class Engine(Explained, Loop):
         self.world_size = dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        layouts = partition(model, self.world_size, units, param_groups, replicate)
+        layouts = partition(model, self.world_size, units, param_groups, replicate, granule=granule())
         check_same_layouts(layouts)
         start_from_rank_0(model)
         named = dict(model.named_parameters())

@@ -3,7 +3,8 @@
 Nothing here touches a process group or moves a byte; the same functions serve the engines, the theory and the tests.
 A *unit* is what travels together (one block of the model; what is in no block is the root unit). A *flat* is a unit's
 parameters laid end to end and padded with zeros to a multiple of N, so that every rank's shard has the same size:
-the collectives need that, and it costs at most N - 1 elements a flat (N for one that has no elements itself).
+the collectives need that, and it costs at most N - 1 elements a flat (N for one that has no elements itself). On GPUs
+a shard is a multiple of 16 bytes as well, so it costs up to 8 N - 1.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +40,7 @@ class FlatLayout:
     A unit has one flat for each dtype and parameter group, and another for its frozen parameters, which no optimizer
     may touch: weight decay and momentum would move them. `name` is unique in the model; `unit` is the module's name,
     or "root"; `group` is the number of the parameter group, None for the parameters that no group claims. What is
-    `replicated` has flats of its own, which are not cut.
+    `replicated` has flats of its own, which are not cut. A shard has a multiple of `granule` elements.
     """
 
     name: str
@@ -50,6 +51,7 @@ class FlatLayout:
     world_size: int
     group: int | None = None
     replicated: bool = False
+    granule: int = 1
 
     @cached_property
     def numel(self) -> int:
@@ -58,8 +60,9 @@ class FlatLayout:
 
     @cached_property
     def shard_numel(self) -> int:
-        """Elements of one shard: the Nth part, rounded up."""
-        return max(1, -(-self.numel // self.world_size))  # of nothing at all it would be: is it here, or released?
+        """Elements of one shard: the Nth part, rounded up to whole granules."""
+        granules = -(-self.numel // (self.world_size * self.granule))
+        return max(1, granules) * self.granule  # of nothing at all it would be: is it here, or released?
 
     @cached_property
     def padded(self) -> int:
@@ -82,6 +85,8 @@ def partition(
     units: list[str] | None = None,
     param_groups: ParamGroups = (),
     replicate: Selector | None = None,
+    *,
+    granule: int = 1,
 ) -> list[FlatLayout]:
     """Plans the flats of `model` for `world_size` ranks, the root unit's first.
 
@@ -92,6 +97,7 @@ def partition(
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter.
         replicate: a test of the same kind, for what stays whole on every rank.
+        granule: a shard has a multiple of so many elements.
 
     Raises:
         TypeError: `model` is not a module.
@@ -113,7 +119,7 @@ def partition(
             frozen, group, dtype, replicated = kind
             name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype, _ in kinds}) > 1)
             slots = tuple(lay_out(kinds[kind]))
-            flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size, group, replicated))
+            flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size, group, replicated, granule))
     return flats
 
 

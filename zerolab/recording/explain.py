@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHARE = {"parameters": "4 Ψ", "gradients": "4 Ψ", "optimizer_state": "8 Ψ"}
 SHARE_BF16 = {"parameters": "2 Ψ", "gradients": "2 Ψ", "optimizer_state": "12 Ψ"}
 TERMS = {
-    "padding": "flats filled up to a multiple of N",
+    "padding": "flats filled up to N equal shards",
     "step_counters": "4 bytes a flat",
     "fp32_gradient_shard": "fp32 copy of the owned gradients",
     "frozen": "no gradients, no optimizer state",
@@ -86,17 +86,20 @@ def explain(recording: "Recording", rank: int | None = None, beside: str | None 
     return Table([*rows, total], f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
 
 
+def flats_of(recording: "Recording") -> list[Any]:
+    """The flats as they were in this run, as far as theory asks: four numbers and the dtype of each."""
+    world_size = recording.world_size
+    return [
+        SimpleNamespace(**asdict(unit) | {"shard_numel": unit.padded // world_size, "dtype": _dtype(unit)})
+        for unit in recording.units
+    ]
+
+
 def _closed_form(
     recording: "Recording", chosen: RankRecording, stage: str, precision: str
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes by category, and what a rank holds beyond that, by name."""
-    world_size = recording.world_size
-    flats: list[Any] = [
-        # Theory needs four numbers and the dtype of a flat; a file has them and no tensors.
-        SimpleNamespace(**asdict(unit) | {"shard_numel": unit.padded // world_size, "dtype": _dtype(unit)})
-        for unit in recording.units
-    ]
-    info = chosen.info
+    world_size, flats, info = recording.world_size, flats_of(recording), chosen.info
     formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
     return formula, theory.terms(stage, flats, world_size, precision, **info.for_terms)
 

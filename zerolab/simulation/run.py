@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_map_only
 from zerolab import catalog, models, theory
 from zerolab.comparison import LEARNING_RATE, Comparison, row_of
 from zerolab.engines import ENGINES
-from zerolab.engines.partition import FlatLayout, partition
 from zerolab.models import Batch, ModelSource
 from zerolab.names import stage_names
 from zerolab.recording.events import Event, RankRecording
@@ -103,8 +102,8 @@ def simulate(
         if progress is not None:
             progress(text)
         with waiting(text), _collecting_new_garbage_only():
-            recordings[stage], layouts = _run(stage, world_size, prepare, precision, hardware)
-            found.append(_row(recordings[stage], layouts, precision))
+            recordings[stage] = _run(stage, world_size, prepare, precision, hardware)
+            found.append(_row(recordings[stage], precision))
     return Simulation(found, recordings, hardware)
 
 
@@ -185,16 +184,13 @@ def _without_memory(module: nn.Module) -> nn.Module:
     return module
 
 
-def _run(
-    stage: str, world_size: int, prepare: Callable[[], Prepared], precision: str, hardware: Hardware
-) -> tuple[Recording, list[FlatLayout]]:
-    """One stage on rank 0: its recording with the ranks derived from it, and the flats."""
+def _run(stage: str, world_size: int, prepare: Callable[[], Prepared], precision: str, hardware: Hardware) -> Recording:
+    """One stage on rank 0: its recording, with the ranks derived from it."""
     clock = Clock()
     meter = Meter(clock, hardware, precision)
     with world(world_size, on_gpu=hardware.on_gpu) as shapes:
         # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
         model, inputs, targets = prepare()
-        layouts = partition(model, world_size)
         with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
             engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
             shapes.engine = engine
@@ -204,7 +200,7 @@ def _run(
         executed = recorder.finish()  # within the world, which knows the rank and N
     costs = {"assumptions": hardware.describe(), "seconds": clock.computed - begun}
     costs |= {"blocked_seconds": clock.waited - waited, **asdict(meter.work)}
-    return _merge(replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs), layouts
+    return _merge(replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs)
 
 
 def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
@@ -245,10 +241,10 @@ def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
     return Event(*values)
 
 
-def _row(recording: Recording, layouts: list[FlatLayout], precision: str) -> dict[str, Any]:
+def _row(recording: Recording, precision: str) -> dict[str, Any]:
     """One stage's row, as `compare` has it."""
     costs: Any = recording.info.costs
-    row = row_of(recording, layouts, precision, costs["seconds"])
+    row = row_of(recording, precision, costs["seconds"])
     row["traffic"]["wire_bytes"] = None
     # Shards are padded to the same length, so every rank holds and sends the same number of bytes.
     ranks = [row["ranks"][0] | {"rank": rank, "derived": rank > 0} for rank in range(recording.world_size)]

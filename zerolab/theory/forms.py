@@ -101,8 +101,8 @@ def terms(
 
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
 
-    * `padding`: each flat is filled up to a multiple of N, and the formula is rounded down (FSDP section 3.2: at most
-      N - 1 elements a flat).
+    * `padding`: each flat is filled up to N equal shards, and the formula is rounded down (FSDP section 3.2: at most
+      N - 1 elements a flat; over NCCL, where a shard is a multiple of 8 elements, 8N - 1).
     * `step_counters`: Adam's step, 4 bytes for each tensor that is updated (Adam, algorithm 1): a flat, or, once a
       parameter of it got no gradient, each of its parameters.
     * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in 16 bits no

@@ -6,7 +6,7 @@ ledger counts as model state, but the system does not show, is a term too (`not_
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -132,7 +132,13 @@ def shown(engine: Any) -> dict[str, int]:
 
 
 def terms(
-    stage: str, layouts: list[FlatLayout], precision: str, *, state: dict[str, int], showed: dict[str, int]
+    stage: str,
+    flats: Sequence[FlatLayout],
+    world_size: int,
+    precision: str,
+    *,
+    state: dict[str, int],
+    showed: dict[str, int],
 ) -> dict[str, int]:
     """What one rank of another system holds beyond its closed form, by name; their sum is `state` minus the formula.
 
@@ -143,8 +149,8 @@ def terms(
       (DeepSpeed's fp32 masters in fp32; FSDP's bf16, whose shards are fp32). Negative where it has less.
     * `not_shown`: what the ledger counts as model state, but the system's own tensors do not account for.
     """
-    num_params, world_size = sum(layout.numel for layout in layouts), layouts[0].world_size
-    trained = sum(layout.numel for layout in layouts if not layout.frozen)
+    num_params = sum(flat.numel for flat in flats)
+    trained = sum(flat.numel for flat in flats if not flat.frozen)
     formula = state_bytes(stage, num_params, world_size, precision)
     needed = state_bytes(stage, num_params, world_size, precision, trained=trained)
     seen = Counter(showed)  # zero for what the system does not have
