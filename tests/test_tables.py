@@ -1,5 +1,7 @@
 """A table looks the same every time and never shows what differs between runs."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -23,8 +25,9 @@ def test_text_is_aligned_and_numbers_stand_to_the_right() -> None:
 
 
 def test_times_are_shown_only_when_asked_for() -> None:
-    assert "step_seconds" not in str(Table(ROWS))
-    assert "step_seconds" not in Table(ROWS)._repr_html_()
+    assert "seconds" not in str(Table(ROWS))
+    assert "seconds" not in Table(ROWS)._repr_html_()
+    assert "step seconds" in str(Table(ROWS, times=True))
     assert "0.456" in str(Table(ROWS, times=True))
     assert Table(ROWS).rows[0]["step_seconds"] == 0.123
 
@@ -37,8 +40,31 @@ def test_columns_of_bytes_have_units_and_rows_stay_exact() -> None:
         "ddp    1.23 MB   2.5",
         "zero1     12 B     -",
     ]
-    assert '<td style="text-align: right">1.23 MB</td>' in table._repr_html_()
+    assert ">1.23 MB</td>" in table._repr_html_()
     assert table[0]["bytes"] == table.to_pandas()["bytes"][0] == 1234567
+
+
+def test_a_cell_of_bytes_has_the_exact_number_as_tooltip_and_a_bar_of_its_share() -> None:
+    rows: list[dict[str, Value]] = [
+        {"stage": "ddp", "optimizer_state": 4_000_000, "lacks": -4},
+        {"stage": "zero1", "optimizer_state": 1_000_000, "lacks": None},
+    ]
+    html = Table(rows, sizes={"optimizer_state", "lacks"})._repr_html_()
+    assert re.findall(r'/ (\d+)% 3px" title="([\d,]+) bytes">([^<]*)<', html) == [
+        ("100", "4,000,000", "4.00 MB"),
+        ("25", "1,000,000", "1.00 MB"),
+    ]
+    assert 'style="text-align: right" title="-4 bytes">-4 B<' in html
+    assert "linear-gradient" not in Table(rows[:1], sizes={"optimizer_state"})._repr_html_()
+
+
+def test_names_are_shown_in_words_and_rows_keep_them() -> None:
+    table = Table([{"category": "optimizer_state", "op": "all_gather", "step_counters": 1}])
+    assert str(table).splitlines()[0] == "category         op          step counters"
+    assert str(table).splitlines()[2].startswith("optimizer state  all_gather")
+    assert "<td" in table._repr_html_()
+    assert "optimizer_state" not in table._repr_html_()
+    assert table[0]["category"] == "optimizer_state"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ differ from run to run, so columns of time are shown only on request.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, overload
 
@@ -18,6 +18,8 @@ Value = str | int | float | bool | None
 TIME_SUFFIXES = ("seconds", "_ms", "_us", "_ns")
 BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 WIDEST = 120  # characters; a wider table has its headings on two lines
+NAMES = ("category", "term")  # columns whose values are names of ours
+BAR = "rgba(128, 136, 150, 0.6)"  # seen on white and on black
 SHOWN_ROWS = 60  # of a longer table, text and HTML leave out the middle; `rows` never does
 
 
@@ -25,10 +27,11 @@ class Table:
     """Rows of plain values, each a dict from column to value; columns are in the order of their first appearance.
 
     Whole numbers are shown with thousands separators, floats with one to three decimals, as many as their column needs,
-    and None as "-". A row may lack a column.
-    `title` is shown above the table. The columns in `sizes` are bytes, shown with a unit and in three digits (MB is 1e6
-    bytes). Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with `times=True`. `rows` and
-    `to_pandas` always have every column, exactly. A slice of a table is a table.
+    and None as "-". A row may lack a column. Underscores are shown as spaces in the names of columns, and in the
+    columns `category` and `term`. `title` is shown above the table. The columns in `sizes` are bytes, shown with a unit
+    and in three digits (MB is 1e6 bytes); in HTML the exact number is the cell's tooltip, and a bar shows how much of
+    the column's largest it is. Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with
+    `times=True`. `rows` and `to_pandas` always have every column, exactly. A slice of a table is a table.
 
     Raises TypeError for a value that is not a str, int, float, bool or None.
     """
@@ -77,7 +80,7 @@ class Table:
 
     def __str__(self) -> str:
         columns = self.columns
-        shown, head = self._shown_cells(columns), [columns]
+        shown, head = self._shown_cells(columns), [list(map(_in_words, columns))]
         if _text_width([*head, *shown]) > WIDEST:
             head = [list(line) for line in zip(*map(_two_lines, columns), strict=True) if any(line)]
         widths = _widths([*head, *shown])
@@ -92,21 +95,43 @@ class Table:
         columns = self.columns
         styles = ["text-align: right" if _is_numeric(self.rows, name) else "text-align: left" for name in columns]
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
-        head = _html_line("th", columns, styles)
-        body = "\n".join(_html_line("td", row, styles) for row in self._shown_cells(columns))
+        plain = [f'style="{style}"' for style in styles]
+        head = _html_line("th", map(_in_words, columns), plain)
+        looks = _without_middle([self._looks(row, columns, styles) for row in self.rows], plain)
+        lines = zip(self._shown_cells(columns), looks, strict=True)
+        body = "\n".join(_html_line("td", row, look) for row, look in lines)
         return f"<table>{caption}\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
     def _shown_cells(self, columns: list[str]) -> list[list[str]]:
         decimals = {name: _decimals([row.get(name) for row in self.rows]) for name in columns}
         cells = [[self._shown(row.get(name), name, decimals[name]) for name in columns] for row in self.rows]
-        if len(cells) <= SHOWN_ROWS:
-            return cells
-        half = SHOWN_ROWS // 2
-        hidden = [f"... {len(cells) - 2 * half} rows", *["..."] * (len(columns) - 1)]
-        return [*cells[:half], hidden[: len(columns)], *cells[-half:]]
+        hidden = [f"... {len(cells) - SHOWN_ROWS} rows", *["..."] * (len(columns) - 1)]
+        return _without_middle(cells, hidden[: len(columns)])
 
     def _shown(self, value: Value, name: str, decimals: int) -> str:
-        return show_bytes(value) if name in self.sizes and isinstance(value, int) else show(value, decimals)
+        if name in self.sizes and isinstance(value, int):
+            return show_bytes(value)
+        return _in_words(value) if name in NAMES and isinstance(value, str) else show(value, decimals)
+
+    def _looks(self, row: dict[str, Value], columns: list[str], styles: list[str]) -> list[str]:
+        """The attributes of a row's cells in HTML."""
+        return [
+            f'style="{style}{self._bar(row.get(name), name)}"{self._tooltip(row.get(name), name)}'
+            for name, style in zip(columns, styles, strict=True)
+        ]
+
+    def _bar(self, value: Value, name: str) -> str:
+        """A bar below the number, as long as it is large within its column; none where all are alike."""
+        if name not in self.sizes or not isinstance(value, int) or value <= 0:
+            return ""
+        column = [size for row in self.rows if isinstance(size := row.get(name), int)]
+        if len(set(column)) == 1:
+            return ""
+        percent = 100 * value / max(column)
+        return f"; background: linear-gradient({BAR}, {BAR}) no-repeat left bottom / {percent:.0f}% 3px"
+
+    def _tooltip(self, value: Value, name: str) -> str:
+        return f' title="{value:,} bytes"' if name in self.sizes and isinstance(value, int) else ""
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""
@@ -148,7 +173,7 @@ def _text_width(cells: list[list[str]]) -> int:
 
 def _two_lines(heading: str) -> tuple[str, str]:
     """A heading split between two words; the first line is empty if there is only one."""
-    words = heading.replace("_", " ").split(" ")
+    words = _in_words(heading).split(" ")
     half = len(words) // 2
     return " ".join(words[:half]), " ".join(words[half:])
 
@@ -180,6 +205,16 @@ def _text_line(row: list[str], widths: list[int], numeric: list[bool]) -> str:
     return "  ".join(cells).rstrip()  # editors strip trailing blanks, and stored outputs would change
 
 
-def _html_line(tag: str, row: list[str], styles: list[str]) -> str:
-    cells = (f'<{tag} style="{style}">{escape(text)}</{tag}>' for text, style in zip(row, styles, strict=True))
+def _in_words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _without_middle(rows: list[list[str]], instead: list[str]) -> list[list[str]]:
+    """The rows, or of many the first and the last, and `instead` of all between them."""
+    half = SHOWN_ROWS // 2
+    return rows if len(rows) <= SHOWN_ROWS else [*rows[:half], instead, *rows[-half:]]
+
+
+def _html_line(tag: str, row: Iterable[str], looks: list[str]) -> str:
+    cells = (f"<{tag} {look}>{escape(text)}</{tag}>" for text, look in zip(row, looks, strict=True))
     return f"<tr>{''.join(cells)}</tr>"

@@ -49,6 +49,8 @@ def test_every_stage_has_a_formula_and_a_colour_a_dash_and_a_mark_of_its_own():
         assert list(table) == own
     for looks in (chart.STAGE_COLOURS, chart.DASHES, chart.MARKS):
         assert len(set(looks.values())) == len(own)
+    palette = (Path(zerolab.player.__file__).parent / "palette.js").read_text()
+    assert not [colour for colour in chart.STAGE_COLOURS.values() if colour in palette]  # not a rank's, for one
 
 
 def test_every_other_system_has_a_closed_form_that_it_should_follow():
@@ -103,6 +105,8 @@ def test_the_planner_is_drawn_with_the_line_of_the_memory_in_the_middle():
     usable = 80 - catalog.CONTEXT_BYTES / 1e9
     assert [shape.y0 for shape in figure.layout.shapes] == pytest.approx([usable])
     assert tuple(figure.layout.yaxis.range) == pytest.approx((0, 2 * usable))
+    looks = [(trace.marker.color, trace.marker.pattern.shape) for trace in figure.data if trace.showlegend is not False]
+    assert len(set(looks)) == len(looks) == len(PARTS)
     assert [note.text.split("<br>")[1] for note in figure.layout.annotations] == ["too much", "fits", "fits", "fits"]
 
 

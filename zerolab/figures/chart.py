@@ -18,8 +18,11 @@ COLOURS = {
 }
 """The colours of the player's light theme (player/palette.js), one for each meaning; a test compares the two."""
 
-STAGE_COLOURS = {"ddp": "#5b6270", "zero1": "#0072b2", "zero2": "#e69f00", "zero3": "#009e73"}
-"""A stage's colour; each also has a dash and a marker of its own, to be readable without colour."""
+STAGE_COLOURS = {"ddp": "#868d99", "zero1": "#9490bf", "zero2": "#8a7fd8", "zero3": "#7c66f0"}
+"""A stage's colour, the stronger the more it divides, and no rank's.
+
+Each also has a dash and a marker of its own, to be readable without colour.
+"""
 
 DASHES = {"ddp": "solid", "zero1": "dash", "zero2": "dashdot", "zero3": "dot"}
 MARKS = {"ddp": "circle", "zero1": "square", "zero2": "diamond", "zero3": "cross"}

@@ -151,7 +151,8 @@ def plan(found: Plan) -> Chart:
     ):
         seconds = [row[column] for row in found]
         bar = {"marker": marker(colour), "hovertemplate": "%{x}: %{y:.3g} s"}
-        figure.add_bar(name=name, x=names, y=seconds, row=1, col=2, **bar)
+        # Not in the legend, where buffers have the colour of what is sent.
+        figure.add_bar(name=name, x=names, y=seconds, row=1, col=2, showlegend=False, **bar)
     figure.add_hline(memory, line={"color": COLOURS["limit"], "dash": "dash", "width": 2}, row=1, col=1)
     for row in found:
         needs = float(row["needs GB"] or 0)
@@ -162,7 +163,7 @@ def plan(found: Plan) -> Chart:
     figure.update_yaxes(
         title=f"GB a GPU (dashed: its {memory:.4g} GB for tensors)", range=[0, 2 * memory], row=1, col=1
     )
-    figure.update_yaxes(title="seconds a step", row=1, col=2)
+    figure.update_yaxes(title="seconds a step: computing (grey), sending (violet)", row=1, col=2)
     below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}
     figure.update_layout(barmode="stack", legend=below)
     notice = (
