@@ -48,7 +48,7 @@ class RankTargets(Targets):
     in_place: int | None = None
     collectives: Callable[[int], tuple[str, ...]] | None = None
     peers: Callable[[int, int], tuple[int, ...]] | None = None
-    sent: Callable[[tuple[Any, ...], int], int] | None = None
+    sent: Callable[[tuple[Any, ...], int], float] | None = None
     scratch: Callable[[tuple[Any, ...], int], int] | None = None
     tolerance: float = 1e-6
 
@@ -112,7 +112,7 @@ class RankTargets(Targets):
         if self.sent is None:
             return ""
         sent = sum(event.logical_bytes for event in made)
-        target = self.sent(arguments, rank.world_size) * _element_size(arguments)
+        target = round(self.sent(arguments, rank.world_size) * _element_size(arguments))
         return "" if sent == target else f"rank {rank.rank} sent {sent:,} bytes; the target is {target:,}."
 
 

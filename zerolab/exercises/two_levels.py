@@ -1,0 +1,151 @@
+"""A sum on two levels.
+
+Inside a node ranks are joined by fast links, between nodes by slow ones. An all-reduce that knows this sends little
+between nodes: first each node adds up within itself and every rank keeps one part of the node's sum, then ranks of
+different nodes that keep the same part add theirs up, and last each node hands the parts out. Your function gets
+
+* `flat`: a tensor of `per_node` equal parts, with other numbers on every rank;
+* `per_node`: how many ranks a node has. Ranks 0 to `per_node - 1` are the first node, and so on.
+
+Afterwards `flat` itself must hold the sum over all ranks, on every rank.
+
+`dist.new_subgroups_by_enumeration(lists)` makes a group of each list of ranks and returns this rank's one first; all
+ranks call it with the same lists. `reduce_scatter(flat, group)` and `all_gather(flat, group)` are those of lesson 02
+within a group: the part of a rank is the one of its number in the group. `dist.all_reduce(tensor, group=group)` adds up
+in place. Wait for the first two with `.wait()`.
+
+Targets, on 4, 2, 3 and 1 ranks:
+
+* every rank's `flat` holds the sum;
+* one `reduce_scatter` and one `all_gather` inside the node, and between nodes one `all_reduce` of a part, not more.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from zerolab.engines.collectives import all_gather, reduce_scatter
+from zerolab.exercises import RankTargets, Wrong
+
+
+def two_levels(flat: torch.Tensor, per_node: int) -> None:
+    """Down to a part inside the node, across with that part alone, and out again inside the node."""
+    ranks = list(range(dist.get_world_size()))
+    nodes = [ranks[first : first + per_node] for first in ranks[::per_node]]
+    inside, _ = dist.new_subgroups_by_enumeration(nodes)
+    across, _ = dist.new_subgroups_by_enumeration([ranks[place::per_node] for place in range(per_node)])
+    reduce_scatter(flat, inside).wait()
+    mine = flat.chunk(per_node)[dist.get_rank() % per_node]
+    dist.all_reduce(mine, group=across)
+    all_gather(flat, inside).wait()
+
+
+PER_NODE = {1: 1, 2: 1, 3: 3, 4: 2}
+"""Ranks of a node, by the number of ranks: on two every rank is a node, on three all are one."""
+
+
+def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
+    """One flat for each rank."""
+    # A multiple of 48, so that the share of each is a whole number.
+    numel = 48 * dice.randrange(200, 400)
+    numbers = np.random.default_rng(dice.randrange(2**31))
+    return [(numbers.standard_normal(numel).astype(np.float32), PER_NODE[world_size]) for _ in range(world_size)]
+
+
+def sum_of(arguments: list[tuple[Any, ...]], ranks: Any) -> Any:
+    """The sum of some ranks' flats."""
+    return sum(arguments[rank][0] for rank in ranks)
+
+
+def of_the_node(arguments: list[tuple[Any, ...]], rank: int) -> Any:
+    """The sum over the node alone."""
+    per_node = arguments[rank][1]
+    first = rank // per_node * per_node
+    return torch.from_numpy(sum_of(arguments, range(first, first + per_node)))
+
+
+def not_handed_out(arguments: list[tuple[Any, ...]], rank: int) -> Any:
+    """The sum in this rank's part, and in the others what was there."""
+    flat, per_node = arguments[rank][0].copy(), arguments[rank][1]
+    part = len(flat) // per_node
+    mine = slice(rank % per_node * part, (rank % per_node + 1) * part)
+    flat[mine] = sum_of(arguments, range(len(arguments)))[mine]
+    return torch.from_numpy(flat)
+
+
+def sent(arguments: tuple[Any, ...], world_size: int) -> int:
+    """Twice (n-1)/n of the flat inside the node, and of a part between the nodes."""
+    per_node: int = arguments[1]
+    nodes = world_size // per_node
+    part = len(arguments[0]) // per_node
+    return 2 * (per_node - 1) * part + 2 * (nodes - 1) * part // nodes
+
+
+solution = two_levels
+hole = "add up inside the node, across the nodes, and hand out inside the node"
+given = "import torch.distributed as dist\nfrom zerolab.engines.collectives import all_gather, reduce_scatter"
+look_for = "On four ranks, look at the groups in the captions: the all-reduce joins 0 with 2, and 1 with 3."
+targets = RankTargets(
+    draw=draw,
+    wanted=lambda arguments, _rank: torch.from_numpy(sum_of(arguments, range(len(arguments)))),
+    in_place=0,
+    collectives=lambda _world_size: ("reduce_scatter", "all_reduce", "all_gather"),
+    sent=sent,
+    world_sizes=(4, 2, 3, 1),
+    tolerance=1e-5,  # sums in another order
+)
+hints = (
+    "Two lists of groups: the nodes, [[0, 1], [2, 3]], and those that keep the same part, [[0, 2], [1, 3]].",
+    "After `reduce_scatter(flat, inside).wait()` the node's sum is in part `rank % per_node` of `flat` alone.",
+    "`mine = flat.chunk(per_node)[dist.get_rank() % per_node]`, then `dist.all_reduce(mine, group=across)`.",
+)
+wrong = (
+    Wrong(
+        says="adds up within the node alone",
+        replace="    dist.all_reduce(mine, group=across)\n",
+        by="",
+        gives=of_the_node,
+    ),
+    Wrong(
+        says="leaves the sum in this rank's part; the node has to hand the parts out",
+        replace="    all_gather(flat, inside).wait()\n",
+        by="",
+        gives=not_handed_out,
+    ),
+    Wrong(
+        says="bytes; the target is",
+        replace="dist.all_reduce(mine, group=across)",
+        by="dist.all_reduce(flat, group=across)",
+    ),
+    Wrong(
+        says="started all_reduce; the target is",
+        whole="""
+def two_levels(flat, per_node):
+    dist.all_reduce(flat)
+""",
+    ),
+    Wrong(
+        says="the target is reduce_scatter, all_reduce, all_gather",
+        whole="""
+def two_levels(flat, per_node):
+    ranks = list(range(dist.get_world_size()))
+    inside, _ = dist.new_subgroups_by_enumeration([ranks[n : n + per_node] for n in ranks[::per_node]])
+    across, _ = dist.new_subgroups_by_enumeration([ranks[n::per_node] for n in range(per_node)])
+    dist.all_reduce(flat, group=inside)
+    dist.all_reduce(flat, group=across)
+""",
+    ),
+    Wrong(
+        says="right is",
+        replace="ranks[place::per_node] for place in range(per_node)",
+        by="ranks",
+    ),
+    Wrong(
+        says="right is",
+        replace="[dist.get_rank() % per_node]",
+        by="[dist.get_rank() // per_node]",
+    ),
+)
