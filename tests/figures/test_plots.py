@@ -32,6 +32,7 @@ def every_figure():
         figures.memory_against_ranks(7e9),
         figures.traffic_against_bandwidth(7e9, 8, 1.0),
         figures.plan(theory.plan("7b", 8)),
+        figures.wall(),
     ]
 
 
@@ -55,6 +56,24 @@ def test_every_stage_has_a_formula_and_a_colour_a_dash_and_a_mark_of_its_own():
 
 def test_every_other_system_has_a_closed_form_that_it_should_follow():
     assert [stage for stage in ENGINES if stage not in theory.STAGES] == list(systems.FORMS)
+
+
+def test_the_wall_has_the_formulas_bytes_below_the_cards_line():
+    figure = figures.wall("ddp,zero3", "7b", 8, "a100")
+    assert [trace.x for trace in figure.data] == [("ddp", "zero3")] * 3
+    assert [sum(bars) for bars in zip(*(trace.y for trace in figure.data), strict=True)] == [112.0, 14.0]
+    assert [shape.y0 for shape in figure.layout.shapes] == [catalog.gpu("a100").memory_bytes / 1e9]
+    assert repr(figure).endswith("On 8 GPUs: ddp 112 GB, zero3 14 GB; one a100 has 85.1 GB.")
+
+
+def test_the_walls_slider_gives_the_bytes_of_each_number_of_gpus():
+    figure = figures.wall(["ddp", "zero3"], "7b", 8)
+    steps = {step.label: step.args[0] for step in figure.layout.sliders[0].steps}
+    assert list(steps["1"]["text"][-1]) == ["112 GB", "112 GB"]
+    assert list(steps["1,024"]["text"][-1]) == ["112 GB", "0.109 GB"]
+    assert [next(sum(bars) for bars in zip(*step["y"], strict=True)) for step in steps.values()] == [112.0] * 11
+    with pytest.raises(ValueError, match="zero4"):
+        figures.wall("zero4")
 
 
 def test_memory_falls_with_the_ranks_as_the_formula_says():

@@ -10,8 +10,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from zerolab import theory
+from zerolab import catalog, theory
 from zerolab.figures.chart import COLOURS, FONT, GRID, NEUTRAL, Chart, finished, line, marker, rounded, words
+from zerolab.names import stage_names
 from zerolab.theory.moments import PARTS
 from zerolab.theory.planner import Plan
 
@@ -48,6 +49,60 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     title = f"State a rank on {ranks} rank{'s' * (ranks > 1)}: measured, and beside it the formula"
     notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
     return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if _agrees(every) else "")
+
+
+def wall(
+    stages: str | Sequence[str] = theory.STAGES,
+    model: str = "7b",
+    world_size: int = 8,
+    gpu: str = "h100",
+    precision: str = "fp32",
+) -> Chart:
+    """Bytes of state per GPU by formula, stage by stage, below the line of what a card has; a slider for the GPUs.
+
+    Args:
+        stages: names, as a sequence or joined by commas.
+        model: a model of the catalog.
+        world_size: where the slider stands: the nearest of 1, 2, 4, ..., 1,024.
+        gpu: a card of the catalog.
+        precision: "fp32", "bf16" or "fp16".
+
+    Raises ValueError for an unknown name.
+    """
+    chosen = stage_names(stages, theory.STAGES)
+    num_params, card = catalog.architecture(model).num_params, catalog.gpu(gpu)
+    sizes = [2**power for power in range(11)]
+    held = {size: [theory.state_bytes(stage, num_params, size, precision) for stage in chosen] for size in sizes}
+    start = min(sizes, key=lambda size: abs(size - world_size))
+
+    def bars(size: int) -> dict[str, list[Any]]:
+        """What the three traces show at so many GPUs: bytes in GB, and above the last one their sum."""
+        sums = [f"{rounded(sum(state.values()) / 1e9)} GB" for state in held[size]]
+        values = [[state[category] / 1e9 for state in held[size]] for category in theory.STATE_CATEGORIES]
+        return {"y": values, "text": [[""] * len(chosen), [""] * len(chosen), sums]}
+
+    figure, shown = go.Figure(), bars(start)
+    for category, values, text in zip(theory.STATE_CATEGORIES, shown["y"], shown["text"], strict=True):
+        look = {"marker": marker(category), "textposition": "outside", "cliponaxis": False, "width": 0.5}
+        figure.add_bar(name=words(category), x=chosen, y=values, text=text, hovertemplate="%{x}: %{y:.1f} GB", **look)
+    limit = card.memory_bytes / 1e9
+    figure.add_hline(limit, line={"color": COLOURS["limit"], "dash": "dash", "width": 2})
+    note = {"showarrow": False, "xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom"}
+    figure.add_annotation(text=f"one {gpu.upper()}: {limit:.1f} GB", y=limit, **note)
+    steps = [{"label": f"{size:,}", "method": "restyle", "args": [bars(size)]} for size in sizes]
+    # As high at each number of GPUs, so that only the bars move.
+    highest = max(sum(state.values()) for states in held.values() for state in states) / 1e9
+    figure.update_yaxes(title="GB a GPU at the update", range=[0, 1.15 * max(highest, limit)])
+    figure.update_layout(barmode="stack", sliders=[_slider(steps, sizes.index(start), "GPUs: ")])
+    title = f"State of {num_params:,} parameters in {precision}, against what a card has"
+    found = ", ".join(f"{stage} {text}" for stage, text in zip(chosen, shown["text"][-1], strict=True))
+    notice = "Activations and buffers come on top. Move the slider: what is not divided does not shrink."
+    return finished(figure, "wall", title, f"On {start:,} GPUs: {found}; one {gpu} has {limit:.1f} GB.", notice=notice)
+
+
+def _slider(steps: list[dict[str, Any]], active: int, prefix: str) -> dict[str, Any]:
+    looks = {"pad": {"t": 40}, "bgcolor": NEUTRAL, "bordercolor": GRID, "tickcolor": NEUTRAL}
+    return {"active": active, "steps": steps, "currentvalue": {"prefix": prefix}} | looks
 
 
 def _agrees(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -112,16 +167,7 @@ def traffic_against_bandwidth(
         {"label": f"{bandwidth / 1e9:g}", "method": "restyle", "args": [{"y": [computing, values]}]}
         for bandwidth, values in zip(BANDWIDTHS, seconds, strict=True)
     ]
-    slider = {
-        "active": start,
-        "steps": steps,
-        "currentvalue": {"prefix": "GB a second between ranks: "},
-        "pad": {"t": 40},
-        "bgcolor": NEUTRAL,
-        "bordercolor": GRID,
-        "tickcolor": NEUTRAL,
-    }
-    figure.update_layout(barmode="stack", sliders=[slider])
+    figure.update_layout(barmode="stack", sliders=[_slider(steps, start, "GB a second between ranks: ")])
     # On the slowest network the bars exceed the axis: one that holds them would make all others invisible.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
     waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))

@@ -98,7 +98,11 @@ def wrong_by_broadcasts(mine, rows):
     """broadcast; the target is all_gather"""
     most, parts = -(-rows // dist.get_world_size()), []
     for rank in range(dist.get_world_size()):
-        part = mine.clone() if rank == dist.get_rank() else torch.empty(max(0, min(most, rows - rank * most)), mine.shape[1])
+        part = (
+            mine.clone()
+            if rank == dist.get_rank()
+            else torch.empty(max(0, min(most, rows - rank * most)), mine.shape[1])
+        )
         if len(part):
             dist.broadcast(part, src=rank)
         parts.append(part)
