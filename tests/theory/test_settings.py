@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from zerolab import Cluster, catalog, models, simulate
+from zerolab import Cluster, catalog, models, simulate, theory
 from zerolab.simulation import architectures
 from zerolab.theory.activations import CHECKPOINTING, kept_by_a_block
 from zerolab.theory.settings import as_json, settings
@@ -77,6 +77,26 @@ def test_fsdp2_runs_the_lines_that_the_planner_gives(cluster, stage, precision):
         assert kind == "DTensor" or stage == "zero2"
         assert dtype == {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[precision]
         assert whole == (stage == "zero2")  # stage 2 keeps the parameters from forward to backward
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", theory.STAGES)
+def test_accelerate_reads_from_the_file_what_the_planner_means(tmp_path, stage, precision):
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    file = tmp_path / "accelerate.yaml"
+    file.write_text("num_processes: 2\n" + settings(stage, precision)["accelerate"])
+    arguments = launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
+    arguments, _, _ = _validate_launch_command(arguments)
+    assert (arguments.use_fsdp, arguments.use_deepspeed) == (stage in ("zero2", "zero3"), stage == "zero1")
+    assert arguments.mixed_precision == (precision if precision == "bf16" else "no")
+    if stage == "zero1":
+        assert arguments.zero_stage == 1
+    if stage in ("zero2", "zero3"):
+        environment = prepare_multi_gpu_env(arguments)
+        assert environment["FSDP_VERSION"] == "2"
+        assert environment["FSDP_RESHARD_AFTER_FORWARD"] == str(stage == "zero3").lower()
 
 
 def run_deepspeed(text, rank_batches):

@@ -1,4 +1,4 @@
-"""The equivalent settings of FSDP2, DeepSpeed and Megatron, and torch's own checkpointing. Text only, no torch."""
+"""The equivalent settings of FSDP2, Accelerate, DeepSpeed and Megatron, and torch's own checkpointing. Text only, no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
-        stage; "deepspeed": its configuration, to pass to `deepspeed.initialize(config=...)` or to save as JSON;
+        stage; "accelerate": the file to give to `accelerate launch --config_file`; "deepspeed": its configuration, to pass to `deepspeed.initialize(config=...)` or to save as JSON;
         "megatron": arguments of its training script, or None where it has no such stage; "checkpointing": lines of
         Python to run before either of the first two, or None. In bf16 the systems differ in bytes per parameter:
         see `schemes`.
@@ -50,6 +50,7 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
         deepspeed["fp16"] = {"enabled": True}
     return {
         "fsdp2": _fsdp2(stage, precision) if stage in RESHARD else None,
+        "accelerate": _accelerate(stage, precision),
         "deepspeed": deepspeed,
         "megatron": _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None,
         "checkpointing": _CHECKPOINTS.get(checkpointing),
@@ -70,6 +71,19 @@ for block in blocks:
     fully_shard(block, reshard_after_forward={RESHARD[stage]}, mp_policy=policy)
 fully_shard(model, mp_policy=policy)
 """
+
+
+def _accelerate(stage: str, precision: str) -> str:
+    lines = [f"mixed_precision: '{precision if precision in TORCH_NAMES else 'no'}'"]  # in YAML a bare no is false
+    if stage in RESHARD:
+        lines += ["distributed_type: FSDP", "fsdp_config:", "  fsdp_version: 2"]
+        lines += ["  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP"]
+        lines += [f"  fsdp_reshard_after_forward: {str(RESHARD[stage]).lower()}"]
+    elif stage == "zero1":  # FSDP2 has none, and torch's is in no configuration
+        lines += ["distributed_type: DEEPSPEED", "deepspeed_config:", "  zero_stage: 1"]
+    else:
+        lines += ["distributed_type: MULTI_GPU"]
+    return "\n".join(lines) + "\n"
 
 
 def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
