@@ -1,4 +1,4 @@
-"""The equivalent settings of FSDP2, Accelerate, DeepSpeed and Megatron, and torch's own checkpointing. Text only, no torch."""
+"""The equivalent settings of FSDP2, Accelerate, DeepSpeed and Megatron, and torch's checkpointing. Text, no torch."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
-        stage; "accelerate": the file to give to `accelerate launch --config_file`; "deepspeed": its configuration, to pass to `deepspeed.initialize(config=...)` or to save as JSON;
-        "megatron": arguments of its training script, or None where it has no such stage; "checkpointing": lines of
-        Python to run before either of the first two, or None. In bf16 the systems differ in bytes per parameter:
-        see `schemes`.
+        stage; "accelerate": the file to give to `accelerate launch --config_file`; "deepspeed": its configuration, to
+        pass to `deepspeed.initialize(config=...)` or to save as JSON; "megatron": arguments of its training script, or
+        None where it has no such stage; "checkpointing": lines of Python to run before either of the first two, or
+        None. In bf16 the systems differ in bytes per parameter: see `schemes`.
 
     Raises ValueError for an unknown stage or checkpointing.
     """
