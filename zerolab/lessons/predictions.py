@@ -31,6 +31,10 @@ def _state_in_gigabytes(recording: "Recording") -> float:
     return sum(recording.state.values()) / 1e9
 
 
+def _peak_in_kilobytes(recording: "Recording") -> float:
+    return sum(recording.peak.values()) / 1e3
+
+
 def _share_of_parameters(recording: "Recording") -> float:
     """The most parameters that rank 0 held at any event of the last step, in percent of the model's bytes in fp32."""
     return 100 * recording.highest("parameters") / (4 * recording.num_params)
@@ -77,6 +81,7 @@ PREDICTIONS = {
     "04-zero1-state": Prediction("bytes a parameter", bytes_a_parameter, "zero1"),
     "04-zero1-traffic": Prediction("passes of the model", passes, "zero1"),
     "05-zero2-state": Prediction("bytes a parameter", bytes_a_parameter, "zero2"),
+    "05-zero2-peak": Prediction("kB at the highest moment", _peak_in_kilobytes, "zero2"),
     "05-zero2-accumulated": Prediction("passes of the model", passes, "zero2"),
     "06-zero3-state": Prediction("bytes a parameter", bytes_a_parameter, "zero3"),
     "06-zero3-traffic": Prediction("passes of the model", passes, "zero3"),
