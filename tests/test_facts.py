@@ -118,6 +118,24 @@ def test_a_verdict_falls_when_something_else_is_measured(evidence, number):
     assert facts.claims(swapped, number)[0]["verdict"] == "not confirmed here"
 
 
+def test_what_is_claimed_can_be_read_without_what_was_found():
+    rows = facts.quoted(4, 14)
+    assert [set(row) for row in rows] == [{"#", "claim", "where"}] * 2
+    assert [row["#"] for row in facts.quoted()] == list(facts.CLAIMS)
+    with pytest.raises(ValueError, match="there is no claim 22"):
+        facts.quoted(22)
+
+
+def test_a_vote_stands_beside_the_verdict_and_changes_nothing(evidence):
+    table = facts.claims(evidence, 4, 5)
+    assert facts.claims(evidence, 4, 5, votes={4: None, 14: "true"}) == table
+    voted = facts.claims(evidence, 4, 5, votes={4: "false", 5: None})
+    assert [row["your vote"] for row in voted] == ["false", None]
+    assert [{name: row[name] for name in table[0]} for row in voted] == table.rows
+    with pytest.raises(ValueError, match="unknown vote 'maybe': choose one of true, half true, false, open"):
+        facts.claims(evidence, 4, votes={4: "maybe"})
+
+
 def test_what_is_printed_is_the_same_on_other_ranks(evidence):
     numbers = 1, 5, 6, 7, 8, 20, 21
     with Cluster(world_size=4, device="cpu") as cluster:

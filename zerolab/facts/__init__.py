@@ -13,17 +13,20 @@ repeated even after a change of an engine or of torch.
 """
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from zerolab.facts.evidence import Evidence, Finding
-from zerolab.tables import Table
+from zerolab.names import check_known
+from zerolab.tables import Table, Value
 
 Experiment = Callable[[Evidence], Finding]
 
 NOT_BORNE_OUT = "not confirmed here"
+VOTES = ("true", "half true", "false", "open")  # how verdicts begin
 _FILE: dict[str, Any] = tomllib.loads(Path(__file__).parents[1].joinpath("data", "claims.toml").read_text("utf-8"))
 
 ARTICLES: dict[str, str] = _FILE["articles"]
@@ -41,17 +44,48 @@ CLAIMS = _experiments("claims")
 WRONG_NUMBERS = _experiments("wrong_numbers")
 """The experiment for each quoted number that is wrong, by its number."""
 
-__all__ = ["ARTICLES", "CLAIMS", "WRONG_NUMBERS", "Evidence", "Experiment", "Finding", "claims", "wrong_numbers"]
+__all__ = [
+    "ARTICLES",
+    "CLAIMS",
+    "WRONG_NUMBERS",
+    "Evidence",
+    "Experiment",
+    "Finding",
+    "claims",
+    "quoted",
+    "wrong_numbers",
+]
 
 
-def claims(evidence: Evidence, *numbers: int) -> Table:
+def quoted(*numbers: int) -> Table:
+    """One row per claim: number, claim, and where it is made; nothing of what was found. By default all claims.
+
+    Raises ValueError if there is no claim of that number.
+    """
+    _check("claims", CLAIMS, numbers)
+    every = _FILE["claims"]
+    return Table([_said(number, every[str(number)]) for number in numbers or CLAIMS])
+
+
+def claims(evidence: Evidence, *numbers: int, votes: Mapping[int, str | None] = MappingProxyType({})) -> Table:
     """One row per claim: number, claim, where it is made, what was measured, verdict and how; by default all claims.
 
+    Args:
+        evidence: what to measure on.
+        *numbers: which claims.
+        votes: what you expect, by the claim's number: "true", "half true", "false" or "open"; None is no vote yet.
+
     Raises:
-        ValueError: there is no claim of that number.
+        ValueError: there is no claim of that number, or a vote is none of the four.
         RankError: a rank failed in an experiment.
     """
-    return _table("claims", CLAIMS, evidence, numbers)
+    for vote in votes.values():
+        if vote is not None:
+            check_known("vote", vote, VOTES)
+    table = _table("claims", CLAIMS, evidence, numbers)
+    if not any(votes.get(int(str(row["#"]))) for row in table):
+        return table
+    return Table([row | {"your vote": votes.get(int(str(row["#"])))} for row in table])
 
 
 def wrong_numbers(evidence: Evidence, *numbers: int) -> Table:
@@ -60,15 +94,21 @@ def wrong_numbers(evidence: Evidence, *numbers: int) -> Table:
 
 
 def _table(kind: str, experiments: dict[int, Experiment], evidence: Evidence, numbers: tuple[int, ...]) -> Table:
-    # Before anything runs: experiments may take a minute.
+    _check(kind, experiments, numbers)  # before anything runs: experiments may take a minute
+    rows = []
+    for number in numbers or experiments:
+        said, found = _FILE[kind][str(number)], experiments[number](evidence)
+        verdict = (found.verdict or said["verdict"]) if found.borne_out else NOT_BORNE_OUT
+        rows.append(_said(number, said) | {"measured": found.measured, "verdict": verdict, "how": said["how"]})
+    return Table(rows)
+
+
+def _check(kind: str, experiments: dict[int, Experiment], numbers: tuple[int, ...]) -> None:
     for number in numbers:
         if number not in experiments:
             what = kind.removesuffix("s").replace("_", " ")
             raise ValueError(f"there is no {what} {number!r}: choose one from 1 to {len(experiments)}")
-    rows = []
-    for number in numbers or experiments:
-        said, found = _FILE[kind][str(number)], experiments[number](evidence)
-        row = {"#": number, "claim": said["claim"], "where": said["where"], "measured": found.measured}
-        verdict = (found.verdict or said["verdict"]) if found.borne_out else NOT_BORNE_OUT
-        rows.append(row | {"verdict": verdict, "how": said["how"]})
-    return Table(rows)
+
+
+def _said(number: int, entry: dict[str, str]) -> dict[str, Value]:
+    return {"#": number, "claim": entry["claim"], "where": entry["where"]}
