@@ -48,7 +48,7 @@ def moment(recording: Recording) -> int:
 def still(recording: Recording, event: int | None = None, *, small: bool = False) -> bytes:
     """A PNG of the player at `event` (see `moment` for None), 960 pixels wide, taken in a real browser.
 
-    A `small` one has half the bytes: fewer colours, and no source and no sentences, which the text around it replaces.
+    A `small` one has a third of the bytes: who holds what and a bar of memory a rank, in fewer colours.
     Raises ImportError without playwright, and RuntimeError without a Chromium.
     """
     shown = moment(recording) if event is None else event
@@ -56,7 +56,7 @@ def still(recording: Recording, event: int | None = None, *, small: bool = False
         file = Path(folder, "player.html")
         file.write_text(page(recording), encoding="utf-8")
         tab = browser.new_page(viewport={"width": WIDTH, "height": 900})
-        tab.goto(f"{file.as_uri()}#still&event={shown + 1}")
+        tab.goto(f"{file.as_uri()}#still&event={shown + 1}{'&view=story' if small else ''}")
         if small:
             tab.evaluate(HIDE_TEXT)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
