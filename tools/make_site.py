@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import nbformat
 import site_pages
+import site_python
 from site_lessons import Lesson, Pictures, executed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +59,8 @@ def stage(source: Path, cache: Path, chosen: list[str] | None) -> None:
         nbformat.write(book, source / "notebooks" / path.name)
         lessons.append(lesson)
     site_pages.write_exercises(source, lessons, relinked)
+    site_python.fill_planner(source / "planner.md")
+    site_python.write_python(source / "extra" / "_static" / "python")
     site_pages.fill_landing(source / "index.md", lessons, pictures)
     for page in source.glob("*.md"):
         page.write_text(relinked(page.read_text(), "" if page.name == "security.md" else "docs", ""))

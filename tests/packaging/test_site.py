@@ -4,17 +4,25 @@ All pages are built. One notebook is executed for it, the others show what is st
 takes three minutes, and `tests/notebooks` does that already. 09 has a player and a figure.
 """
 
+import functools
 import importlib
 import importlib.util
+import json
 import os
+import random
 import re
 import subprocess
 import sys
+import threading
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from zerolab import catalog, theory
+from zerolab.theory.activations import CHECKPOINTING
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = ("09-traffic-and-overlap",)
@@ -26,6 +34,7 @@ KINDS = (
     "solutions",
     "hosts",
     "questions",
+    "planner",
     "api",
 )
 
@@ -94,6 +103,25 @@ def show(site, browser):
     yield opening
     for context in opened:
         context.close()
+
+
+@pytest.fixture
+def planner(site, browser):
+    """The planner's page, from a server on this machine: from a folder, browsers run no Python."""
+    handler = functools.partial(Quiet, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser.new_context() as context:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{server.server_port}/planner.html")
+        yield tab
+        server.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder, and says nothing."""
+
+    def log_message(self, *_):
+        pass
 
 
 def first_player(tab):
@@ -246,3 +274,63 @@ def test_a_link_to_a_file_that_is_no_page_ends_the_build(monkeypatch):
     assert relinked(text, "notebooks", "notebooks") == text.replace("../docs/", "../")
     with pytest.raises(ValueError, match=r"links to \.\./zerolab/comparison\.py, which the site does not have"):
         relinked("[a](../zerolab/comparison.py)", "docs", "")
+
+
+def test_the_planner_shows_a_plan_before_anything_is_loaded_and_answers_in_pythons_words(planner):
+    assert planner.locator(".zl-answer").text_content() == theory.plan("7b", 8).answer
+    planner.select_option("[name=model]", "llama3-70b")
+    planner.get_by_text(theory.plan("llama3-70b", 8).answer).wait_for(timeout=60_000)
+    planner.select_option("[name=checkpointing]", "block")
+    planner.select_option("[name=world_size]", "64")
+    found = theory.plan("llama3-70b", 64, checkpointing="block")
+    planner.get_by_text(found.answer).wait_for()
+    assert planner.locator(".zl-stage b").all_text_contents() == [row["stage"] for row in found]
+    for text, row in zip(planner.locator(".zl-stage span").all_text_contents(), found, strict=True):
+        assert text.startswith(f"{row['needs GB']:,.1f} GB, {'fits' if row['fits'] else 'lacks'}")
+    assert found.settings()["fsdp2"] in planner.locator("details pre").all_text_contents()[0]
+
+
+def test_what_the_planner_refuses_it_refuses_in_the_page_in_the_same_words(planner):
+    with pytest.raises(ValueError, match="tokens") as refusal:
+        theory.plan("7b", 8, length=10**9)
+    planner.fill("[name=length]", str(10**9))
+    planner.locator("[name=length]").press("Tab")
+    planner.get_by_text(f"{refusal.value}.").wait_for(timeout=60_000)
+
+
+def test_the_planner_in_the_page_has_the_numbers_of_python_for_a_thousand_inputs(planner, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    in_page = importlib.import_module("in_page")
+    dice = random.Random(1)
+    asked = [
+        json.dumps(
+            {
+                "model": dice.choice(list(catalog.ARCHITECTURES)),
+                "world_size": 2 ** dice.randrange(11),
+                "gpu": dice.choice(list(catalog.GPUS)),
+                "precision": dice.choice(["bf16", "fp16", "fp32"]),
+                "checkpointing": dice.choice(CHECKPOINTING),
+                "kernels": dice.choice(["eager", "compiled", "tuned"]),
+                "rows": dice.randrange(1, 65),
+            }
+        )
+        for _ in range(1000)
+    ]
+    answers = planner.evaluate(
+        "(asked) => Promise.all(asked.map((one) => python('planned', one)))",
+        asked,
+    )
+    for question, answer in zip(asked, answers, strict=True):
+        here, there = json.loads(in_page.planned(question)), json.loads(answer)
+        assert there.get("parts") == here.get("parts"), question  # bytes, exactly
+        assert there.get("error") == here.get("error")
+        for row, known in zip(there.get("rows", []), here.get("rows", []), strict=True):
+            seconds = [name for name in known if name.endswith("seconds")]  # whose last digit is the processor's
+            assert [row[name] for name in seconds] == pytest.approx([known[name] for name in seconds], rel=1e-12)
+            assert {**row, **dict.fromkeys(seconds)} == {**known, **dict.fromkeys(seconds)}
+
+
+def test_from_a_folder_the_planner_says_how_to_have_python(show):
+    tab = show("planner")
+    tab.select_option("[name=world_size]", "16")
+    tab.get_by_text("python -m http.server").wait_for()

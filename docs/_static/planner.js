@@ -1,0 +1,143 @@
+// The planner's page: a form, Python that answers in a worker, and a bar for each stage below the line of the memory.
+
+/**
+ * @typedef {{ error?: string, title: string, answer: string, sensitivity: string, usable: number,
+ *   parts: Record<string, Record<string, number>>, rows: Record<string, number | string | boolean | null>[],
+ *   settings: Record<string, string> }} Plan
+ */
+
+const NAMES = { fsdp2: "FSDP2", accelerate: "Accelerate", deepspeed: "DeepSpeed", megatron: "Megatron" };
+const FROM_A_FOLDER =
+  "A browser runs Python only on pages that a server sends. In the site's folder: python -m http.server, " +
+  "then open http://localhost:8000/planner.html.";
+
+const form = /** @type {HTMLFormElement} */ (document.querySelector(".zl-planner"));
+const shown = /** @type {HTMLElement} */ (document.querySelector(".zl-plan"));
+
+/** @param {string} tag @param {Record<string, string>} given @param {(Node | string)[]} inner */
+function element(tag, given = {}, ...inner) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) made.setAttribute(name, value);
+  made.append(...inner);
+  return made;
+}
+
+/** @param {number} bytes */
+const gigabytes = (bytes) => (bytes / 1e9).toLocaleString("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
+
+/** One stage: its name, its bar up to the line and beyond, and what it comes to. @param {Plan} plan @param {number} k */
+function stage(plan, k) {
+  const row = plan.rows[k];
+  const name = String(row.stage);
+  const parts = plan.parts[name];
+  const needed = Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
+  // The line stands where it stands in a notebook: in the middle.
+  const bar = Object.entries(parts).map(([part, bytes]) =>
+    element("i", {
+      class: `zl-of-${part}`,
+      style: `width:${Math.min(100, (50 * bytes) / plan.usable)}%`,
+      title: `${part.replace("_", " ")}: ${gigabytes(bytes)} GB`,
+    }),
+  );
+  const fits = row.fits ? "fits" : `lacks ${gigabytes(needed - plan.usable)} GB`;
+  const seconds = Number(row.step_seconds).toPrecision(3);
+  return element(
+    "div",
+    { class: "zl-stage" },
+    element("b", {}, name),
+    element("div", { class: "zl-bar", "aria-hidden": "true" }, ...bar),
+    element("span", {}, `${gigabytes(needed)} GB, ${fits}; a step takes ${seconds} s`),
+  );
+}
+
+/** @param {Plan} plan */
+function show(plan) {
+  if (plan.error) {
+    shown.replaceChildren(element("p", { class: "zl-refused" }, plan.error));
+    return;
+  }
+  const legend = Object.keys(Object.values(plan.parts)[0]).map((part) =>
+    element("span", {}, element("i", { class: `zl-of-${part}` }), part.replace("_", " ")),
+  );
+  const settings = Object.entries(plan.settings).map(([system, text]) =>
+    element(
+      "details",
+      { class: "zl-folded" },
+      element("summary", {}, `With ${NAMES[/** @type {keyof typeof NAMES} */ (system)] ?? system}`),
+      element("pre", { tabindex: "0" }, text),
+    ),
+  );
+  shown.replaceChildren(
+    element("p", { class: "zl-answer" }, plan.answer),
+    element("p", { class: "zl-legend" }, ...legend, `dashed: ${gigabytes(plan.usable)} GB`),
+    ...plan.rows.map((_, k) => stage(plan, k)),
+    element("p", {}, plan.sensitivity),
+    ...settings,
+  );
+}
+
+/** What the form asks, as keywords of `plan`. */
+function asked() {
+  /** @type {Record<string, string | number>} */
+  const given = {};
+  for (const [name, value] of new FormData(form)) {
+    if (typeof value !== "string" || value === "") continue;
+    given[name] = ["world_size", "rows", "length"].includes(name) ? Number(value) : value;
+  }
+  return given;
+}
+
+/** @type {Worker | undefined} */
+let worker;
+/** @type {Map<number, { resolve: (text: string) => void, reject: (error: Error) => void }>} */
+const waiting = new Map();
+let count = 0;
+
+/** The worker, which loads Python as soon as it is made. */
+function started() {
+  if (worker) return worker;
+  worker = new Worker(new URL("_static/python.js", document.baseURI), { type: "module" });
+  worker.onmessage = ({ data: { number, answer, trouble } }) => {
+    const { resolve, reject } = /** @type {any} */ (waiting.get(number));
+    waiting.delete(number);
+    if (trouble) reject(new Error(trouble));
+    else resolve(answer);
+  };
+  return worker;
+}
+
+/** Asks Python. @param {string} ask @param {string} given @returns {Promise<string>} */
+function python(ask, given) {
+  const number = count++;
+  const answer = new Promise((resolve, reject) => waiting.set(number, { resolve, reject }));
+  started().postMessage({ number, ask, given });
+  return /** @type {Promise<string>} */ (answer);
+}
+
+async function answer() {
+  if (!form.checkValidity()) {
+    form.reportValidity();
+    return;
+  }
+  const question = JSON.stringify(asked());
+  const late = setTimeout(() => shown.prepend(element("p", {}, "Loading Python …")), 300);
+  try {
+    const text = await python("planned", question);
+    clearTimeout(late);
+    if (question === JSON.stringify(asked())) show(JSON.parse(text)); // else a later answer is on its way
+  } catch (error) {
+    show(/** @type {Plan} */ ({ error: `Python could not be started here: ${error}` }));
+  }
+}
+
+show(JSON.parse(/** @type {HTMLElement} */ (document.getElementById("zl-plan")).textContent ?? ""));
+form.addEventListener("submit", (event) => event.preventDefault());
+const isServed = window.location.protocol !== "file:";
+form.addEventListener("change", () => {
+  if (isServed) answer();
+  else show(/** @type {Plan} */ ({ error: FROM_A_FOLDER }));
+});
+// Whoever touches the form will change something: by then Python is on its way.
+for (const touch of ["focusin", "pointerenter"]) {
+  form.addEventListener(touch, () => isServed && started(), { once: true });
+}

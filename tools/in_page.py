@@ -1,0 +1,31 @@
+"""What the site's pages ask of Python in a browser: text in, text out. Runs there, and in a test also here."""
+
+import json
+from typing import Any
+
+from zerolab.theory.planner import plan
+from zerolab.theory.settings import as_json
+
+
+def planned(asked: str) -> str:
+    """The plan for the keywords of `zerolab.theory.plan`, both as JSON; what it refuses is an `error` in its words."""
+    try:
+        found = plan(**json.loads(asked))
+    except ValueError as error:
+        return json.dumps({"error": f"{error}."})
+    return json.dumps(
+        {
+            "title": found.title,
+            "answer": found.answer,
+            "sensitivity": found.sensitivity,
+            "usable": found.usable,
+            "parts": found.parts,
+            "rows": found.rows,
+            "settings": _settings(found.settings()) if found.fitting else {},
+        }
+    )
+
+
+def _settings(given: dict[str, Any]) -> dict[str, str]:
+    """Each as text to paste; systems that have no such stage are left out."""
+    return {system: as_json(text) if isinstance(text, dict) else text for system, text in given.items() if text}
