@@ -71,6 +71,7 @@ export function hashOptions(hash) {
     // A still is a picture of everything.
     view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
+    walk: given.has("walk") ? Number.parseInt(given.get("walk") || "1", 10) || undefined : undefined,
   };
 }
 
@@ -101,8 +102,9 @@ export function startPage() {
   if (!player) return;
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
-    const { event, theme } = hashOptions(window.location.hash);
+    const { event, theme, walk } = hashOptions(window.location.hash);
     if (event !== undefined) player.goto(event);
+    if (walk !== undefined) player.walk.show(walk - 1);
     // A page around a sandboxed frame has no other way to say that its theme has changed.
     if (theme) for (const one of player.pair?.players ?? [player]) one.setTheme(theme);
   });
@@ -143,9 +145,14 @@ function remember(player) {
 function writeAddress(player) {
   if (window.location.protocol === "about:" || player.clock.playing || !player.model.count) return;
   const given = new URLSearchParams(window.location.hash.replace(/^#/, ""));
-  if (!given.has("event") && player.index === player.opened) return;
-  if (given.get("event") === String(player.index + 1)) return;
-  given.set("event", String(player.index + 1));
+  const before = given.toString();
+  const chapter = player.walk.state()?.chapter;
+  if (chapter) given.set("walk", String(chapter));
+  else given.delete("walk");
+  // A chapter says by itself where it rests.
+  if (chapter) given.delete("event");
+  else if (given.has("event") || player.index !== player.opened) given.set("event", String(player.index + 1));
+  if (given.toString() === before) return;
   const hash = given.toString().replace(/=(?=&|$)/g, "");
   try {
     window.history.replaceState(null, "", `#${hash}`);
@@ -165,7 +172,8 @@ function render({ model, el }) {
     model.save_changes();
   };
   const wanted = model.get("event");
-  const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, changed });
+  const walk = model.get("walk") || undefined;
+  const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, walk, changed });
   if (!player) return undefined;
   const follow = () => {
     if (model.get("event") !== player.index) player.goto(model.get("event"));

@@ -22,6 +22,7 @@ export class Steps {
     const { player } = this;
     const { model, filter, byBeats } = player;
     player.pause();
+    if (player.walk.open) return player.walk.go(direction);
     if (byBeats) return this.beat(player.beats.at(player.clock.time) + direction);
     let index = player.index + direction;
     while (index >= 0 && index < model.count && !passes(model, filter, index)) index += direction;
