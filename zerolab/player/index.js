@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
+import { playUnasked } from "./unasked.js";
 import { VIEWS } from "./views.js";
 
 /** @import { Options, PairPayload, Payload, WidgetModel } from "./types.d.ts" */
@@ -56,7 +57,7 @@ function trouble(payload) {
 /**
  * The options of a standalone page's address: `#event=12&theme=dark&text=off&still&slides`.
  * @param {string} hash
- * @returns {Options & { still: boolean, slides: boolean }}
+ * @returns {Options & { still: boolean, slides: boolean, plays: boolean }}
  */
 export function hashOptions(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
@@ -68,6 +69,7 @@ export function hashOptions(hash) {
     text: given.get("text") !== "off",
     still: given.has("still"),
     slides: given.has("slides"),
+    plays: given.has("plays"),
     // A still is a picture of everything.
     view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
@@ -100,6 +102,7 @@ export function startPage() {
     changed: remember,
   });
   if (!player) return;
+  if (options.plays) playUnasked(player);
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
     const { event, theme, walk } = hashOptions(window.location.hash);
