@@ -308,8 +308,8 @@ export class Player {
     const { named } = this.panes.ownership;
     const drawn = layOut(this, 1);
     // A page of its own is filled; in a notebook the player is as high as it needs.
-    const grow = this.options.fill ? growth(this.root, drawn) : 1;
-    if (grow > 1) layOut(this, grow);
+    const grow = this.options.fill ? growth(this.root, drawn, this.shown === "story") : 1;
+    if (grow !== 1) layOut(this, grow);
     if (this.#sees("source")) this.panes.source.layout(this.model);
     if (this.panes.ownership.named !== named) legends(this);
     this.stale = true;

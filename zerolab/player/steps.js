@@ -30,13 +30,14 @@ export class Steps {
   }
 
   /**
-   * The moment of a beat at which what it is about is well under way.
+   * The moment of a beat at which what it is about is well under way; of the last one of a step its end.
    * @param {number} place
    */
   beat(place) {
     const { beats, pace } = this.player;
     if (!beats.list[place]) return;
-    this.#to(pace.time(place, UNDER_WAY * pace.length(place)));
+    const under = pace.time(place, UNDER_WAY * pace.length(place));
+    this.#to(beats.ends(place) ? beats.list[place].t1 - 1 : under);
   }
 
   /** @param {number} direction */
