@@ -90,6 +90,7 @@ def test_the_chapters_are_what_a_step_of_this_recording_has(recordings, show, st
         assert "undefined" not in str(chapter)
         assert "NaN" not in str(chapter)
     assert steps[told[0]["first"]] == 2
+    assert "Root is what lies in no block." in told[0]["says"]
 
 
 @pytest.mark.parametrize("stage", STAGES + OTHERS)
@@ -215,14 +216,17 @@ def test_all_but_the_units_of_a_chapter_are_dimmed(recording, show):
 @pytest.mark.parametrize("width", [1440, 390])
 def test_nothing_jumps_from_chapter_to_chapter(recordings, show, width):
     tab = show(recordings["zero1"], "#walk", width=width, height=900, story=True)
-    places = set()
+    places, buttons = set(), set()
     for place, chapter in enumerate(chapters(tab)):
+        tab.evaluate(f"{PLAYER}.walk.show({place})")  # it plays, and its question is not put yet
+        buttons.add(tuple(tab.locator(".zl-walk-next").bounding_box().values()))
         to_chapter(tab, place)
+        buttons.add(tuple(tab.locator(".zl-walk-next").bounding_box().values()))
         for k in range(len(chapter["asks"]["answers"]) if chapter["asks"] else 0):
             tab.locator(".zl-walk label").nth(k).click()
             places.add(tab.locator(".zl-now").evaluate("(now) => now.offsetTop"))
         places.add(tab.locator(".zl-now").evaluate("(now) => now.offsetTop"))
-    assert len(places) == 1
+    assert len(places) == len(buttons) == 1
 
 
 def test_the_address_opens_a_chapter_and_follows_the_walk(recording, show):

@@ -49,7 +49,8 @@ function tellRest(t) {
   const named = (/** @type {number} */ n) =>
     listed(entries(parts).flatMap(([category, of]) => (of === n ? [words(category)] : [])));
   const kept = sizes.map((n) => `${part(n)} of all ${named(n)}`);
-  const units = `The model is cut into units, such as ${name}: their parameters travel together.`;
+  const root = facts.model.units.some((one) => one.name === "root") ? " Root is what lies in no block." : "";
+  const units = `The model is cut into units, such as ${name}: their parameters travel together.${root}`;
   const says =
     t.ranks === 1
       ? "This rank is alone and keeps everything: parameters, gradients and optimizer state."
