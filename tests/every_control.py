@@ -40,6 +40,8 @@ KEYS = (
     ("End", "index"),
     ("Home", "index"),
     ("e", "beat"),
+    ("w", "walk"),
+    ("w", "walk"),
 )
 # A button by its name, and what it must change.
 BUTTONS = (
@@ -61,6 +63,10 @@ BUTTONS = (
     ("Next beat", "index"),
     ("Previous beat", "index"),
     ("events", "beat"),
+    ("Walk", "walk"),
+    ("Next chapter", "walk"),
+    ("Previous chapter", "walk"),
+    ("End the walk", "walk"),
     ("Story", "shown"),
     ("All", "shown"),
 )

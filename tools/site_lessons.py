@@ -76,7 +76,7 @@ class Pictures:
         self.folder = folder
         folder.mkdir(parents=True)
 
-    def frame(self, frame: str, name: str, still: str | None, above: str = "../") -> str:
+    def frame(self, frame: str, name: str, still: str | None, above: str = "../", opened: str = "") -> str:
         """A live player as a file of its own, loaded when scrolled to, and its still, which is what gets printed.
 
         Args:
@@ -84,6 +84,7 @@ class Pictures:
             name: what the file is called.
             still: a PNG as base64, None if there is none.
             above: the way from the page to the site's top.
+            opened: how it opens, as in a page's address after `#`.
 
         """
         found = FRAME.search(frame)
@@ -91,7 +92,7 @@ class Pictures:
             raise ValueError(f"{name} is no player in a frame: {frame[:200]}")
         # The page holds its script and its data. In a file it is fetched when it is seen, and the lesson stays small.
         (self.folder / f"{name}.html").write_text(html.unescape(found["page"]))
-        src = f'src="{above}pictures/{name}.html"'
+        src = f'src="{above}pictures/{name}.html{"#" * bool(opened)}{opened}"'
         live = f'<iframe class="zl-frame" title="{found["title"]}" sandbox="allow-scripts" loading="lazy" {src}>'
         printed = self.still(name, still, html.unescape(found["title"]), "zl-printed", above) if still else ""
         return f"{live}</iframe>{printed}"

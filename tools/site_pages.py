@@ -19,7 +19,7 @@ def fill_landing(page: Path, lessons: list[Lesson], pictures: Pictures) -> None:
     ran = compare(world_size=4, model="gpt-tiny", steps=3, device="cpu")
     for row in ran.rows:
         explained(row)
-    player = pictures.frame(frame(ran.recordings["zero3"]), "landing", None, above="")
+    player = pictures.frame(frame(ran.recordings["zero3"]), "landing", None, above="", opened="plays")
     text = page.read_text()
     for mark, filling in {"player": player, "strip": ran.strip().html(), "lessons": cards(lessons)}.items():
         if f"<!-- {mark} -->" not in text:

@@ -13,7 +13,10 @@ function tell(frame) {
   // A frame that follows the system does so by itself; a second address would only make it load twice.
   if (theme === own && !frame.dataset.told) return;
   frame.dataset.told = theme;
-  const address = `${frame.src.replace(/#.*/, "")}#theme=${theme}`;
+  const [page, opened] = frame.src.split("#");
+  const options = new URLSearchParams(opened);
+  options.set("theme", theme);
+  const address = `${page}#${options.toString().replace(/=(?=&|$)/g, "")}`;
   // Replaced, not set: a change of theme is no step for the back button.
   if (frame.dataset.loaded) frame.contentWindow?.location.replace(address);
   else frame.src = address;

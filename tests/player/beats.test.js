@@ -43,7 +43,7 @@ test("a collective over all its ranks is one beat, and computing before it anoth
     list.map(({ kind, t0, t1 }) => [kind, t0, t1]),
     [
       ["compute", 0, 1000],
-      ["collective", 1000, 2100],
+      ["collective", 1000, 2101],
     ],
   );
   assert.equal(list[1].caption, "a: its 2 shards are gathered, so every rank has all of it.");
@@ -53,7 +53,7 @@ test("computing beside a collective leaves the rest of its time to that, and is 
   const events = [0, 1].flatMap((rank) => [pass(rank, 0, 1000), gather(rank, 50, 1200)]);
   assert.deepEqual(
     beatsOf(payloadOf(events)).list.map(({ kind, t0, t1 }) => [kind, t0, t1]),
-    [["collective", 0, 1200]],
+    [["collective", 0, 1201]],
   );
 });
 

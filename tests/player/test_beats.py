@@ -235,3 +235,14 @@ def test_the_story_of_many_ranks_and_of_two_recordings_opens_without_a_complaint
     tab.keyboard.press("ArrowRight")
     both = show(page(recordings["zero3"], recordings["ddp"]), story=True, width=1400, height=1200, scheme=theme)
     assert state(both)["shown"] == "all"  # two are compared event by event
+
+
+def test_by_events_too_a_hover_draws_no_arrows_over_what_is_held_at_another_time(recording, show):
+    events = in_order(recording)
+    sends = [k for k, e in enumerate(events) if e.kind == "collective" and e.parent is None and e.unit and e.step]
+    tab = show(recording, f"#event={sends[0] + 1}")
+    before = state(tab)
+    assert before["moving"]
+    tab.evaluate(f"{PLAYER}.preview({sends[-1]})")
+    now = state(tab)
+    assert (now["hover"], now["moving"]) == (sends[-1], before["moving"])

@@ -9,7 +9,7 @@ from showing import changed
 
 from zerolab import player, theory
 from zerolab.player.holdings import held_at_update
-from zerolab.player.strip import MOVES, RANK_COLOURS, STAY, Strip
+from zerolab.player.strip import FIRST, MOVES, RANK_COLOURS, STAY, Strip
 
 ORDER = ("ddp", "zero1", "zero3", "fsdp2")
 
@@ -104,14 +104,15 @@ def told(tab):
 
 def test_it_goes_from_stage_to_stage_until_one_is_chosen(strip, show):
     tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}")
-    stay, way = 1000 * STAY, 1000 * STAY * MOVES  # the first stage is there from the beginning
+    way = 1000 * STAY * MOVES  # the first stage is there from the beginning
     at(tab, 0)
     assert told(tab) == ["DDP: each rank keeps all parameters, gradients and optimizer state."]
     assert all(opacity == 1 for *_, opacity in blocks_of(tab))
-    at(tab, stay - way / 2)
+    at(tab, 1000 * FIRST + way / 2)
+    assert 1000 * FIRST + way / 2 <= 2000  # who opens a page sees it move within two seconds
     assert told(tab) == ["ZeRO-1: each rank keeps 1/4 of the optimizer state, and all parameters and gradients."]
     assert any(row == -1 for _, row, *_ in blocks_of(tab))  # between two rows
-    at(tab, stay)
+    at(tab, 1000 * FIRST + way + 10)
     assert sum(opacity == 1 for *_, opacity in blocks_of(tab)) == 4 * (4 + 4 + 1)
     tab.locator("label").first.click()
     at(tab, None)

@@ -233,7 +233,8 @@ export class Beats {
     for (const deed of of) if (deed.kind === "compute") deed.t1 = this.#middle(deed, "t_end");
     of.sort((a, b) => a.t1 - b.t1 || a.t0 - b.t0);
     const next = model.windows[model.windows.indexOf(window) + 1];
-    const end = Math.max(window.t1, next ? next.t0 : model.columns.t_end[window.last]);
+    // Its last event is shown within it: at the time that the last beat ends with, the next step has begun.
+    const end = 1 + Math.max(window.t1, next ? next.t0 - 1 : model.columns.t_end[window.last]);
     if (!of.length) of.push(this.#still(window));
     /** @type {Beat[]} */
     const beats = [];

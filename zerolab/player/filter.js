@@ -4,6 +4,7 @@ import { entries } from "./decode.js";
 import { element } from "./dom.js";
 import { words } from "./format.js";
 import { STACK } from "./palette.js";
+import { rowsOf } from "./rows.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -49,6 +50,23 @@ export function passes(model, filter, i) {
   const live = columns[`live.${filter.category}`];
   const before = model.before[i];
   return before >= 0 ? live[i] !== live[before] : live[i] > 0;
+}
+
+/**
+ * Makes a player show only what a filter leaves.
+ * @param {Player} player @param {Partial<Filter>} change
+ */
+export function chooseFilter(player, change) {
+  const filter = { ...player.filter, ...change };
+  player.filter = Object.values(filter).some(Boolean) ? filter : ALL;
+  player.model.chooseRows(rowsOf(ranksOf(player.filter, player.model.worldSize), player.model.peaks));
+  const { panels, filterBadge } = player.scene;
+  panels.filter.draw(player.filter);
+  filterBadge.textContent = inWords(player.filter);
+  filterBadge.hidden = player.filter === ALL;
+  player.redraw();
+  player.settle();
+  player.options.altered?.(player);
 }
 
 /**

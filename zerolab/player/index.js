@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
+import { playUnasked } from "./unasked.js";
 import { VIEWS } from "./views.js";
 
 /** @import { Options, PairPayload, Payload, WidgetModel } from "./types.d.ts" */
@@ -56,7 +57,7 @@ function trouble(payload) {
 /**
  * The options of a standalone page's address: `#event=12&theme=dark&text=off&still&slides`.
  * @param {string} hash
- * @returns {Options & { still: boolean, slides: boolean }}
+ * @returns {Options & { still: boolean, slides: boolean, plays: boolean }}
  */
 export function hashOptions(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
@@ -68,9 +69,11 @@ export function hashOptions(hash) {
     text: given.get("text") !== "off",
     still: given.has("still"),
     slides: given.has("slides"),
+    plays: given.has("plays"),
     // A still is a picture of everything.
     view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
+    walk: given.has("walk") ? Number.parseInt(given.get("walk") || "1", 10) || undefined : undefined,
   };
 }
 
@@ -99,10 +102,12 @@ export function startPage() {
     changed: remember,
   });
   if (!player) return;
+  if (options.plays) playUnasked(player);
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
-    const { event, theme } = hashOptions(window.location.hash);
+    const { event, theme, walk } = hashOptions(window.location.hash);
     if (event !== undefined) player.goto(event);
+    if (walk !== undefined) player.walk.show(walk - 1);
     // A page around a sandboxed frame has no other way to say that its theme has changed.
     if (theme) for (const one of player.pair?.players ?? [player]) one.setTheme(theme);
   });
@@ -143,9 +148,14 @@ function remember(player) {
 function writeAddress(player) {
   if (window.location.protocol === "about:" || player.clock.playing || !player.model.count) return;
   const given = new URLSearchParams(window.location.hash.replace(/^#/, ""));
-  if (!given.has("event") && player.index === player.opened) return;
-  if (given.get("event") === String(player.index + 1)) return;
-  given.set("event", String(player.index + 1));
+  const before = given.toString();
+  const chapter = player.walk.state()?.chapter;
+  if (chapter) given.set("walk", String(chapter));
+  else given.delete("walk");
+  // A chapter says by itself where it rests.
+  if (chapter) given.delete("event");
+  else if (given.has("event") || player.index !== player.opened) given.set("event", String(player.index + 1));
+  if (given.toString() === before) return;
   const hash = given.toString().replace(/=(?=&|$)/g, "");
   try {
     window.history.replaceState(null, "", `#${hash}`);
@@ -165,7 +175,8 @@ function render({ model, el }) {
     model.save_changes();
   };
   const wanted = model.get("event");
-  const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, changed });
+  const walk = model.get("walk") || undefined;
+  const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, walk, changed });
   if (!player) return undefined;
   const follow = () => {
     if (model.get("event") !== player.index) player.goto(model.get("event"));

@@ -31,6 +31,7 @@ export const KEYS = [
   [["Home"], "home", "first of this step, or event", (player) => player.steps.edge(false)],
   [["End"], "end", "last of this step, or event", (player) => player.steps.edge(true)],
   [["e"], "e", "by beats or by events", (player) => player.tellEvents(player.byBeats)],
+  [["w"], "w", "the guided walk; escape ends it", (player) => player.walk.toggle()],
   ...TO_VIEWS,
   [["+", "="], "+", "faster", (player) => player.faster(1)],
   [["-"], "−", "slower", (player) => player.faster(-1)],
@@ -61,7 +62,9 @@ export function listen(root, player) {
     const { tagName } = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (tagName === "SELECT" && event.key !== "Escape") return;
-    if (event.key === "Escape") player.closePanels();
+    if (event.key === "Escape") leaveOff(player);
+    // Radio buttons keep the keys by which they are chosen.
+    if (tagName === "INPUT" && (event.key === " " || event.key.startsWith("Arrow"))) return;
     if (tagName === "BUTTON" && event.key === " ") return;
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
     const action = BY_KEY.get(name);
@@ -70,6 +73,15 @@ export function listen(root, player) {
     event.stopPropagation();
     action(player);
   });
+}
+
+/**
+ * Closes what is open: a panel first, and then the walk.
+ * @param {Player} player
+ */
+function leaveOff(player) {
+  if (player.scene.panels.open) player.closePanels();
+  else player.walk.leave();
 }
 
 /** How the picture is read, for whoever sees one for the first time: `[what, meaning]`. */

@@ -109,7 +109,8 @@ export class Ownership {
     model.rows.forEach(({ rank }, row) => {
       for (const flight of model.inFlight(rank, time)) this.#flight(palette, model.event(flight), row);
     });
-    this.moving = told ? flow(this, model, palette, told, time) : [];
+    // As above: what a hovered event sent was sent at another time than what is held here.
+    this.moving = event ? flow(this, model, palette, event, time) : [];
   }
 
   /**

@@ -34,6 +34,10 @@ export class Panels {
     else if (element.contains(document.activeElement)) this.filterButton.focus();
   }
 
+  get open() {
+    return !this.help.hidden || !this.filter.element.hidden;
+  }
+
   close() {
     this.toggleHelp(false);
     this.toggleFilter(false);

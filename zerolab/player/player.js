@@ -4,7 +4,7 @@ import { Axis } from "./axis.js";
 import { Beats } from "./beats.js";
 import { Clock, SPEEDS } from "./clock.js";
 import { entries } from "./decode.js";
-import { ALL, inWords, ranksOf } from "./filter.js";
+import { ALL, chooseFilter, ranksOf } from "./filter.js";
 import { Flights } from "./flight.js";
 import { listen } from "./keys.js";
 import { legends } from "./legends.js";
@@ -21,6 +21,7 @@ import { Story } from "./story.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
 import { Values } from "./values.js";
 import { shows } from "./views.js";
+import { Walk } from "./walk.js";
 import { Zoom } from "./zoom.js";
 
 /**
@@ -80,6 +81,7 @@ export class Player {
     this.scene = build(this, host);
     this.root = this.scene.root;
     this.panes = this.scene.panes;
+    this.walk = new Walk(this);
     listen(options.keyboard ?? this.root, this);
     this.setTheme(this.chosenTheme);
     this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
@@ -91,6 +93,7 @@ export class Player {
     this.opened = this.byBeats ? this.model.at(opening) : this.model.opening();
     if (this.byBeats && options.event === undefined) this.showTime(opening);
     else this.goto(options.event ?? this.opened);
+    if (options.walk) this.walk.show(options.walk - 1);
     this.settle();
   }
 
@@ -195,16 +198,7 @@ export class Player {
    * @param {Partial<Filter>} change
    */
   setFilter(change) {
-    const filter = { ...this.filter, ...change };
-    this.filter = Object.values(filter).some(Boolean) ? filter : ALL;
-    this.model.chooseRows(rowsOf(ranksOf(this.filter, this.model.worldSize), this.model.peaks));
-    const { panels, filterBadge } = this.scene;
-    panels.filter.draw(this.filter);
-    filterBadge.textContent = inWords(this.filter);
-    filterBadge.hidden = this.filter === ALL;
-    this.redraw();
-    this.settle();
-    this.options.altered?.(this);
+    chooseFilter(this, change);
   }
 
   /**
@@ -314,8 +308,8 @@ export class Player {
     const { named } = this.panes.ownership;
     const drawn = layOut(this, 1);
     // A page of its own is filled; in a notebook the player is as high as it needs.
-    const grow = this.options.fill ? growth(this.root, drawn) : 1;
-    if (grow > 1) layOut(this, grow);
+    const grow = this.options.fill ? growth(this.root, drawn, this.shown === "story") : 1;
+    if (grow !== 1) layOut(this, grow);
     if (this.#sees("source")) this.panes.source.layout(this.model);
     if (this.panes.ownership.named !== named) legends(this);
     this.stale = true;
@@ -345,6 +339,7 @@ export class Player {
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.options.moved?.(this);
     this.reports.moved();
+    this.walk.moved();
   }
 
   /** What moves: cursor, lit bars, what is held; with what the pointer hovers over. */

@@ -20,17 +20,20 @@ export function rowHeights(ranks, lines, best, gap, grow = 1) {
   return { line, row: line * lines + (lines - 1) * 2, pitch: line * lines + (lines - 1) * 2 + space };
 }
 
-/** How many times as high rows may become so that they fill the window. */
+/** How many times as high rows may become so that they fill the window; and how low, where they begin doubled. */
 const MOST_GROWTH = 1.8;
+const LEAST_GROWTH = 0.6;
 
 /**
  * How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window; 1 where it
- * is full.
- * @param {HTMLElement} root @param {number} drawn
+ * is full. Rows that are `doubled` become lower where the window is.
+ * @param {HTMLElement} root @param {number} drawn @param {boolean} doubled
  */
-export function growth(root, drawn) {
+export function growth(root, drawn, doubled) {
   const free = window.innerHeight / (window.zerolabScale ?? 1) - root.offsetHeight;
-  return free < 24 ? 1 : Math.min(MOST_GROWTH, 1 + free / drawn);
+  const fitting = Math.min(MOST_GROWTH, 1 + free / drawn);
+  if (free < 0) return doubled ? Math.max(LEAST_GROWTH, fitting) : 1;
+  return free < 24 ? 1 : fitting;
 }
 
 /** No more rows than this are drawn; beyond it neighbours share a row. */

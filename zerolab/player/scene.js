@@ -298,6 +298,7 @@ export function tell(player) {
     beat: player.byBeats ? player.beats.at(clock.time) : null,
     beats: player.beats.list.length,
     shown: player.shown,
+    walk: player.walk.state(),
     moving: player.panes.ownership.moving,
     playing: clock.playing,
     speed: clock.speed,

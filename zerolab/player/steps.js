@@ -22,6 +22,7 @@ export class Steps {
     const { player } = this;
     const { model, filter, byBeats } = player;
     player.pause();
+    if (player.walk.open) return player.walk.go(direction);
     if (byBeats) return this.beat(player.beats.at(player.clock.time) + direction);
     let index = player.index + direction;
     while (index >= 0 && index < model.count && !passes(model, filter, index)) index += direction;
@@ -29,13 +30,14 @@ export class Steps {
   }
 
   /**
-   * The moment of a beat at which what it is about is well under way.
+   * The moment of a beat at which what it is about is well under way; of the last one of a step its end.
    * @param {number} place
    */
   beat(place) {
     const { beats, pace } = this.player;
     if (!beats.list[place]) return;
-    this.#to(pace.time(place, UNDER_WAY * pace.length(place)));
+    const under = pace.time(place, UNDER_WAY * pace.length(place));
+    this.#to(beats.ends(place) ? beats.list[place].t1 - 1 : under);
   }
 
   /** @param {number} direction */

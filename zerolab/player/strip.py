@@ -31,6 +31,7 @@ WIDTH, LEFT, RIGHT = 960, 120, 100  # pixels of the picture that moves, and left
 PANEL, MARGIN = 520, 20  # of one stage in the picture of all
 ROW, BLOCK, TOP, GAP = 46, 32, 40, 22  # of a rank, of a block, above the ranks, and between two categories
 STAY = 4  # seconds of a stage in the picture that moves by itself
+FIRST = 1  # seconds before it first moves on a page
 MOVES = 0.32  # the part of it in which blocks move
 AT_ONCE = "animation-timing-function:step-end"  # what is told of two stages would lie on top of each other
 # What is lit as long as a stage is shown: its words, and its card, as a chosen one in strip.css.
@@ -200,8 +201,9 @@ class Strip:
             f'<p class="zl-of zl-of-{number}">{self._sentence(stage)}</p>' for number, stage in enumerate(self.held)
         )
         view = f"0 0 {WIDTH} {TOP + ROW * len(self._rows)}"
+        loop = self._loop(".zl-strip:not(:has(:checked)) ", STAY - FIRST)
         return (
-            f'<form class="zl-strip"><style>{_STYLE}{self._loop(".zl-strip:not(:has(:checked)) ")}{"".join(rules)}'
+            f'<form class="zl-strip"><style>{_STYLE}{loop}{"".join(rules)}'
             f"</style><fieldset><legend>Choose a stage: the shards move</legend>{cards}</fieldset>"
             f'<svg viewBox="{view}" role="img" aria-label="{self!r}">{self._drawing()}</svg><div>{told}</div></form>'
         )
@@ -213,7 +215,7 @@ class Strip:
             for number, stage in enumerate(self.held)
         )
         box = f'x="{-MARGIN}" y="-46" width="{WIDTH + 2 * MARGIN}" height="{TOP + ROW * len(self._rows) + 56}"'
-        return _svg(box, f"{heads}{self._drawing()}", self._loop(""))
+        return _svg(box, f"{heads}{self._drawing()}", self._loop("", MOVES * STAY))
 
     @cached_property
     def _wide(self) -> list[Block]:
@@ -236,12 +238,10 @@ class Strip:
             out.append(f'<g class="zl-of zl-end zl-of-{number}">{"".join(ends)}</g>')
         return "".join(out)
 
-    def _loop(self, where: str) -> str:
-        """The style by which everything goes from stage to stage, over and over."""
+    def _loop(self, where: str, gone: float) -> str:
+        """The style by which everything goes from stage to stage, over and over, `gone` seconds after its beginning."""
         count = len(self.held)
-        rules = [
-            f"{where}:is(.zl-block,.zl-of,label){{animation:{STAY * count}s -{MOVES * STAY}s ease-in-out infinite}}"
-        ]
+        rules = [f"{where}:is(.zl-block,.zl-of,label){{animation:{STAY * count}s -{gone}s ease-in-out infinite}}"]
         for number, shares in enumerate(self._patterns):
             before = [*shares[-1:], *shares]  # a stage begins with the way from the one before it
             moves = [(0.0, _place(shares[-1]))]

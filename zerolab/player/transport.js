@@ -87,7 +87,7 @@ export class Transport {
     }
     // A select looks through its options each time.
     if (this.speed.value !== String(speed)) this.speed.value = String(speed);
-    this.#tellUnit(place < 0 ? "event" : "beat");
+    this.#tellUnit(this.player.walk?.open ? "chapter" : place < 0 ? "event" : "beat");
     say(this.pace, place < 0 ? pace(slower) : "");
     this.events.setAttribute("aria-pressed", String(place < 0));
     this.view.setAttribute("aria-pressed", String(whole));
@@ -102,7 +102,7 @@ export class Transport {
 
   /**
    * What the buttons beside Play lead to.
-   * @param {"event" | "beat"} unit
+   * @param {"event" | "beat" | "chapter"} unit
    */
   #tellUnit(unit) {
     if (this.after.dataset.unit === unit) return;

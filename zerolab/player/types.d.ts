@@ -246,6 +246,33 @@ export interface Known {
   does: (...ops: string[]) => boolean;
 }
 
+/** An answer to a question, whether it is right, and what choosing it is told. */
+export interface Answer {
+  text: string;
+  right: boolean;
+  says: string;
+}
+
+export interface Question {
+  text: string;
+  answers: Answer[];
+}
+
+/**
+ * A chapter of the guided walk: it plays the time between `from` and `rest`, which lie in the beats `first` and `last`,
+ * and leaves `units` bright, all of them where there are none, and for null the memory beside them alone.
+ */
+export interface Chapter {
+  title: string;
+  says: string;
+  units: string[] | null;
+  from: number;
+  rest: number;
+  first: number;
+  last: number;
+  asks: Question | null;
+}
+
 /** What is shown; null means all. `ranks` is `[from, to]`, both included. */
 export interface Filter {
   ranks: [from: number, to: number] | null;
@@ -418,6 +445,8 @@ export interface Options {
   view?: ViewName;
   /** Tells events one by one instead of beats. */
   events?: boolean;
+  /** The chapter at which the guided walk is open, counted from 1. */
+  walk?: number;
   /** Fills the height of the window. */
   fill?: boolean;
   /** The element whose keys the player obeys. */
@@ -432,7 +461,7 @@ export interface Options {
 
 /** What anywidget hands to `render`, as far as it is used. */
 export interface WidgetModel {
-  get(name: "event"): number;
+  get(name: "event" | "walk"): number;
   get(name: "payload"): Payload | PairPayload;
   set(name: string, value: unknown): void;
   save_changes(): void;

@@ -34,7 +34,7 @@ class Player(anywidget.AnyWidget):
     `event` is the current event, counted from 0 in the order in which events ended over all ranks; it follows what is
     done in the browser, and setting it moves the player. `current` is that event as one of `events`, empty before a
     browser has drawn it: `player.observe(function, "current")` lets a notebook react to it. With a recording `other`,
-    both are shown side by side, and `event` counts the events of the first.
+    both are shown side by side, and `event` counts the events of the first. With `walk` it opens with the guided walk.
 
     With ZEROLAB_PLAYER=iframe the player is shown as a page in an iframe, which lives on in an exported notebook,
     where no kernel answers.
@@ -43,19 +43,22 @@ class Player(anywidget.AnyWidget):
     _esm = script()
     _css = style()
     payload = traitlets.Dict().tag(sync=True)
+    walk = traitlets.Int(0).tag(sync=True)  # the chapter at which the guided walk opens, from 1; 0 for no walk
     event = traitlets.Int(-1).tag(sync=True)  # -1: the browser opens where there is something to see
     # Not sent: the kernel has the events already, so only the event's number crosses from the browser.
     current = traitlets.Dict()
     # Written by the browser alone, a few times a second at most, or playing would flood the kernel.
     _state = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, recording: "Recording", other: "Recording | None" = None, event: int = -1) -> None:
+    def __init__(
+        self, recording: "Recording", other: "Recording | None" = None, event: int = -1, *, walk: bool = False
+    ) -> None:
         # Kept for `events` and for the frame, which may be asked for later.
         self._recording, self._other = recording, other
         # Sent once; from there on only numbers of events cross between kernel and browser.
         content = payload(recording) if other is None else pair_payload(recording, other)
         self._title = str(content["title"])
-        super().__init__(payload=content, event=event)
+        super().__init__(payload=content, event=event, walk=int(walk))
         # Once by hand: an `event` given at the start is no change, so `observe` is not called for it.
         self._follow()
         self.observe(self._follow, "event")

@@ -292,14 +292,15 @@ class Recording:
         """Bytes that left each rank's own TCP connections, step by step; None where the system does not count them."""
         return {recording.rank: recording.info.wire_bytes for recording in self.ranks}
 
-    def play(self, other: "Recording | None" = None) -> Any:
+    def play(self, other: "Recording | None" = None, *, walk: bool = False) -> Any:
         """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`.
 
-        With `other`, both side by side on common axes, and the first thing that they did differently.
+        With `other`, both side by side on common axes, and the first thing that they did differently. With `walk` it
+        opens with the guided walk through one step.
         """
         from zerolab.player import Player
 
-        return Player(self, other)
+        return Player(self, other, walk=walk)
 
     def to_html(self, path: str | os.PathLike[str], other: "Recording | None" = None) -> None:
         """Writes the animation, beside that of `other` if given, as one page that needs nothing else, no network."""

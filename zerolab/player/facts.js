@@ -1,0 +1,255 @@
+// What the guided walk reads off one step of a recording: who holds how much of a unit when, and who sent what.
+
+import { codeOf, size } from "./derived.js";
+import { MOVED, WIDTH } from "./flow.js";
+import { STATE } from "./model.js";
+
+/**
+ * @import { Beats } from "./beats.js"
+ * @import { Model } from "./model.js"
+ * @import { Values } from "./values.js"
+ * @import { Act, Beat, State, Unit } from "./types.d.ts"
+ */
+
+/** One step of a recording, told by one unit of it and by one rank. */
+export class Facts {
+  /** @param {Model} model @param {Beats} beats @param {Values} values */
+  constructor(model, beats, values) {
+    this.model = model;
+    this.beats = beats;
+    this.values = values;
+    this.step = this.#chooseStep();
+    this.unit = this.#chooseUnit();
+    /** The ranks of which anything was recorded; of a simulation not all are. */
+    this.ranks = model.ofRank.flatMap((places, rank) => (places.length ? [rank] : []));
+    this.me = this.ranks[0];
+  }
+
+  /** The beats of the step that end, in order. */
+  get own() {
+    const { model, step } = this;
+    return this.beats.list.filter((beat) => beat.step === step && !beat.places.some((i) => model.cut.has(i)));
+  }
+
+  /** The step in which a player opens; the last with an update where that one has none. */
+  #chooseStep() {
+    const { list } = this.beats;
+    const opening = list[this.beats.opening()]?.step ?? 0;
+    const updated = list.filter(({ kind, step }) => kind === "update" && step > 0).map(({ step }) => step);
+    return updated.includes(opening) ? opening : (updated.at(-1) ?? opening);
+  }
+
+  /**
+   * The unit that most is done with; of those the largest; of those the second, before and after which others come.
+   * @returns {Unit | null}
+   */
+  #chooseUnit() {
+    const units = this.model.units.filter(({ padded, frozen }) => padded && !frozen);
+    // What is sent: whether computing is a beat of its own differs from run to run.
+    const sends = this.own.filter(({ kind }) => kind === "collective");
+    const deeds = (/** @type {Unit} */ unit) =>
+      new Set(sends.filter((beat) => beat.units.includes(unit)).map(({ act, op }) => act + op)).size;
+    const most = Math.max(...units.map((unit) => unit.padded));
+    const large = units.filter(({ padded }) => padded === most);
+    const busy = Math.max(...large.map(deeds));
+    const busiest = large.filter((unit) => deeds(unit) === busy);
+    return busiest[Math.min(1, busiest.length - 1)] ?? null;
+  }
+
+  /**
+   * The collective beat in which the unit, alone or with others, is moved during an act by one of these operations.
+   * @param {Act} act @param {string[]} ops
+   */
+  moved(act, ...ops) {
+    const { unit } = this;
+    return this.own.find((beat) => unit && beat.act === act && ops.includes(beat.op) && beat.units.includes(unit));
+  }
+
+  /**
+   * The passes of the unit over all ranks.
+   * @param {"forward" | "backward"} op
+   */
+  passes(op) {
+    return this.#events("module", (i) => this.model.payload.words[this.model.columns.op[i] - 1] === op, this.unit);
+  }
+
+  /** The updates of all ranks, for each the one that ended first: some systems call one within another. */
+  updates() {
+    const all = this.#events("optimizer", () => true, null);
+    return this.ranks.flatMap((rank) => all.find((i) => this.model.columns.rank[i] === rank) ?? []);
+  }
+
+  /**
+   * @param {"module" | "optimizer" | "collective"} kind @param {(i: number) => boolean} fits @param {Unit | null} unit
+   */
+  #events(kind, fits, unit) {
+    const { columns, payload, cut, units } = this.model;
+    const code = codeOf(payload.kinds, kind);
+    const found = [];
+    for (let i = 0; i < this.model.count; i++) {
+      if (columns.kind[i] !== code || columns.step[i] !== this.step || columns.parent[i] >= 0 || cut.has(i)) continue;
+      if ((!unit || units[columns.unit[i] - 1] === unit) && fits(i)) found.push(i);
+    }
+    return found;
+  }
+
+  /**
+   * When the last of these events ended.
+   * @param {number[]} places
+   */
+  ended(places) {
+    return Math.max(...places.map((i) => this.model.columns.t_end[i]));
+  }
+
+  /**
+   * When the first of these events began.
+   * @param {number[]} places
+   */
+  began(places) {
+    return Math.min(...places.map((i) => this.model.columns.t_start[i]));
+  }
+
+  /**
+   * Elements of a category of the unit that a rank holds at a time.
+   * @param {number} rank @param {State} category @param {number} time
+   */
+  held(rank, category, time) {
+    return this.unit ? size(this.model.held(rank, category, this.unit.name, this.model.at(time))) : 0;
+  }
+
+  /**
+   * How many ranks hold all of the unit's elements of a category at a time.
+   * @param {State} category @param {number} time
+   */
+  whole(category, time) {
+    const all = this.unit ? Math.min(this.unit.numel, this.unit.padded) : Infinity;
+    return this.ranks.filter((rank) => this.held(rank, category, time) >= all).length;
+  }
+
+  /**
+   * When, after `from` and until `until`, the last rank gave back a part of what it held of a category of the unit;
+   * null if one did not.
+   * @param {State} category @param {number} from @param {number} until
+   */
+  freed(category, from, until) {
+    const { model, unit } = this;
+    const { t_end: ends } = model.columns;
+    const times = this.ranks.map((rank) => {
+      const { at, spans } = model.changes(rank, category, unit?.name ?? "");
+      const less = (/** @type {number} */ k) =>
+        k > 0 && k < at.length && ends[at[k]] <= until && size(spans[k]) < size(spans[k - 1]);
+      let k = at.findIndex((i, place) => ends[i] > from && less(place));
+      if (k < 0) return Infinity;
+      while (less(k + 1)) k += 1; // some give a unit back tensor by tensor
+      return ends[at[k]];
+    });
+    const last = Math.max(...times);
+    return last === Infinity ? null : last;
+  }
+
+  /**
+   * When, after `from`, the last rank had all of the unit's elements of a category; null if one had not.
+   * @param {State} category @param {number} from
+   */
+  came(category, from) {
+    const { model, unit } = this;
+    const { t_end: ends } = model.columns;
+    const times = this.ranks.map((rank) => {
+      const { at, spans } = model.changes(rank, category, unit?.name ?? "");
+      const k = at.findIndex((i, place) => ends[i] > from && size(spans[place]) >= (unit?.numel ?? Infinity));
+      return k < 0 ? Infinity : ends[at[k]];
+    });
+    const last = Math.max(...times);
+    return last === Infinity ? null : last;
+  }
+
+  /**
+   * Bytes that the example's rank had to send for a beat.
+   * @param {Beat} beat
+   */
+  sent({ places }) {
+    const { rank, logical_bytes: bytes } = this.model.columns;
+    return places.reduce((sum, i) => sum + (rank[i] === this.me ? bytes[i] : 0), 0);
+  }
+
+  /** Bytes that the example's rank had to send in the whole step. */
+  sentInStep() {
+    const { rank, logical_bytes: bytes } = this.model.columns;
+    return this.#events("collective", (i) => rank[i] === this.me, null).reduce((sum, i) => sum + bytes[i], 0);
+  }
+
+  /**
+   * Bytes of so many elements of the unit.
+   * @param {number} elements
+   */
+  weight(elements) {
+    return elements * (WIDTH[this.unit?.dtype ?? ""] ?? 4);
+  }
+
+  /**
+   * Between how many ranks a beat's collective goes.
+   * @param {Beat} beat
+   */
+  among({ places }) {
+    return this.model.event(places[0]).group?.length ?? this.model.worldSize;
+  }
+
+  /**
+   * Bytes of parameters, gradients and optimizer state of the example's rank at its update, and what they would be if
+   * it held all; null where one of them is not there.
+   */
+  state() {
+    const { model, me } = this;
+    const update = this.updates().find((i) => model.columns.rank[i] === me);
+    if (update === undefined) return null;
+    const live = model.liveAt(update);
+    const all = model.units.reduce((sum, { numel }) => sum + numel, 0);
+    const weight = model.units.reduce((sum, { numel, dtype }) => sum + numel * (WIDTH[dtype] ?? 4), 0);
+    /** @type {Record<string, { held: number, all: number }>} */
+    const of = {};
+    for (const category of STATE) {
+      const elements = model.heldElements(me, category, update);
+      if (!live[category] || !elements) return null;
+      // An optimizer keeps as much for each element as it likes; parameters and gradients are one number each.
+      const whole = category === "optimizer_state" ? (live[category] / elements) * all : weight;
+      of[category] = { held: live[category], all: whole };
+    }
+    return /** @type {Record<State, { held: number, all: number }>} */ (of);
+  }
+
+  /**
+   * The unit whose gather went on while most ranks computed this one, the rank on which that took longest, and for how
+   * many nanoseconds.
+   */
+  ahead() {
+    const { model, unit } = this;
+    const { t_start: start, t_end: end, rank } = model.columns;
+    const passes = this.passes("forward");
+    let best = null;
+    for (const beat of this.own) {
+      if (beat.act !== "forward" || MOVED[beat.op] !== "parameters" || beat.units.length !== 1) continue;
+      if (beat.units[0] === unit) continue;
+      const both = beat.places.flatMap((i) =>
+        passes
+          .filter((pass) => rank[pass] === rank[i])
+          .map((pass) => ({ rank: rank[i], took: Math.min(end[i], end[pass]) - Math.max(start[i], start[pass]) })),
+      );
+      const beside = both.filter(({ took }) => took > 0);
+      const longest = beside.reduce((most, one) => (one.took > most.took ? one : most), { rank: -1, took: 0 });
+      if (2 * beside.length > this.ranks.length && longest.took > (best?.took ?? 0))
+        best = { beat, unit: beat.units[0], ...longest };
+    }
+    return best;
+  }
+
+  /** The moment of the step at which the example's rank had most live bytes; null where nothing was recorded. */
+  peak() {
+    const { model, me } = this;
+    let best = null;
+    for (const i of model.ofRank[me] ?? []) {
+      const bytes = model.total(i);
+      if (model.window[i] === this.step && bytes > (best?.bytes ?? 0)) best = { index: i, bytes };
+    }
+    return best;
+  }
+}
