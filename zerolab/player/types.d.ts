@@ -235,6 +235,12 @@ export interface Beat extends View {
   seconds: number;
 }
 
+/** Where two recordings stand beside each other: the places of their beats, -1 for the one that rests. */
+export interface Stop {
+  step: number;
+  beats: [first: number, second: number];
+}
+
 /** What a sentence about an act is made of: see `story.js`. */
 export interface Known {
   /** In how many parts a category is kept; 0 if every rank has all of it. */
