@@ -12,7 +12,7 @@ import { MOVED } from "./flow.js";
 /** What it is worth to tell two beats as one: of one operation, of one kind, or only about the same units. */
 const SAME = 5;
 const ALIKE = 4;
-const NEAR = 1;
+const ABOUT = 1;
 
 /**
  * The stops of two recordings, step by step: each a place in `first`, in `second`, or in both; -1 where one rests.
@@ -48,7 +48,7 @@ function byStep(list) {
  */
 function likeness(one, other) {
   if (one.act !== other.act || about(one) !== about(other)) return 0;
-  if (one.kind !== other.kind) return one.units.length ? NEAR : 0;
+  if (one.kind !== other.kind) return one.units.length ? ABOUT : 0;
   if (one.kind === "collective" && MOVED[one.op] !== MOVED[other.op]) return 0;
   return one.op === other.op ? SAME : ALIKE;
 }
@@ -59,7 +59,7 @@ function about({ units }) {
 }
 
 /**
- * The longest common subsequence of two steps, by weight; what has no counterpart stands between, one act after another.
+ * The longest common subsequence of two steps, by weight; what has no counterpart stands between, act after act.
  * @param {Beat[]} first @param {Beat[]} second @param {number[]} left @param {number[]} right
  */
 function matched(first, second, left, right) {
@@ -103,7 +103,7 @@ export function resting(beats, name, beat, before) {
   const elsewhere = list.findIndex((own) => own.step === beat.step && likeness(own, beat) >= ALIKE);
   if (elsewhere >= 0) return elsewhere <= before ? `${name} has done this already.` : `${name} does this later.`;
   if (beat.kind === "compute")
-    return passed(beats, beat)
+    return computed(beats, beat)
       ? `${name} computes this, too, within another beat.`
       : `${name} does not compute this by itself.`;
   const nothing = `${name} has nothing to do here`;
@@ -126,7 +126,7 @@ export function resting(beats, name, beat, before) {
  * Whether a rank computed the units of a beat in its step although that is no beat of its own.
  * @param {Beats} beats @param {Beat} beat
  */
-function passed({ model }, { step, op, units }) {
+function computed({ model }, { step, op, units }) {
   const { columns, payload } = model;
   return columns.op.some((code, i) => {
     const unit = model.units[columns.unit[i] - 1];

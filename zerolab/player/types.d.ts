@@ -430,9 +430,9 @@ export interface Options {
   keyboard?: HTMLElement;
   /** Another event is shown: called a few times a second at most. */
   changed?: (player: Player) => void;
-  /** Anything moved: called with every drawing. */
-  moved?: (player: Player) => void;
-  /** Theme or filter changed. */
+  /** The moving layer was drawn: called with every drawing, to draw over it. */
+  drawn?: (player: Player, frame: Frame) => void;
+  /** Theme, filter or view changed, or it goes by beats now, or by events. */
   altered?: (player: Player) => void;
 }
 
