@@ -129,9 +129,9 @@ def test_two_recordings_have_common_axes_and_the_first_difference_is_marked(reco
     found = first_difference(first, second)
     event = in_order(first)[found["events"][0]]
     assert (event.op, event.category, event.rank) == ("hold", "parameters", found["rank"])
-    assert f"First difference, on rank {found['rank']}" in tab.locator(".zl-difference").inner_text()
     assert tab.locator(".zl-mark").count() == 2
-    tab.get_by_role("button", name="show it").click()
+    tab.get_by_role("button", name="first difference").click()
+    assert f"First difference, on rank {found['rank']}" in tab.locator(".zl-difference").inner_text()
     assert tab.evaluate("window.zerolabPlayers.map((p) => p.index)") == found["events"]
     mark, thumb = (tab.locator(f".zl-{name}").first.bounding_box() for name in ("mark", "thumb"))
     assert abs(mark["x"] + mark["width"] / 2 - thumb["x"] - thumb["width"] / 2) < 3
@@ -177,9 +177,9 @@ def test_zero3_and_fsdp2_part_where_fsdp2_keeps_the_root_for_backward(recordings
     assert (event.step, event.phase, event.unit, event.category) == (1, "forward", "root", "parameters")
     assert sum(stop - start for start, stop in event.spans) == 3104
     tab = show(page(first, second), width=1400, height=1200)
+    tab.get_by_role("button", name="first difference").click()
     assert "zero3: Rank" in tab.locator(".zl-difference").inner_text()
     assert "released the parameters of root" in tab.locator(".zl-difference").inner_text()
-    tab.get_by_role("button", name="show it").click()
     assert tab.evaluate("window.zerolabPlayers.map((p) => p.index)") == found["events"]
 
 

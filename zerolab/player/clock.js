@@ -15,7 +15,7 @@ const LONGEST_WAIT = 0.8;
 const CALM_EVERY = 700;
 
 /** Seconds that a step stands still at its end before it begins again. */
-const REST = 1;
+export const REST = 1;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
@@ -78,7 +78,7 @@ export class Clock {
    * @param {number} real
    */
   #advance(real) {
-    if (this.pace) this.#byBeats(this.pace, (real / 1e9) * this.speed);
+    if (this.pace) this.byBeats(this.pace, (real / 1e9) * this.speed);
     else this.#byEvents(real);
     const now = performance.now();
     if (!this.calm || !this.playing || now - this.shown >= CALM_EVERY) {
@@ -89,7 +89,7 @@ export class Clock {
   }
 
   /** @param {Pace} pace @param {number} seconds */
-  #byBeats(pace, seconds) {
+  byBeats(pace, seconds) {
     const { beats } = pace;
     if (this.time !== this.last) {
       this.place = beats.at(this.time);

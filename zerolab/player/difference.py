@@ -118,6 +118,8 @@ def in_one_line(first: "Recording", second: "Recording") -> str | None:
 
     All of it is the first rank's: its state at the last update, and the peak and the traffic of the last step.
     """
+    if not (first.ranks and second.ranks):
+        return None
     one, other = first.ranks[0].info, second.ranks[0].info
     if not (one.state and other.state and one.logical_bytes and other.logical_bytes):
         return None

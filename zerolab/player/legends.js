@@ -26,11 +26,14 @@ export function legends(player) {
   const told = model.units.some(({ owners }) => owners)
     ? [...lines, named ? "colour: its owner" : "colour: owner"]
     : lines;
-  const meant = player.pieces.meant ? ["messages not recorded: drawn as what the collective means"] : [];
+  const meant = player.pieces.meant
+    ? [element("span", {}, "messages not recorded: drawn as what the collective means")]
+    : [];
   sections.ownership.legend.replaceChildren(
     ...told,
     framed("not here", palette.hollow),
     ...worths(player),
+    ...(player.options.drawn ? [framed("the other holds it", palette.ink, "1.5 2")] : []),
     ...(player.byBeats && player.values.reductions.size ? ["solid: mean"] : []),
     ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
   );
@@ -54,6 +57,7 @@ export function legends(player) {
       ...STACK.map((category) => swatch(words(category), palette.look(category))),
       ...(formula === null ? [] : [dashed("formula", palette.formula)]),
       peak,
+      ...(player.options.drawn ? [element("span", {}, "dotted: the other")] : []),
     );
   categories(sections.bars.legend, model.formulaOn("live"), "▏peak");
   for (const { formula, device } of panes.memories)

@@ -58,6 +58,7 @@ export class Player {
     this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     /** @type {Pair | null} */
     this.pair = null;
+    this.resting = ""; // why it stands still while the other of a pair goes on
     this.top = this.model.tops();
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
@@ -181,6 +182,7 @@ export class Player {
     this.root.classList.toggle("zl-beats", this.byBeats);
     legends(this);
     if (this.index >= 0) this.refresh();
+    this.options.altered?.(this);
   }
 
   /** @param {ViewName} view */
@@ -190,6 +192,7 @@ export class Player {
     this.scene.views.draw(view);
     this.redraw();
     this.settle();
+    this.options.altered?.(this);
   }
 
   /**
@@ -283,17 +286,6 @@ export class Player {
     this.settle();
   }
 
-  /**
-   * Gives the memory panes other scales, and the time axis other lengths: those that two players side by side share.
-   * @param {number[]} top @param {number} length @param {number} whole
-   */
-  share(top, length, whole) {
-    this.top = top;
-    this.lens.setLength(length);
-    this.lens.everything = { ...this.lens.everything, t1: this.lens.everything.t0 + whole };
-    this.redraw();
-  }
-
   #resize() {
     const width = this.root.clientWidth;
     if (width && width !== this.width) this.redraw();
@@ -337,7 +329,6 @@ export class Player {
     if (moved || fresh || beat) narrate(this, event);
     this.#controls();
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
-    this.options.moved?.(this);
     this.reports.moved();
     this.walk.moved();
   }
@@ -351,6 +342,7 @@ export class Player {
     if (this.#sees("memory")) for (const memory of panes.memories) memory.draw(frame);
     if (this.#sees("bars")) panes.bars.draw(frame);
     panes.ownership.draw(frame);
+    this.options.drawn?.(this, frame);
   }
 
   /** @param {string} pane */

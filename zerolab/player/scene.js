@@ -237,12 +237,12 @@ function troubles(model) {
  * Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together.
  * @param {Player} player @param {number} grow
  */
-export function layOut({ model, filter, top, scene, shown }, grow) {
+export function layOut({ model, filter, top, scene, shown, options }, grow) {
   const { ownership, timeline, memories, bars } = scene.panes;
   const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
   const sees = (/** @type {string} */ pane) => shows(shown, pane);
-  // The story has the window to itself: its rows are twice as high.
-  const high = shown === "story" && model.rows.length <= FEW_ROWS ? 2 * grow : grow;
+  // The story has the window to itself: its rows are twice as high, beside another recording half as much more.
+  const high = shown === "story" && model.rows.length <= FEW_ROWS ? (options.drawn ? 1.5 : 2) * grow : grow;
   ownership.layout(model, width("ownership"), filter, high);
   if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
   if (sees("memory"))
@@ -331,10 +331,11 @@ export function narrate(player, event) {
   }
   if (beat) {
     const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
-    say(scene.why, beat.caption);
+    say(scene.why, player.resting || beat.caption);
     say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
     const about = beat.places[0] ?? index;
-    say(scene.sentence, beat.kind === "keep" ? "" : story.steps ? story.tell(about) : caption(model, about));
+    const silent = player.resting || beat.kind === "keep";
+    say(scene.sentence, silent ? "" : story.steps ? story.tell(about) : caption(model, about));
     return;
   }
   // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.

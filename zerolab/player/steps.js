@@ -5,7 +5,7 @@ import { passes } from "./filter.js";
 /** @import { Player } from "./player.js" */
 
 /** The share of a beat's time on the screen after which its pieces are well on their way. */
-const UNDER_WAY = 0.6;
+export const UNDER_WAY = 0.6;
 
 /** The steps of one player; each pauses it. */
 export class Steps {

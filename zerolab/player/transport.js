@@ -94,7 +94,7 @@ export class Transport {
     this.reset.hidden = !zoomed;
     if (!model.count) return;
     this.thumb.style.translate = `${this.#share(index) * 100}cqw`;
-    const said = place < 0 ? `event ${exact(index + 1)} of ${exact(model.count)}` : this.#beat(place);
+    const said = place < 0 ? `event ${exact(index + 1)} of ${exact(model.count)}` : this.beat(place);
     say(this.place, said);
     this.track.setAttribute("aria-valuenow", String(index + 1));
     this.track.setAttribute("aria-valuetext", `${said}, ${name(model.windowOf(index))}`);
@@ -120,7 +120,7 @@ export class Transport {
    * Which of the beats of its step one is.
    * @param {number} place
    */
-  #beat(place) {
+  beat(place) {
     const { list } = this.player.beats;
     const first = this.player.beats.first(list[place].step);
     return `beat ${place - first + 1} of ${list.filter(({ step }) => step === list[place].step).length}`;

@@ -235,6 +235,12 @@ export interface Beat extends View {
   seconds: number;
 }
 
+/** Where two recordings stand beside each other: the places of their beats, -1 for the one that rests. */
+export interface Stop {
+  step: number;
+  beats: [first: number, second: number];
+}
+
 /** What a sentence about an act is made of: see `story.js`. */
 export interface Known {
   /** In how many parts a category is kept; 0 if every rank has all of it. */
@@ -453,9 +459,9 @@ export interface Options {
   keyboard?: HTMLElement;
   /** Another event is shown: called a few times a second at most. */
   changed?: (player: Player) => void;
-  /** Anything moved: called with every drawing. */
-  moved?: (player: Player) => void;
-  /** Theme or filter changed. */
+  /** The moving layer was drawn: called with every drawing, to draw over it. */
+  drawn?: (player: Player, frame: Frame) => void;
+  /** Theme, filter or view changed, or it goes by beats now, or by events. */
   altered?: (player: Player) => void;
 }
 
