@@ -4,7 +4,7 @@ import { dashed, element, framed, swatch } from "./dom.js";
 import { words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { STATE } from "./model.js";
-import { STACK } from "./palette.js";
+import { ghostOf, toggles } from "./strata.js";
 
 /** @import { Player } from "./player.js" */
 
@@ -48,16 +48,19 @@ export function legends(player) {
       legend.replaceChildren("not recorded: this recording has times only");
     return;
   }
-  /** @type {(legend: HTMLElement, formula: number | null, peak: string) => void} */
-  const categories = (legend, formula, peak) =>
+  /** @type {(legend: HTMLElement, formula: number | null, peak: string, ghost?: unknown) => void} */
+  const categories = (legend, formula, peak, ghost = null) =>
     legend.replaceChildren(
-      ...STACK.map((category) => swatch(words(category), palette.look(category))),
+      ...toggles(player),
+      ...(ghost ? [framed("DDP would hold", palette.muted, "3 2")] : []),
       ...(formula === null ? [] : [dashed("formula", palette.formula)]),
       peak,
     );
-  categories(sections.bars.legend, model.formulaOn("live"), "▏peak");
-  for (const { formula, device } of panes.memories)
-    categories((device === "host" ? sections.host : sections.memory).legend, formula, "▾ peak");
+  categories(sections.bars.legend, model.formulaOn("live"), "▏peak", ghostOf(model));
+  for (const { formula, device } of panes.memories) {
+    const { legend } = device === "host" ? sections.host : sections.memory;
+    categories(legend, formula, "▾ peak", ghostOf(model, device));
+  }
 }
 
 /**

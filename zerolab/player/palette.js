@@ -22,7 +22,7 @@ const CATEGORY_COLOURS = {
     communication: "#7f6a9e", activations: "#b5c4b1", other: "#dcdcd8",
   },
   dark: {
-    parameters: "#d9b99b", gradients: "#987a62", optimizer_state: "#5e4c3f",
+    parameters: "#85644d", gradients: "#b08c70", optimizer_state: "#dac8b2",
     communication: "#a48fc6", activations: "#5f7460", other: "#45484b",
   },
 };
@@ -149,6 +149,14 @@ export class Palette {
    */
   category(context, category) {
     return this.#pattern(context, ...this.#ofCategory(category));
+  }
+
+  /**
+   * The fill of what DDP would hold and a rank does not: hardly there.
+   * @param {CanvasRenderingContext2D} context
+   */
+  ghost(context) {
+    return this.#pattern(context, this.paper, "rising", this.faint, 0.3);
   }
 
   /**

@@ -251,6 +251,8 @@ export interface Filter {
   ranks: [from: number, to: number] | null;
   category: Category | null;
   unit: string | null;
+  /** Categories that the panes of memory leave out. */
+  off: Category[] | null;
 }
 
 // --- the panes ---
@@ -364,6 +366,20 @@ export interface Level {
   index: number;
   x0: number;
   x1: number;
+}
+
+/** What the pointer finds in a pane of memory: `category` is null beside the strata, "ghost" in what DDP would hold. */
+export interface Stratum {
+  rank: number;
+  index: number;
+  category: Category | "ghost" | null;
+}
+
+/** What the tooltip says, in three lines. */
+export interface Told {
+  head: string;
+  text: string;
+  foot: string;
 }
 
 /** What is seen at once. */
