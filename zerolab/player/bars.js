@@ -82,7 +82,7 @@ export class Bars {
    */
   #outline(palette, x, y, width, height) {
     const { pen } = this;
-    pen.box(x, y, width, height, palette.ghost(pen.context));
+    pen.box(x, y, width, height, palette.ghost);
     pen.context.setLineDash([3, 2]);
     pen.frame(x, y, width, height, palette.muted);
     pen.context.setLineDash([]);

@@ -173,7 +173,7 @@ export class Memory {
     pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
     if (tellTrouble(pen, palette, model, row, axis.left, base - rows.line / 2)) return;
     this.#stack(model, palette, axis, rank, base);
-    this.#marks(model, palette, axis, rank, base);
+    this.#marks(model, palette, axis, row, place, base);
   }
 
   /**
@@ -194,10 +194,11 @@ export class Memory {
       this.#edge(context, steps, floor, base, -1);
       context.fillStyle = palette.category(context, category);
       context.fill();
-      // Neighbours of like colours are parted by a thin line of paper.
+      if (rows.line < 36) continue;
+      // Neighbours of like colours are parted by a thin line of paper, where that leaves them high enough.
       context.strokeStyle = palette.paper;
-      context.lineWidth = rows.line < 20 ? 0 : 0.75;
-      if (rows.line >= 20) context.stroke();
+      context.lineWidth = 0.75;
+      context.stroke();
     }
     this.#outline(palette, rank, steps, floor, base);
   }
@@ -215,7 +216,7 @@ export class Memory {
     context.beginPath();
     this.#edge(context, steps, floor, base, 1);
     this.#edge(context, steps, top, base, -1);
-    context.fillStyle = palette.ghost(context);
+    context.fillStyle = palette.ghost;
     context.fill();
     context.beginPath();
     this.#edge(context, steps, top, base, 1);
@@ -299,10 +300,12 @@ export class Memory {
   }
 
   /**
-   * The formula's line and the mark of the highest level, both named in the right gutter.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} rank @param {number} base
+   * The formula's line and the mark of the highest level, both named in the right gutter: the one that is the same for
+   * all in the first row alone.
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
+   * @param {number} base
    */
-  #marks(model, palette, axis, rank, base) {
+  #marks(model, palette, axis, { rank }, place, base) {
     const { pen, rows, formula } = this;
     const peak = this.whole ? this.peaks[rank] : null;
     /** @type {(value: number) => number} */
@@ -321,7 +324,7 @@ export class Memory {
     const y = Math.round(height(formula)) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
     const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
-    if (rows.line < 24 || !this.gutter.named) return;
+    if (rows.line < 24 || !this.gutter.named || place) return;
     pen.text(`formula ${bytes(formula)}`, x, Math.min(below, base - 4), {
       colour: palette.formula,
       size,

@@ -46,11 +46,13 @@ const INKS = {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
     lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
     optimizer: "#454c58", onDark: "#ffffff", copy: "#8d97a5", formula: "#c2185b", reduction: "#4f3676",
+    ghost: "#f1f2ef",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
     lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
     optimizer: "#c3c9d2", onDark: "#14171c", copy: "#76808e", formula: "#ff6f9f", reduction: "#d7c6f5",
+    ghost: "#1f242b",
   },
 };
 
@@ -149,14 +151,6 @@ export class Palette {
    */
   category(context, category) {
     return this.#pattern(context, ...this.#ofCategory(category));
-  }
-
-  /**
-   * The fill of what DDP would hold and a rank does not: hardly there.
-   * @param {CanvasRenderingContext2D} context
-   */
-  ghost(context) {
-    return this.#pattern(context, this.paper, "rising", this.faint, 0.3);
   }
 
   /**

@@ -471,6 +471,8 @@ export interface Inks {
   optimizer: string;
   onDark: string;
   copy: string;
+  /** What DDP would hold and a rank does not: hardly there. */
+  ghost: string;
   formula: string;
   reduction: string;
 }
