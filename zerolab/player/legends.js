@@ -5,6 +5,7 @@ import { words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { STATE } from "./model.js";
 import { ghostOf, toggles } from "./strata.js";
+import { Tiles } from "./tiles.js";
 
 /** @import { Player } from "./player.js" */
 
@@ -31,9 +32,16 @@ export function legends(player) {
     ...told,
     framed("not here", palette.hollow),
     ...worths(player),
-    ...(player.byBeats && player.values.reductions.size ? ["solid: mean"] : []),
+    ...(player.byBeats && player.values.reductions.size ? [element("span", {}, "solid: mean")] : []),
     ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
   );
+  if (panes.ownership instanceof Tiles) {
+    sections.ownership.heading.textContent = "Whose numbers lie where";
+    const adds = panes.ownership.exchanges.some((one) => one.adds);
+    const texts = ["colour: whose", ...(adds ? ["stripes, 2/4: the ranks in a sum, of how many"] : [])];
+    const said = texts.map((text) => element("span", {}, text));
+    sections.ownership.legend.replaceChildren(framed("nothing yet", palette.hollow), ...said);
+  }
   sections.timeline.legend.replaceChildren(
     flat("forward", palette.forward),
     flat("backward", palette.backward),

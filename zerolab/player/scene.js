@@ -8,11 +8,11 @@ import { hover, timeGestures, within } from "./gestures.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
-import { Ownership } from "./ownership.js";
 import { Panels } from "./panels.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
 import { ghostOf, pointAt } from "./strata.js";
+import { paneOf } from "./tiles.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
 import { drag, name, Transport } from "./transport.js";
@@ -58,7 +58,7 @@ function makePanes(model) {
   // Below, so that its rows stand beside those of the ownership pane.
   sections.bars.section.append(sections.bars.legend);
   const panes = {
-    ownership: new Ownership(owned.still, owned.moving),
+    ownership: paneOf(owned.still, owned.moving, model),
     timeline: new Timeline(time.still, time.moving),
     memories: [
       new Memory(memory.still, memory.moving, model, "live"),

@@ -255,6 +255,34 @@ export interface Filter {
   off: Category[] | null;
 }
 
+/**
+ * A part on its way: from place `source` of rank `from` to place `part` of rank `to`, to be added there or not, from
+ * nanosecond `start` to `end`.
+ */
+export interface Shipment {
+  from: number;
+  to: number;
+  source: number;
+  part: number;
+  adds: boolean;
+  start: number;
+  end: number;
+}
+
+/** A collective, or messages sent by hand, over a tensor of no model. */
+export interface Exchange {
+  op: string;
+  numel: number;
+  start: number;
+  shipments: Shipment[];
+  /** Whether parts are sums over ranks. */
+  adds: boolean;
+  /** Who has it before a broadcast. */
+  root: number;
+  /** Whether its messages were recorded, or only the collective that they are parts of. */
+  recorded: boolean;
+}
+
 // --- the panes ---
 
 export type Theme = "light" | "dark";
