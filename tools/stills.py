@@ -24,9 +24,9 @@ APART = 32  # between two of them, of 441 between black and white: the palette's
 HIDE_TEXT = """
 document.querySelectorAll(".zl-head, .zl-caption, .zl-source").forEach((part) => { part.style.display = "none"; });
 """
-# What the legends say that colours mean.
+# The colours of the legends that are in the picture.
 KEYS = """
-[...document.querySelectorAll(".zl-key path[fill]")]
+[...document.querySelectorAll(".zl-key path[fill]")].filter((path) => path.getClientRects().length)
   .map((path) => path.getAttribute("fill")).filter((fill) => /^#[0-9a-f]{6}$/.test(fill))
 """
 
@@ -66,7 +66,7 @@ def still(recording: Recording, event: int | None = None, *, small: bool = False
             tab.evaluate(HIDE_TEXT)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
         keys = tab.evaluate(KEYS) if small else []
-    return _small(shot, keys) if small else in_few_colours(shot)
+    return small_picture(shot, keys) if small else in_few_colours(shot)
 
 
 def figure_still(data: object) -> bytes:
@@ -90,7 +90,7 @@ def in_few_colours(shot: bytes) -> bytes:
     return small.getvalue()
 
 
-def _small(shot: bytes, keys: list[str]) -> bytes:
+def small_picture(shot: bytes, keys: list[str]) -> bytes:
     """A screenshot as a PNG of few colours, none of them mixed, with those of the legends as they are."""
     target, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
     palette = Image.new("P", (1, 1))

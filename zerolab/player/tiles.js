@@ -172,15 +172,20 @@ function titleOf({ op, numel, recorded }, ranks) {
  * @param {number} ranks
  */
 function drawTile(pen, palette, { x, y, width, height }, has, { adds }, ranks) {
+  const told = width >= 30 && height >= (adds ? 30 : 16);
+  const head = adds && told ? 18 : 0; // a number amid stripes would hide the ranks that are there
   const stripe = width / ranks;
   if (!adds && has.length) pen.box(x, y, width, height, palette.rank(pen.context, has[0]));
-  else for (const rank of has) pen.box(x + rank * stripe, y, stripe, height, palette.rank(pen.context, rank));
+  else
+    for (const rank of has)
+      pen.box(x + rank * stripe, y + head, stripe, height - head, palette.rank(pen.context, rank));
   pen.frame(x, y, width, height, has.length === ranks && adds ? palette.ink : palette.hollow, 1);
-  if (!has.length || width < 30 || height < 16) return;
+  if (!has.length || !told) return;
   const whose = width < 76 ? `of ${has[0]}` : `of rank ${has[0]}`;
   const text = adds ? `${has.length}/${ranks}` : whose;
   const style = { colour: palette.ink, size: 11.5, weight: 600 };
+  const middle = y + (head || height) / 2;
   const wide = pen.widthOf(text, style) + 8;
-  pen.box(x + (width - wide) / 2, y + height / 2 - 8, wide, 16, palette.paper);
-  pen.text(text, x + width / 2, y + height / 2, { ...style, align: "center" });
+  if (!head) pen.box(x + (width - wide) / 2, middle - 8, wide, 16, palette.paper);
+  pen.text(text, x + width / 2, middle, { ...style, align: "center" });
 }
