@@ -125,11 +125,25 @@ def test_hovering_over_memory_names_the_stratum_its_bytes_and_who_allocated_it(r
     hovered = in_order(recording)[state(tab)["hover"]]
     assert hovered.rank == 0
     assert head == f"activations {shown(hovered.live['activations'])} · rank 0"
-    assert re.search(r"last \+[\d.]+ k?B in (forward|backward) of .* \(line \d+ of .*\)", text)
+    assert re.search(r"last \+[\d.]+ [kM]?B", text)
+    forward = next(e for e in of_rank_0(recording) if e.op == "forward" and e.unit == "blocks.1" and e.step == 2)
+    told = tell(tab, in_order(recording).index(forward), "activations")
+    assert re.search(rf"in forward of blocks\.1 \(line {forward.source.line} of \w+\.py\)", told["text"])
     assert to_stratum(tab, "parameters")[0].startswith("parameters ")
     head, text, _ = to_stratum(tab, "ghost")
     assert head.startswith("DDP would hold ")
     assert re.search(rf"state .* instead of .*: {MINUS}\d+ %", text)
+
+
+def of_rank_0(recording):
+    """Rank 0's events as the player goes through them."""
+    return [event for event in in_order(recording) if event.rank == 0]
+
+
+def tell(tab, index, category):
+    """What is said of a stratum of rank 0 just after an event."""
+    asked = f"(asked) => {PLAYER}.panes.memories[0].tell({PLAYER}.model, asked)"
+    return tab.evaluate(asked, {"rank": 0, "index": index, "category": category})
 
 
 def shown(number):
@@ -168,10 +182,7 @@ def test_a_unit_that_is_whole_beside_a_ranks_own_part_is_named_with_its_bytes(re
         and e.unit == "blocks.2" and e.spans == ((0, padded["blocks.2"]),)
     )  # fmt: skip
     tab = show(recording)
-    told = tab.evaluate(
-        f"(index) => {PLAYER}.panes.memories[0].tell({PLAYER}.model, {{ rank: 0, index, category: 'parameters' }})",
-        place,
-    )
+    told = tell(tab, place, "parameters")
     assert f"blocks.2 whole +{shown(3 * padded['blocks.2'])}" in told["text"]
 
 
