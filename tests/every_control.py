@@ -31,6 +31,8 @@ KEYS = (
     ("o", "view"),
     ("i", "view"),
     ("0", "view"),
+    ("s", "filter"),
+    ("s", "filter"),
     ("t", "theme"),
     ("t", "theme"),
     (" ", "playing"),

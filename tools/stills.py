@@ -24,6 +24,11 @@ APART = 32  # between two of them, of 441 between black and white: the palette's
 HIDE_TEXT = """
 document.querySelectorAll(".zl-head, .zl-caption, .zl-source").forEach((part) => { part.style.display = "none"; });
 """
+# The colours of the legends that are in the picture.
+KEYS = """
+[...document.querySelectorAll(".zl-key path[fill]")].filter((path) => path.getClientRects().length)
+  .map((path) => path.getAttribute("fill")).filter((fill) => /^#[0-9a-f]{6}$/.test(fill))
+"""
 
 
 def moment(recording: Recording) -> int:
@@ -60,7 +65,8 @@ def still(recording: Recording, event: int | None = None, *, small: bool = False
         if small:
             tab.evaluate(HIDE_TEXT)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
-    return _small(shot) if small else in_few_colours(shot)
+        keys = tab.evaluate(KEYS) if small else []
+    return small_picture(shot, keys) if small else in_few_colours(shot)
 
 
 def figure_still(data: object) -> bytes:
@@ -78,30 +84,30 @@ def figure_still(data: object) -> bytes:
 
 
 def in_few_colours(shot: bytes) -> bytes:
-    """A screenshot as a PNG of 128 colours: smoothed letters have thousands, and so it takes a third of the bytes."""
+    """A screenshot as a PNG of 96 colours: smoothed letters have thousands, and so it takes a third of the bytes."""
     small, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
-    picture.quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    picture.quantize(96, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
-def _small(shot: bytes) -> bytes:
-    """A screenshot as a PNG of few colours, none of them mixed."""
+def small_picture(shot: bytes, keys: list[str]) -> bytes:
+    """A screenshot as a PNG of few colours, none of them mixed, with those of the legends as they are."""
     target, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in _far_apart(picture) for part in colour])
+    palette.putpalette([part for colour in _chosen(picture, keys) for part in colour])
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(target, "PNG", optimize=True)
     return target.getvalue()
 
 
-def _far_apart(picture: Image.Image) -> list[tuple[int, ...]]:
-    """The colours of a picture's areas as they are, then its most frequent ones: mixed ones would miss the legend's.
+def _chosen(picture: Image.Image, keys: list[str]) -> list[tuple[int, ...]]:
+    """The legends' colours, however close; then those of the picture's areas as they are, then its most frequent ones.
 
     Those close to one that is there already are letters' edges, and are left out.
     """
     pixels = np.asarray(picture).astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
     middle = pixels[1:-1, 1:-1]
     solid = np.all([middle == pixels[y : y - 2 or None, x : x - 2 or None] for y in range(3) for x in range(3)], axis=0)
-    chosen: list[tuple[int, ...]] = []
+    chosen = [tuple(bytes.fromhex(key[1:])) for key in dict.fromkeys(keys)]
     for part in (middle[solid], pixels):
         numbers, counts = np.unique(part, return_counts=True)
         for number in numbers[np.argsort(-counts, kind="stable")].tolist():

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lastAtMost, Model } from "../../zerolab/player/model.js";
+import { tops } from "../../zerolab/player/strata.js";
 import { pass, payloadOf } from "./tiny.js";
 
 const hold = (t, spans, more = {}) =>
@@ -70,7 +71,7 @@ test("main memory beside a GPU has levels, a highest moment and a scale of its o
       { index: 2, bytes: 30 },
     ],
   );
-  assert.deepEqual(model.tops(), [21, 30]);
+  assert.deepEqual(tops(model), [21, 30]);
   assert.deepEqual([model.formulaOn("live"), model.formulaOn("host")], [21, null]);
   payload.meta.offload = true;
   assert.deepEqual([model.formulaOn("live"), model.formulaOn("host")], [13, 8]);

@@ -3,10 +3,14 @@
 import { bytes } from "./format.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
+import { ghostOf, hasState, highestOf, saving, stackOf } from "./strata.js";
 
 /**
+ * @import { Ghost } from "./ghost.js"
+ * @import { Model } from "./model.js"
  * @import { Ownership } from "./ownership.js"
- * @import { Frame } from "./types.d.ts"
+ * @import { Palette } from "./palette.js"
+ * @import { Filter, Frame } from "./types.d.ts"
  */
 
 /** How high a bar is at most, and the room for its number. */
@@ -19,12 +23,19 @@ export class Bars {
   constructor(canvas) {
     this.pen = new Pen(canvas);
     this.top = 1;
+    this.stack = STACK;
+    /** @type {Ghost | null} */
+    this.ghost = null;
   }
 
-  /** @param {number} width @param {Ownership} beside @param {number} top */
-  layout(width, beside, top) {
+  /**
+   * @param {Model} model @param {number} width @param {Ownership} beside @param {Filter} filter @param {number} top
+   */
+  layout(model, width, beside, filter, top) {
     this.beside = beside;
-    this.top = top;
+    this.stack = stackOf(filter);
+    this.ghost = hasState(this.stack) ? ghostOf(model) : null;
+    this.top = this.stack.length === STACK.length ? top : highestOf(model, this.stack, "live");
     return this.pen.resize(width, beside.pen.height);
   }
 
@@ -40,20 +51,40 @@ export class Bars {
       const y = row.y + Math.max(0, (row.height - height - NUMBER) / 2);
       const scale = pen.width / this.top;
       let x = 0;
-      for (const category of STACK) {
+      for (const category of this.stack) {
         const width = live[category] * scale;
         if (width > 0) pen.box(x, y, width, height, palette.category(pen.context, category));
         x += width;
       }
       pen.frame(0, y, pen.width, height, palette.hollow);
-      const peak = model.peaks[rank];
+      const missing = this.ghost?.missing(rank, index) ?? 0;
+      if (missing) this.#outline(palette, x, y, missing * scale, height);
+      const peak = this.stack.length === STACK.length ? model.peaks[rank] : null;
       if (peak) pen.line(peak.bytes * scale - 1, y, peak.bytes * scale - 1, y + height, palette.ink, 2);
-      const formula = model.formulaOn("live");
+      const formula = hasState(this.stack) ? model.formulaOn("live") : null;
       const at = formula === null ? -1 : formula * scale;
       if (at >= 0) pen.line(at, y - 2, at, y + height + 2, palette.formula, 1.5, [4, 3]);
       if (row.height < NUMBER + 6) return;
       const style = { colour: palette.ink, size: 12, weight: 600 };
-      pen.text(bytes(Object.values(live).reduce((sum, one) => sum + one, 0)), 0, y + height + 9, style);
+      const total = bytes(this.stack.reduce((sum, category) => sum + live[category], 0));
+      const after = pen.text(total, 0, y + height + 9, style) + 10;
+      if (!this.ghost || !missing) return;
+      const room = pen.width - after;
+      const said = saving(this.ghost, rank, index);
+      const small = { colour: palette.muted, size: 11.5, room };
+      pen.text(pen.fits(said, small) ? said : said.split(",")[0], after, y + height + 9, small);
     });
+  }
+
+  /**
+   * What DDP would hold beside the bar.
+   * @param {Palette} palette @param {number} x @param {number} y @param {number} width @param {number} height
+   */
+  #outline(palette, x, y, width, height) {
+    const { pen } = this;
+    pen.box(x, y, width, height, palette.ghost);
+    pen.context.setLineDash([3, 2]);
+    pen.frame(x, y, width, height, palette.muted);
+    pen.context.setLineDash([]);
   }
 }

@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { words } from "./format.js";
 import { STACK } from "./palette.js";
 import { rowsOf } from "./rows.js";
+import { pressToggles, withoutInWords } from "./strata.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -16,7 +17,7 @@ import { rowsOf } from "./rows.js";
  * Nothing left out.
  * @type {Filter}
  */
-export const ALL = { ranks: null, category: null, unit: null };
+export const ALL = { ranks: null, category: null, unit: null, off: null };
 
 /**
  * The ranks that a filter leaves.
@@ -28,13 +29,14 @@ export function ranksOf(filter, worldSize) {
 }
 
 /**
- * "only rank 2, blocks.1"; "" where nothing is left out.
+ * "only rank 2, blocks.1; state alone"; "" where nothing is left out.
  * @param {Filter} filter
  */
-export function inWords({ ranks, category, unit }) {
+export function inWords(filter) {
+  const { ranks, category, unit } = filter;
   const those = ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`);
   const said = [those, category && words(category), unit].filter(Boolean);
-  return said.length ? `only ${said.join(", ")}` : "";
+  return [said.length ? `only ${said.join(", ")}` : "", withoutInWords(filter)].filter(Boolean).join("; ");
 }
 
 /**
@@ -83,6 +85,7 @@ function rangeOf(text) {
 export class FilterPanel {
   /** @param {Player} player */
   constructor(player) {
+    this.player = player;
     const { model } = player;
     /** @type {(title: string, choices: string[][], chosen: (value: string | null) => void) => HTMLSelectElement} */
     const of = (title, choices, chosen) => {
@@ -136,5 +139,6 @@ export class FilterPanel {
     ranks.value = range;
     this.selects.category.value = filter.category ?? "";
     this.selects.unit.value = filter.unit ?? "";
+    pressToggles(this.player.root.querySelectorAll(".zl-toggle"), filter);
   }
 }

@@ -1,6 +1,7 @@
 // The keyboard: one table, which the player follows and the help lists.
 
 import { element } from "./dom.js";
+import { stateAlone } from "./strata.js";
 import { VIEWS } from "./views.js";
 
 /** @import { Player } from "./player.js" */
@@ -41,6 +42,7 @@ export const KEYS = [
   [["a"], "a, or shift drag", "pan left", (player) => player.zoom.pan(-0.25)],
   [["d"], "d, or shift drag", "pan right", (player) => player.zoom.pan(0.25)],
   [["0"], "0", "no zoom", (player) => player.zoom.reset()],
+  [["s"], "s", "state alone, in memory", stateAlone],
   [["f"], "f", "show only some ranks, a category, a unit", (player) => player.scene.panels.toggleFilter()],
   [["t"], "t", "light or dark", (player) => player.toggleTheme()],
   [["?"], "?", "this list", (player) => player.scene.panels.toggleHelp()],
@@ -92,6 +94,7 @@ const READING = [
   ["amber", "the current event, the same one in every pane"],
   ["a vertical line", "this moment, in both panes with time"],
   ["memory", "live bytes of a rank; the formula counts state alone"],
+  ["dashed outline", "what DDP would hold beside it: all state, whole"],
   ["pointer", "hover lights an event everywhere, a click goes there"],
 ];
 

@@ -4,7 +4,8 @@ import { dashed, element, framed, swatch } from "./dom.js";
 import { words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { STATE } from "./model.js";
-import { STACK } from "./palette.js";
+import { ghostOf, toggles } from "./strata.js";
+import { Tiles } from "./tiles.js";
 
 /** @import { Player } from "./player.js" */
 
@@ -34,9 +35,16 @@ export function legends(player) {
     framed("not here", palette.hollow),
     ...worths(player),
     ...(player.options.drawn ? [framed("the other holds it", palette.ink, "1.5 2")] : []),
-    ...(player.byBeats && player.values.reductions.size ? ["solid: mean"] : []),
+    ...(player.byBeats && player.values.reductions.size ? [element("span", {}, "solid: mean")] : []),
     ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
   );
+  if (panes.ownership instanceof Tiles) {
+    sections.ownership.heading.textContent = "Whose numbers lie where";
+    const adds = panes.ownership.exchanges.some((one) => one.adds);
+    const texts = ["colour: whose", ...(adds ? ["stripes, 2/4: the ranks in a sum, of how many"] : [])];
+    const said = texts.map((text) => element("span", {}, text));
+    sections.ownership.legend.replaceChildren(framed("nothing yet", palette.hollow), ...said);
+  }
   sections.timeline.legend.replaceChildren(
     flat("forward", palette.forward),
     flat("backward", palette.backward),
@@ -51,17 +59,20 @@ export function legends(player) {
       legend.replaceChildren("not recorded: this recording has times only");
     return;
   }
-  /** @type {(legend: HTMLElement, formula: number | null, peak: string) => void} */
-  const categories = (legend, formula, peak) =>
+  /** @type {(legend: HTMLElement, formula: number | null, peak: string, ghost?: unknown) => void} */
+  const categories = (legend, formula, peak, ghost = null) =>
     legend.replaceChildren(
-      ...STACK.map((category) => swatch(words(category), palette.look(category))),
+      ...toggles(player),
+      ...(ghost ? [framed("DDP would hold", palette.muted, "3 2")] : []),
       ...(formula === null ? [] : [dashed("formula", palette.formula)]),
       peak,
       ...(player.options.drawn ? [element("span", {}, "dotted: the other")] : []),
     );
-  categories(sections.bars.legend, model.formulaOn("live"), "▏peak");
-  for (const { formula, device } of panes.memories)
-    categories((device === "host" ? sections.host : sections.memory).legend, formula, "▾ peak");
+  categories(sections.bars.legend, model.formulaOn("live"), "▏peak", ghostOf(model));
+  for (const { formula, device } of panes.memories) {
+    const { legend } = device === "host" ? sections.host : sections.memory;
+    categories(legend, formula, "▾ peak", ghostOf(model, device));
+  }
 }
 
 /**

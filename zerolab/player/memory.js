@@ -6,13 +6,15 @@ import { lastAtMost } from "./model.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
+import { ghostOf, hasState, highestOf, percent, saving, stackOf, tellStratum } from "./strata.js";
 import { drawTicks } from "./timeline.js";
 
 /**
  * @import { Axis } from "./axis.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
- * @import { Device, Fill, Filter, Frame, Level, Row } from "./types.d.ts"
+ * @import { Ghost } from "./ghost.js"
+ * @import { Device, Fill, Filter, Frame, Level, Row, Stratum } from "./types.d.ts"
  */
 
 /** Height of the time axis' numbers, which stand once, below this last of the panes. */
@@ -37,18 +39,23 @@ export class Memory {
     this.height = 0;
     this.stack = STACK;
     this.whole = true;
+    /** @type {Ghost | null} */
+    this.ghost = null;
+    /** @type {Stratum | null} */
+    this.pointed = null;
     this.top = 1;
   }
 
   /** @param {Model} model @param {number} width @param {Filter} filter @param {number} top @param {number} grow */
   layout(model, width, filter, top, grow) {
     this.gutter = gutter(width);
-    this.stack = STACK.filter((category) => !filter.category || category === filter.category);
+    this.stack = stackOf(filter);
     this.whole = this.stack.length === STACK.length;
+    this.ghost = hasState(this.stack) ? ghostOf(model, this.device) : null;
     this.rows = rowHeights(model.rows.length, 1, 32, 9, grow);
     this.height = this.rows.pitch * model.rows.length;
     // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
-    this.top = (this.whole ? top : this.#highest(model)) * 1.04;
+    this.top = (this.whole ? top : highestOf(model, this.stack, this.device)) * 1.04;
     this.over.resize(width, this.height + this.foot);
     return this.pen.resize(width, this.height + this.foot);
   }
@@ -62,52 +69,89 @@ export class Memory {
   }
 
   /** @param {Frame} frame */
-  draw({ model, palette, axis, index, hover, time }) {
-    const { over, rows } = this;
+  draw(frame) {
+    const { model, palette, axis, hover, time } = frame;
+    const { over } = this;
     over.clear();
-    model.rows.forEach(({ rank }, place) => {
-      const live = rows.line < 10 ? null : model.live(rank, hover ? hover.index : index, this.device);
-      if (!live) return;
-      const total = this.stack.reduce((sum, category) => sum + live[category], 0);
-      const y = place * rows.pitch + MARK + (this.gutter.named ? Math.min(rows.line / 2, 7) : 22);
-      if (!this.gutter.named && rows.line < 30) return;
-      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
-    });
-    if (hover)
-      over.line(
-        Math.round(axis.x(hover.end)) + 0.5,
-        0,
-        Math.round(axis.x(hover.end)) + 0.5,
-        this.height,
-        palette.faint,
-        1,
-        [2, 3],
-      );
+    if (hover && this.pointed) this.#light(frame, this.pointed);
     const x = Math.round(axis.x(time)) + 0.5;
+    model.rows.forEach((row, place) => {
+      this.#now(frame, row, place, hover ? Math.round(axis.x(hover.end)) + 0.5 : x);
+    });
+    if (hover) {
+      const at = Math.round(axis.x(hover.end)) + 0.5;
+      over.line(at, 0, at, this.height, palette.faint, 1, [2, 3]);
+    }
     if (model.count && x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
   }
 
   /**
-   * The event that had ended last on the row's rank at a point; null where there is none.
-   * @param {Model} model @param {Axis} axis @param {number} x @param {number} y
+   * A row's bytes now, in the left gutter, and beside the cursor how many less than DDP's they are.
+   * @param {Frame} frame @param {Row} row @param {number} place @param {number} x
    */
-  hit(model, axis, x, y) {
-    const row = model.rows[Math.floor(y / this.rows.pitch)];
-    if (!row || x < axis.left) return null;
-    const places = model.ofRank[row.rank];
-    const last = lastAtMost(places, model.at(axis.t(x)));
-    return last < 0 ? null : places[last];
+  #now({ model, palette, axis, index, hover }, { rank }, place, x) {
+    const { over, rows, ghost } = this;
+    const at = hover ? hover.index : index;
+    const live = rows.line < 10 ? null : model.live(rank, at, this.device);
+    if (!live) return;
+    const total = this.stack.reduce((sum, category) => sum + live[category], 0);
+    const y = place * rows.pitch + MARK + (this.gutter.named ? Math.min(rows.line / 2, 7) : 22);
+    if (this.gutter.named || rows.line >= 30)
+      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
+    const missing = ghost?.missing(rank, at) ?? 0;
+    const scale = rows.line / this.top;
+    if (!ghost || !missing) return;
+    if (missing * scale < 12 || x < axis.left || x > axis.right) {
+      const small = { colour: palette.muted, size: 11, align: /** @type {const} */ ("right") };
+      if (rows.line >= 24 && this.gutter.named)
+        over.text(percent(ghost, rank, at), this.gutter.left - 10, y + 14, small);
+      return;
+    }
+    const text = saving(ghost, rank, at);
+    const style = { colour: palette.ink, size: 11, weight: 600 };
+    const middle = place * rows.pitch + MARK + rows.line - (total + missing / 2) * scale;
+    const width = over.widthOf(text, style);
+    const left = x + 8 + width < axis.right ? x + 6 : x - 6 - width;
+    over.box(left - 2, middle - 7, width + 4, 14, palette.paper);
+    over.text(text, left, middle, style);
   }
 
   /**
-   * The highest level of the one category that is shown.
-   * @param {Model} model
+   * The event that had ended last on the row's rank at a point, and the stratum there; null where there is none.
+   * @param {Model} model @param {Axis} axis @param {number} x @param {number} y
+   * @returns {Stratum | null}
    */
-  #highest(model) {
-    return this.stack.reduce(
-      (most, category) => model.columns[`${this.device}.${category}`].reduce((a, b) => Math.max(a, b), most),
-      1,
-    );
+  hit(model, axis, x, y) {
+    const place = Math.floor(y / this.rows.pitch);
+    const row = model.rows[place];
+    if (!row || x < axis.left) return null;
+    const places = model.ofRank[row.rank];
+    const last = lastAtMost(places, model.at(axis.t(x)));
+    if (last < 0) return null;
+    const up = ((place * this.rows.pitch + MARK + this.rows.line - y) / this.rows.line) * this.top;
+    return { rank: row.rank, index: places[last], category: this.#at(model, row.rank, places[last], up) };
+  }
+
+  /**
+   * A stratum in words, for the tooltip.
+   * @param {Model} model @param {Stratum} stratum
+   */
+  tell(model, stratum) {
+    return tellStratum(model, stratum, this.device);
+  }
+
+  /**
+   * The stratum that lies a number of bytes above the base after event `index`.
+   * @param {Model} model @param {number} rank @param {number} index @param {number} up
+   * @returns {Stratum["category"]}
+   */
+  #at(model, rank, index, up) {
+    let floor = 0;
+    for (const category of this.stack) {
+      floor += model.columns[`${this.device}.${category}`][index];
+      if (up >= 0 && up <= floor) return category;
+    }
+    return this.ghost && up >= 0 && up <= floor + this.ghost.missing(rank, index) ? "ghost" : null;
   }
 
   /** @param {Palette} palette @param {Axis} axis */
@@ -129,7 +173,7 @@ export class Memory {
     pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
     if (tellTrouble(pen, palette, model, row, axis.left, base - rows.line / 2)) return;
     this.#stack(model, palette, axis, rank, base);
-    if (this.whole) this.#marks(model, palette, axis, rank, base);
+    this.#marks(model, palette, axis, row, place, base);
   }
 
   /**
@@ -139,6 +183,7 @@ export class Memory {
   #stack(model, palette, axis, rank, base) {
     const steps = this.#steps(model, axis, rank);
     const floor = new Float64Array(steps.length);
+    const { rows } = this;
     const { context } = this.pen;
     for (const category of this.stack) {
       const values = model.columns[`${this.device}.${category}`];
@@ -149,7 +194,70 @@ export class Memory {
       this.#edge(context, steps, floor, base, -1);
       context.fillStyle = palette.category(context, category);
       context.fill();
+      if (rows.line < 36) continue;
+      // Neighbours of like colours are parted by a thin line of paper, where that leaves them high enough.
+      context.strokeStyle = palette.paper;
+      context.lineWidth = 0.75;
+      context.stroke();
     }
+    this.#outline(palette, rank, steps, floor, base);
+  }
+
+  /**
+   * What DDP would hold beside the stack, dashed on top of it.
+   * @param {Palette} palette @param {number} rank @param {Level[]} steps @param {Float64Array} floor
+   * @param {number} base
+   */
+  #outline(palette, rank, steps, floor, base) {
+    const { ghost } = this;
+    if (!ghost || !steps.length) return;
+    const { context } = this.pen;
+    const top = floor.map((height, k) => height + ghost.missing(rank, steps[k].index));
+    context.beginPath();
+    this.#edge(context, steps, floor, base, 1);
+    this.#edge(context, steps, top, base, -1);
+    context.fillStyle = palette.ghost;
+    context.fill();
+    context.beginPath();
+    this.#edge(context, steps, top, base, 1);
+    context.strokeStyle = palette.muted;
+    context.lineWidth = 1;
+    context.setLineDash([3, 2]);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  /**
+   * The stratum under the pointer, lit over the whole view.
+   * @param {Frame} frame @param {Stratum} pointed
+   */
+  #light({ model, palette, axis }, { rank, category }) {
+    const place = model.rowOf(rank);
+    if (!category || place < 0) return;
+    const steps = this.#steps(model, axis, rank);
+    const base = place * this.rows.pitch + MARK + this.rows.line;
+    const top = new Float64Array(steps.length);
+    const floor = new Float64Array(steps.length);
+    for (const one of this.stack) {
+      const values = model.columns[`${this.device}.${one}`];
+      for (let k = 0; k < steps.length; k++) top[k] += values[steps[k].index];
+      if (one === category) break;
+      floor.set(top);
+    }
+    for (let k = 0; k < steps.length && category === "ghost"; k++)
+      top[k] += this.ghost?.missing(rank, steps[k].index) ?? 0;
+    const { context } = this.over;
+    context.beginPath();
+    this.#edge(context, steps, floor, base, 1);
+    this.#edge(context, steps, top, base, -1);
+    context.closePath();
+    context.globalAlpha = 0.35;
+    context.fillStyle = palette.lit;
+    context.fill();
+    context.globalAlpha = 1;
+    context.strokeStyle = palette.lit;
+    context.lineWidth = 1.5;
+    context.stroke();
   }
 
   /**
@@ -192,29 +300,31 @@ export class Memory {
   }
 
   /**
-   * The formula's line and the mark of the highest level, both named in the right gutter.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} rank @param {number} base
+   * The formula's line and the mark of the highest level, both named in the right gutter: the one that is the same for
+   * all in the first row alone.
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
+   * @param {number} base
    */
-  #marks(model, palette, axis, rank, base) {
+  #marks(model, palette, axis, { rank }, place, base) {
     const { pen, rows, formula } = this;
-    const peak = this.peaks[rank];
-    if (!peak) return;
+    const peak = this.whole ? this.peaks[rank] : null;
     /** @type {(value: number) => number} */
     const height = (value) => base - (value / this.top) * rows.line;
     const size = 10.5;
     const x = axis.right + 8;
     const room = this.gutter.right - 10;
     const peakText =
-      rows.line >= 12 && this.gutter.named
+      peak && rows.line >= 12 && this.gutter.named
         ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room })
         : 0;
-    const at = axis.x(model.columns.t_end[peak.index]);
-    if (at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
-    if (formula === null || rows.line < 10) return; // in so low a row the line would hide the stack
+    const at = peak ? axis.x(model.columns.t_end[peak.index]) : -1;
+    if (peak && at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
+    // In a very low row the line would hide the stack.
+    if (formula === null || rows.line < 10 || !hasState(this.stack)) return;
     const y = Math.round(height(formula)) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
     const below = peakText ? Math.max(y, base - rows.line + 6 + size * 1.25) : y;
-    if (rows.line < 24 || !this.gutter.named) return;
+    if (rows.line < 24 || !this.gutter.named || place) return;
     pen.text(`formula ${bytes(formula)}`, x, Math.min(below, base - 4), {
       colour: palette.formula,
       size,

@@ -5,6 +5,7 @@ import { element, say } from "./dom.js";
 import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
 import { MOST_ROWS } from "./rows.js";
+import { ghostOf } from "./strata.js";
 
 /** @import { Model } from "./model.js" */
 
@@ -26,7 +27,9 @@ export class Mirror {
     this.current = -1;
     const live = { live: "live bytes", host: "live bytes in main memory" };
     const held = STATE.map((category) => `${words(category)}: elements held`);
-    const heads = ["rank", ...held, ...model.devices.map((device) => live[device])];
+    this.ghost = ghostOf(model);
+    const less = this.ghost ? ["bytes of state less than DDP's"] : [];
+    const heads = ["rank", ...held, ...model.devices.map((device) => live[device]), ...less];
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
     this.ranks =
       model.worldSize > MOST_ROWS
@@ -53,6 +56,7 @@ export class Mirror {
         return live && Object.values(live).reduce((sum, value) => sum + value, 0);
       });
       const held = [...STATE.map((category) => model.heldElements(rank, category, index)), ...totals];
+      if (this.ghost) held.push(this.ghost.missing(rank, index));
       const values = model.payload.meta.times_only ? held.map(() => null) : held;
       values.forEach((value, k) => {
         say(cells[k], value === null ? "not recorded" : exact(value));
@@ -93,7 +97,9 @@ export class Mirror {
 
   /** @param {number} rank */
   #row(rank) {
-    const cells = [...STATE, ...this.model.devices].map((name) => element("td", { "data-of": name }));
+    const cells = [...STATE, ...this.model.devices, ...(this.ghost ? ["saved"] : [])].map((name) =>
+      element("td", { "data-of": name }),
+    );
     this.cells.push(cells);
     return element("tr", { "data-rank": rank }, element("th", { scope: "row" }, `rank ${rank}`), ...cells);
   }

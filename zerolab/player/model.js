@@ -204,13 +204,6 @@ export class Model {
     return formula && categories.reduce((sum, category) => sum + formula[category], 0);
   }
 
-  /** The bytes at which the memory panes end, by device: one scale for all ranks and the whole recording. */
-  tops() {
-    return this.devices.map((device) =>
-      Math.max(1, this.formulaOn(device) ?? 0, ...this.peaksOn(device).map((peak) => peak?.bytes ?? 0)),
-    );
-  }
-
   /**
    * What the card of event `i`'s rank held in its step, by name; null where that was not measured.
    * @param {number} i

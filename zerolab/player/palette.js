@@ -22,7 +22,7 @@ const CATEGORY_COLOURS = {
     communication: "#7f6a9e", activations: "#b5c4b1", other: "#dcdcd8",
   },
   dark: {
-    parameters: "#d9b99b", gradients: "#987a62", optimizer_state: "#5e4c3f",
+    parameters: "#85644d", gradients: "#b08c70", optimizer_state: "#dac8b2",
     communication: "#a48fc6", activations: "#5f7460", other: "#45484b",
   },
 };
@@ -46,11 +46,13 @@ const INKS = {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
     lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
     optimizer: "#454c58", onDark: "#ffffff", copy: "#8d97a5", formula: "#c2185b", reduction: "#4f3676",
+    ghost: "#f1f2ef",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
     lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
     optimizer: "#c3c9d2", onDark: "#14171c", copy: "#76808e", formula: "#ff6f9f", reduction: "#d7c6f5",
+    ghost: "#1f242b",
   },
 };
 

@@ -18,6 +18,7 @@ import { growth, rowsOf } from "./rows.js";
 import { build, labels, layOut, narrate, tell } from "./scene.js";
 import { Steps } from "./steps.js";
 import { Story } from "./story.js";
+import { tops } from "./strata.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
 import { Values } from "./values.js";
 import { shows } from "./views.js";
@@ -59,7 +60,7 @@ export class Player {
     /** @type {Pair | null} */
     this.pair = null;
     this.resting = ""; // why it stands still while the other of a pair goes on
-    this.top = this.model.tops();
+    this.top = tops(this.model);
     this.model.chooseRows(rowsOf(ranksOf(ALL, this.model.worldSize), this.model.peaks));
     this.story = new Story(this.model);
     this.beats = new Beats(this.model, this.story);
@@ -88,7 +89,6 @@ export class Player {
     this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
-    this.scene.views.draw(this.shown);
     this.tellEvents(Boolean(options.events) || !this.beats.list.length);
     const opening = this.byBeats ? this.beats.list[this.beats.opening()].t0 : 0;
     this.opened = this.byBeats ? this.model.at(opening) : this.model.opening();
@@ -331,6 +331,7 @@ export class Player {
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.reports.moved();
     this.walk.moved();
+    this.options.moved?.(this);
   }
 
   /** What moves: cursor, lit bars, what is held; with what the pointer hovers over. */

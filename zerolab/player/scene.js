@@ -8,10 +8,11 @@ import { hover, timeGestures, within } from "./gestures.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
-import { Ownership } from "./ownership.js";
 import { Panels } from "./panels.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
+import { ghostOf, pointAt } from "./strata.js";
+import { paneOf } from "./tiles.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
 import { drag, name, Transport } from "./transport.js";
@@ -57,7 +58,7 @@ function makePanes(model) {
   // Below, so that its rows stand beside those of the ownership pane.
   sections.bars.section.append(sections.bars.legend);
   const panes = {
-    ownership: new Ownership(owned.still, owned.moving),
+    ownership: paneOf(owned.still, owned.moving, model),
     timeline: new Timeline(time.still, time.moving),
     memories: [
       new Memory(memory.still, memory.moving, model, "live"),
@@ -145,7 +146,7 @@ function point(player, panes, { owned, time, memories, code }) {
   over(owned, cell);
   over(time, bar);
   panes.memories.forEach((memory, k) => {
-    over(memories[k], ({ x, y }) => player.axis && memory.hit(model, player.axis, x, y));
+    pointAt(player, memory, memories[k]);
     scrubs(player, memories[k], () => null);
   });
   // Over the source itself the text stays as it is, or it would run away from under the pointer.
@@ -250,7 +251,7 @@ export function layOut({ model, filter, top, scene, shown, options }, grow) {
       memory.layout(model, width("memory"), filter, top[k], grow);
     });
   if (sees("bars")) {
-    bars.layout(width("bars"), ownership, top[0]);
+    bars.layout(model, width("bars"), ownership, filter, top[0]);
     const { canvas } = bars.pen; // a legend of two lines would shift the rows beside it
     canvas.style.marginTop = "0";
     const tops = [ownership.pen.canvas, canvas].map((one) => one.getBoundingClientRect().top);
@@ -312,6 +313,7 @@ export function tell(player) {
     ),
     host: model.devices.length > 1 ? ranks.map((rank) => model.live(rank, index, "host")) : null,
     card: player.scene.card.textContent,
+    saved: ranks.map((rank) => ghostOf(model)?.missing(rank, index) ?? null),
     peak: model.peaks.map((peak) => peak?.bytes ?? null),
     formula: model.formula,
     source: source && { label: source.label, line: cause.line, text: source.text.split("\n")[cause.line - 1] ?? "" },

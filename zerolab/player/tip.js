@@ -1,12 +1,15 @@
 // The tooltip: what the event under the pointer is, in the words of the caption, with its time and its pieces.
 
 import { caption } from "./caption.js";
-import { element } from "./dom.js";
+import { element, say } from "./dom.js";
 import { pieceSize } from "./flow.js";
 import { duration, exact } from "./format.js";
 import { within } from "./gestures.js";
 
-/** @import { Model } from "./model.js" */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Told } from "./types.d.ts"
+ */
 
 /** One small panel of a player that follows the pointer and stays inside the player. */
 export class Tip {
@@ -32,13 +35,33 @@ export class Tip {
       this.index = index;
       const { step, t0 } = model.windowOf(index);
       const since = duration(Math.max(0, event.start - t0));
-      this.head.textContent = `event ${exact(index + 1)} · ${step ? `step ${step}` : "setup"} · +${since}`;
-      this.text.textContent = caption(model, index);
+      const head = `event ${exact(index + 1)} · ${step ? `step ${step}` : "setup"} · +${since}`;
       const many = event.kind === "collective" && event.parent === null && event.logicalBytes > 0;
-      this.foot.textContent = many
-        ? `${pieceSize(model, event)} to each of the other ranks. Click to go there.`
-        : "Click to go there.";
+      const sent = many ? `${pieceSize(model, event)} to each of the other ranks. ` : "";
+      this.#say({ head, text: caption(model, index), foot: `${sent}Click to go there.` });
     }
+    this.#place(pointer);
+  }
+
+  /**
+   * Shows something else than an event beside the pointer.
+   * @param {Told} told @param {PointerEvent} pointer
+   */
+  tell(told, pointer) {
+    this.index = null;
+    this.#say(told);
+    this.#place(pointer);
+  }
+
+  /** @param {Told} told */
+  #say({ head, text, foot }) {
+    say(this.head, head);
+    say(this.text, text);
+    say(this.foot, foot);
+  }
+
+  /** @param {PointerEvent} pointer */
+  #place(pointer) {
     this.box.hidden = false;
     const { x, y } = within(this.root, pointer);
     const place = { width: this.root.offsetWidth, height: this.root.offsetHeight };

@@ -284,6 +284,36 @@ export interface Filter {
   ranks: [from: number, to: number] | null;
   category: Category | null;
   unit: string | null;
+  /** Categories that the panes of memory leave out. */
+  off: Category[] | null;
+}
+
+/**
+ * A part on its way: from place `source` of rank `from` to place `part` of rank `to`, to be added there or not, from
+ * nanosecond `start` to `end`.
+ */
+export interface Shipment {
+  from: number;
+  to: number;
+  source: number;
+  part: number;
+  adds: boolean;
+  start: number;
+  end: number;
+}
+
+/** A collective, or messages sent by hand, over a tensor of no model. */
+export interface Exchange {
+  op: string;
+  numel: number;
+  start: number;
+  shipments: Shipment[];
+  /** Whether parts are sums over ranks. */
+  adds: boolean;
+  /** Who has it before a broadcast. */
+  root: number;
+  /** Whether its messages were recorded, or only the collective that they are parts of. */
+  recorded: boolean;
 }
 
 // --- the panes ---
@@ -399,6 +429,20 @@ export interface Level {
   x1: number;
 }
 
+/** What the pointer finds in a pane of memory: `category` is null beside the strata, "ghost" in what DDP would hold. */
+export interface Stratum {
+  rank: number;
+  index: number;
+  category: Category | "ghost" | null;
+}
+
+/** What the tooltip says, in three lines. */
+export interface Told {
+  head: string;
+  text: string;
+  foot: string;
+}
+
 /** What is seen at once. */
 export type ViewName = "story" | "timeline" | "memory" | "source" | "all";
 
@@ -459,6 +503,8 @@ export interface Options {
   keyboard?: HTMLElement;
   /** Another event is shown: called a few times a second at most. */
   changed?: (player: Player) => void;
+  /** Another moment is shown: called with each. */
+  moved?: (player: Player) => void;
   /** The moving layer was drawn: called with every drawing, to draw over it. */
   drawn?: (player: Player, frame: Frame) => void;
   /** Theme, filter or view changed, or it goes by beats now, or by events. */
@@ -490,6 +536,8 @@ export interface Inks {
   optimizer: string;
   onDark: string;
   copy: string;
+  /** What DDP would hold and a rank does not: hardly there. */
+  ghost: string;
   formula: string;
   reduction: string;
 }

@@ -34,6 +34,7 @@ export function views(player) {
   const draw = (view) => {
     for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.view === view));
   };
+  draw(player.shown);
   return { element: bar, draw };
 }
 

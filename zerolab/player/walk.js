@@ -15,7 +15,7 @@ export class Walk {
   constructor(player) {
     this.player = player;
     // Of two side by side each would lead the other away.
-    this.chapters = player.options.moved ? [] : chaptersOf(player);
+    this.chapters = player.options.drawn ? [] : chaptersOf(player);
     this.place = -1; // of the chapter that is told; -1 while the walk is closed
     this.rested = false;
     this.cameFrom = { view: player.shown, events: false };

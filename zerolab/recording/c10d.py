@@ -37,6 +37,7 @@ class Request(NamedTuple):
     ranks: list[int]
     peer: int | None
     group: dist.ProcessGroup
+    note: str | None = None  # what else is to be known of it
 
 
 def communicates(func: Any) -> bool:
@@ -83,7 +84,19 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     nbytes = numel * counted[0].element_size() if counted else 0
     known_peer = name in ("send", "recv_") and 0 <= args[2] < len(ranks)
     peer = ranks[args[2]] if known_peer else None
-    return Request(op, counted or tensors_in(args[0]), numel, nbytes, ranks, peer, group)
+    tensors = counted or tensors_in(args[0])
+    note = None
+    if peer is not None:
+        note = _place(tensors[0])
+    elif name == "broadcast_" and 0 <= args[2] < len(ranks):
+        note = f"from rank {ranks[args[2]]}"
+    return Request(op, tensors, numel, nbytes, ranks, peer, group, note)
+
+
+def _place(tensor: torch.Tensor) -> str:
+    """Which elements of its storage a message carries: what is cut from a larger tensor is a part of that."""
+    start, whole = tensor.storage_offset(), tensor.untyped_storage().nbytes() // tensor.element_size()
+    return f"elements {start} to {start + tensor.numel()} of {whole}"
 
 
 def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Request]:

@@ -1,0 +1,145 @@
+"""Of collectives without a model the player shows whose numbers lie on which rank, part by part, as they were sent."""
+
+import pytest
+from showing import state
+
+from zerolab import Cluster
+
+pytestmark = pytest.mark.browser
+PLAYER = "window.zerolabPlayers[0]"
+
+
+@pytest.fixture(scope="module")
+def run():
+    """`run(world_size)` gives recordings of what ranks send each other without a model, by name."""
+
+    def collectives(op):
+        import torch
+        import torch.distributed as dist
+
+        from zerolab.engines import all_gather, all_reduce, reduce_scatter
+
+        n, rank = dist.get_world_size(), dist.get_rank()
+        flat, whole = torch.ones(2 * n) + rank, torch.empty(2 * n)
+        {
+            "all_reduce": lambda: dist.all_reduce(flat),
+            "all_gather": lambda: dist.all_gather(list(whole.chunk(n)), flat[:2]),
+            "reduce_scatter": lambda: dist.reduce_scatter(whole[:2], list(flat.chunk(n))),
+            "broadcast": lambda: dist.broadcast(flat, n - 1),
+            "all_to_all": lambda: dist.all_to_all_single(whole, flat),
+            "direct all_gather": lambda: all_gather(flat).wait(),
+            "direct all_reduce": lambda: all_reduce(flat).wait(),
+            "direct reduce_scatter": lambda: reduce_scatter(flat).wait(),
+        }[op]()
+
+    def ring(adds):
+        import torch
+        import torch.distributed as dist
+
+        n, rank = dist.get_world_size(), dist.get_rank()
+        parts = torch.ones(2 * n).chunk(n)
+        for turn in range(n - 1):
+            leaving, coming = (rank - turn - adds) % n, (rank - turn - 1 - adds) % n
+            into = torch.empty(2) if adds else parts[coming]
+            receive, send = dist.irecv(into, src=(rank - 1) % n), dist.isend(parts[leaving], dst=(rank + 1) % n)
+            receive.wait()
+            send.wait()
+            if adds:
+                parts[coming].add_(into)
+
+    def recorded(world_size):
+        with Cluster(world_size=world_size, device="cpu") as cluster:
+            direct = ["direct all_gather", "direct all_reduce", "direct reduce_scatter"]
+            ops = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", *direct]
+            made = {op: cluster.record(collectives, op) for op in ops}
+            rings = {"ring all_gather": cluster.record(ring, False), "ring reduce_scatter": cluster.record(ring, True)}
+            return made | rings
+
+    known = {}
+    return lambda world_size: known.setdefault(world_size, recorded(world_size))
+
+
+def tiles(tab, event):
+    """Whose numbers each rank has in each part just after an event, -1 being the last one."""
+    return tab.evaluate(
+        f"""(event) => {{
+          const player = {PLAYER}, {{ model }} = player, all = [...Array(model.worldSize).keys()];
+          player.tellEvents(true);
+          player.goto(event < 0 ? model.count - 1 : event);
+          return all.map((rank) => all.map((part) => player.panes.ownership.has(rank, part, player.clock.time)));
+        }}""",
+        event,
+    )
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_after_a_collective_each_rank_has_what_the_collective_gives(run, show, world_size):
+    ranks = range(world_size)
+    everybody = list(ranks)
+    of_all = [[everybody] * world_size] * world_size
+    owners = [[everybody if part == rank else [rank] for part in ranks] for rank in ranks]
+    gathered = [[[part] for part in ranks]] * world_size
+    wanted = {
+        "all_reduce": of_all,
+        "all_gather": gathered,
+        "reduce_scatter": owners,
+        "broadcast": [[[world_size - 1]] * world_size] * world_size,
+        "all_to_all": gathered,
+    }
+    recordings = run(world_size)
+    for op, after in wanted.items():
+        for name in (op, f"direct {op}"):
+            if name in recordings:
+                assert tiles(show(recordings[name]), -1) == after, name
+    assert tiles(show(recordings["ring all_gather"]), -1) == gathered
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_around_a_ring_sums_grow_rank_by_rank_until_each_has_one_whole(run, show, world_size):
+    tab = show(run(world_size)["ring reduce_scatter"])
+    after = tiles(tab, -1)
+    lengths = [sorted(map(len, row)) for row in after]
+    assert lengths == [list(range(1, world_size + 1))] * world_size
+    for part in range(world_size):
+        assert sorted(len(row[part]) for row in after) == list(range(1, world_size + 1))
+
+
+def test_before_a_gather_a_rank_has_its_own_part_alone_and_before_a_sum_its_own_numbers(run, show):
+    recordings = run(4)
+    own = [[[rank] if part == rank else [] for part in range(4)] for rank in range(4)]
+    for name in ("direct all_gather", "ring all_gather"):
+        assert tiles(show(recordings[name]), 0) == own
+    assert tiles(show(recordings["direct all_reduce"]), 0) == [[[rank]] * 4 for rank in range(4)]
+
+
+def test_what_is_on_its_way_is_drawn_between_its_send_and_its_receive(run, show):
+    tab = show(run(4)["ring all_gather"])
+    flight = tab.evaluate(
+        f"""(() => {{
+          const player = {PLAYER}, [first] = player.panes.ownership.exchanges[0].shipments;
+          player.showTime((first.start + first.end) / 2);
+          return first;
+        }})()"""
+    )
+    moving = state(tab)["moving"]
+    assert {"from": flight["from"], "to": flight["to"], "piece": flight["part"]} in [
+        {key: one[key] for key in ("from", "to", "piece")} for one in moving
+    ]
+    assert (flight["to"] - flight["from"]) % 4 == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_screen_readers_hear_whose_numbers_lie_where_and_a_title_says_what_is_drawn(run, show, scheme):
+    tab = show(run(4)["all_reduce"], scheme=scheme)
+    tiles(tab, -1)
+    label = tab.locator(".zl-ownership canvas").first.get_attribute("aria-label")
+    assert label.startswith("all reduce: 8 elements in 4 parts, drawn as what it means. rank 0: of 0 and 1 and 2 and 3")
+    drawn = [one["text"] for one in tab.evaluate(f"{PLAYER}.labels()")["ownership"]]
+    assert {"part 0", "part 3", "4/4"} <= set(drawn)
+    assert tab.locator(".zl-ownership h3").inner_text() == "Whose numbers lie where"
+
+
+def test_a_recording_of_a_model_has_no_such_blocks_and_no_notes_of_elements(recording, show):
+    tab = show(recording)
+    assert tab.evaluate(f"{PLAYER}.panes.ownership.exchanges") is None
+    assert not any((event.text or "").startswith("elements") for rank in recording.ranks for event in rank.events)

@@ -1,0 +1,203 @@
+// Collectives of tensors that belong to no model: which parts lie on which rank at a moment, and whose they are.
+
+import { codeOf } from "./derived.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Exchange, Shipment } from "./types.d.ts"
+ */
+
+/** What is drawn: whether parts are added up, and what a rank has of the buffer before. */
+const KNOWN = new Set(["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"]);
+
+/** More ranks than this have no picture: its blocks would be dust. */
+const MOST_RANKS = 64;
+
+/**
+ * The exchanges of a recording without a model, in the order in which they began; none where there is a model.
+ * @param {Model} model
+ * @returns {Exchange[]}
+ */
+export function exchangesOf(model) {
+  if (model.units.some(({ padded }) => padded) || model.worldSize < 2 || model.worldSize > MOST_RANKS) return [];
+  const found = [...collectivesOf(model), ...messagesOf(model)].filter(({ shipments }) => shipments.length);
+  return found.sort((a, b) => a.start - b.start);
+}
+
+/** @param {Model} model */
+function collectivesOf(model) {
+  const { columns, payload } = model;
+  const collective = codeOf(payload.kinds, "collective");
+  /** @type {Exchange[]} */
+  const found = [];
+  for (const places of model.collectives.values()) {
+    const own = places.filter((i) => columns.kind[i] === collective);
+    const event = own.length ? model.event(own[0]) : null;
+    if (!event || !KNOWN.has(event.op) || event.group) continue; // of a group alone the parts are counted otherwise
+    const [, root] = /^from rank (\d+)$/.exec(event.text ?? "") ?? [];
+    if (event.op === "broadcast" && root === undefined) continue;
+    const { op, numel } = event;
+    const start = Math.min(...own.map((i) => columns.t_start[i]));
+    const recorded = own.flatMap((i) => model.partsOf(i));
+    const shipments = recorded.length
+      ? recordedShipments(model, op, recorded)
+      : impliedShipments(model, op, own, Number(root ?? 0));
+    found.push({
+      op,
+      numel,
+      start,
+      shipments,
+      adds: /reduce/.test(op),
+      root: Number(root ?? 0),
+      recorded: recorded.length > 0,
+    });
+  }
+  return found;
+}
+
+/**
+ * Each recorded send with its receive: the k-th from one rank to another.
+ * @param {Model} model @param {number[]} messages
+ */
+function sentWithReceived(model, messages) {
+  const { columns, payload } = model;
+  /** @type {Map<string, { sends: number[], receives: number[] }>} */
+  const lanes = new Map();
+  for (const i of messages) {
+    const receives = /recv/.test(payload.words[columns.op[i] - 1]);
+    const [rank, peer] = [columns.rank[i], columns.peer[i] - 1];
+    const key = receives ? `${peer} ${rank}` : `${rank} ${peer}`;
+    const lane = lanes.get(key) ?? { sends: [], receives: [] };
+    lanes.set(key, lane);
+    (receives ? lane.receives : lane.sends).push(i);
+  }
+  return [...lanes].flatMap(([key, { sends, receives }]) => {
+    const [from, to] = key.split(" ").map(Number);
+    return sends.slice(0, receives.length).map((send, k) => ({ from, to, send, receive: receives[k], k }));
+  });
+}
+
+/**
+ * What a collective's own messages carry.
+ * @param {Model} model @param {string} op @param {number[]} messages
+ * @returns {Shipment[]}
+ */
+function recordedShipments(model, op, messages) {
+  const { t_start: start, t_end: end } = model.columns;
+  return sentWithReceived(model, messages).map(({ from, to, send, receive, k }) => {
+    const adds = op === "reduce_scatter" || (op === "all_reduce" && k === 0);
+    const part = adds ? to : from;
+    return { from, to, source: part, part, adds, start: start[send], end: end[receive] };
+  });
+}
+
+/**
+ * What a collective means whose messages were not recorded: each rank has it all when its own event is over.
+ * @param {Model} model @param {string} op @param {number[]} places @param {number} root
+ * @returns {Shipment[]}
+ */
+function impliedShipments(model, op, places, root) {
+  const { t_start, t_end, rank } = model.columns;
+  const start = Math.max(...places.map((i) => t_start[i]));
+  const ranks = places.map((i) => rank[i]);
+  return places.flatMap((i) => {
+    const to = rank[i];
+    const end = Math.max(start + 1, t_end[i]);
+    const half = (start + end) / 2;
+    return ranks
+      .filter((from) => from !== to)
+      .flatMap((from) => {
+        const way = { from, to, start, end };
+        if (op === "all_gather") return [{ ...way, source: from, part: from, adds: false }];
+        if (op === "reduce_scatter") return [{ ...way, source: to, part: to, adds: true }];
+        if (op === "all_to_all") return [{ ...way, source: to, part: from, adds: false }];
+        if (op === "broadcast")
+          return from === root ? ranks.map((part) => ({ ...way, source: part, part, adds: false })) : [];
+        const middle = Math.min(half, ...places.map((k) => (start + Math.max(start + 1, t_end[k])) / 2));
+        return [
+          { ...way, end: middle, source: to, part: to, adds: true },
+          { ...way, start: middle, source: from, part: from, adds: false },
+        ];
+      });
+  });
+}
+
+/**
+ * Sends and receives that somebody wrote by hand, between two collectives of all ranks: one exchange. Which part one
+ * carries is noted where it is cut from a tensor of as many equal parts as there are ranks. One that is received into a
+ * buffer of its own is taken to be added to the same part of the receiver's.
+ * @param {Model} model
+ */
+function messagesOf(model) {
+  const { columns, payload } = model;
+  const collective = codeOf(payload.kinds, "collective");
+  /** @type {Map<number, number[]>} */
+  const runs = new Map();
+  for (const places of model.ofRank) {
+    let run = 0;
+    for (const i of [...places].sort((a, b) => columns.seq[a] - columns.seq[b])) {
+      if (columns.kind[i] !== collective || columns.parent[i] >= 0) continue;
+      if (columns.number[i]) run += 1;
+      else if (columns.peer[i]) runs.set(run, [...(runs.get(run) ?? []), i]);
+    }
+  }
+  return [...runs.values()].map((messages) => handMade(model, messages));
+}
+
+/**
+ * @param {Model} model @param {number[]} messages
+ * @returns {Exchange}
+ */
+function handMade(model, messages) {
+  const { t_start, t_end } = model.columns;
+  const shipments = sentWithReceived(model, messages).flatMap(({ from, to, send, receive }) => {
+    const [source, at] = [partNoted(model, send), partNoted(model, receive)];
+    if (source === null) return [];
+    return [{ from, to, source, part: at ?? source, adds: at === null, start: t_start[send], end: t_end[receive] }];
+  });
+  const adds = shipments.some((one) => one.adds);
+  const numel = messages.length ? model.event(messages[0]).numel * model.worldSize : 0;
+  const start = Math.min(...messages.map((i) => t_start[i]));
+  return { op: "messages", numel, start, shipments, adds, root: 0, recorded: true };
+}
+
+/**
+ * Which part of its tensor a message is, from "elements 4 to 8 of 16"; null where it is none of N equal ones.
+ * @param {Model} model @param {number} i
+ */
+function partNoted(model, i) {
+  const found = /^elements (\d+) to (\d+) of (\d+)$/.exec(model.event(i).text ?? "");
+  if (!found) return null;
+  const [from, to, whole] = found.slice(1).map(Number);
+  const part = whole / model.worldSize;
+  return to - from === part && from % part === 0 ? from / part : null;
+}
+
+/**
+ * Whose numbers a rank has at a place at a time, in order: several where they are added up, none where nothing is.
+ * @param {Exchange} exchange @param {number} rank @param {number} part @param {number} time
+ * @returns {number[]}
+ */
+export function contents(exchange, rank, part, time) {
+  let has = hadBefore(exchange, rank, part);
+  const came = exchange.shipments.filter((one) => one.to === rank && one.part === part && one.end <= time);
+  for (const { from, source, start, adds } of came.sort((a, b) => a.end - b.end)) {
+    const more = contents(exchange, from, source, start);
+    has = adds ? [...new Set([...has, ...more])].sort((a, b) => a - b) : more;
+  }
+  return has;
+}
+
+/**
+ * What a rank has of a part before the exchange.
+ * @param {Exchange} exchange @param {number} rank @param {number} part
+ */
+function hadBefore({ op, adds, root, shipments }, rank, part) {
+  if (op === "broadcast") return rank === root ? [root] : [];
+  if (op === "all_gather") return rank === part ? [rank] : [];
+  if (adds || op === "all_to_all") return [rank];
+  // By hand: a rank has what it sends before any of it has come.
+  const sent = shipments.filter((one) => one.from === rank && one.source === part).map(({ start }) => start);
+  const came = shipments.filter((one) => one.to === rank && one.part === part).map(({ end }) => end);
+  return came.length && Math.min(...came) <= Math.min(Infinity, ...sent) ? [] : [rank];
+}

@@ -1,0 +1,191 @@
+// The pane of a recording without a model: a row a rank, a column a part, and in each block whose numbers lie there.
+
+import { contents, exchangesOf } from "./exchanges.js";
+import { exact, words } from "./format.js";
+import { Ownership } from "./ownership.js";
+import { nameRow, rowHeights, tellTrouble } from "./rows.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Palette } from "./palette.js"
+ * @import { Pen } from "./pen.js"
+ * @import { Box, Exchange, Filter, Frame } from "./types.d.ts"
+ */
+
+/** Height of the two lines above the blocks. */
+const TILE_HEAD = 40;
+/** A block is at most so many times as wide as high. */
+const WIDEST = 3;
+
+/**
+ * The pane for who holds what: of tensors that belong to no model their parts, of a model its units.
+ * @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay @param {Model} model
+ */
+export function paneOf(canvas, overlay, model) {
+  const exchanges = exchangesOf(model);
+  return exchanges.length ? new Tiles(canvas, overlay, exchanges) : new Ownership(canvas, overlay);
+}
+
+/** The blocks lie in `pen`, and are painted where one has changed; what is on its way in `over`. */
+export class Tiles extends Ownership {
+  /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay @param {Exchange[]} exchanges */
+  constructor(canvas, overlay, exchanges) {
+    super(canvas, overlay);
+    this.exchanges = exchanges;
+    this.shown = "";
+    this.block = { width: 1, height: 1, pitch: 1 };
+  }
+
+  /**
+   * @override
+   * @param {Model} model @param {number} width @param {Filter} _ @param {number} grow
+   */
+  layout(model, width, _, grow) {
+    super.layout(model, width, { ranks: null, category: null, unit: null, off: null }, grow);
+    this.rows = rowHeights(model.rows.length, 1, 40, 10, grow);
+    const room = (width - this.gutter.left - 4) / model.worldSize;
+    const gap = room > 12 ? 4 : 1;
+    const across = Math.max(1, Math.min(room - gap, WIDEST * this.rows.line));
+    this.block = { width: across, height: this.rows.line, pitch: across + gap };
+    this.shown = "";
+    const height = TILE_HEAD + this.rows.pitch * model.rows.length;
+    this.over.resize(width, height);
+    return this.pen.resize(width, height);
+  }
+
+  /**
+   * @override
+   * @param {Frame} frame
+   */
+  draw({ model, palette, time, hover }) {
+    const now = hover ? hover.end : time;
+    const exchange = this.at(now);
+    const all = Array.from({ length: model.worldSize }, (_, part) => part);
+    const tiles = model.rows.map(({ rank }) => all.map((part) => contents(exchange, rank, part, now)));
+    const shown = `${palette.theme} ${palette.contrast} ${this.exchanges.indexOf(exchange)} ${JSON.stringify(tiles)}`;
+    if (shown !== this.shown) this.#paintAll(model, palette, exchange, tiles);
+    this.shown = shown;
+    this.over.clear();
+    const flying = exchange.shipments.filter(({ start, end }) => start <= now && now < end);
+    const drawn = flying.filter(({ from, to }) => model.rowOf(from) >= 0 && model.rowOf(to) >= 0);
+    for (const one of drawn) this.#fly(model, palette, exchange, one, now);
+    const category = /** @type {const} */ ("parameters"); // what has no model is of no category: any will do
+    this.moving = drawn.map(({ from, to, part }) => ({ category, unit: "", from, to, piece: part }));
+  }
+
+  /**
+   * Whose numbers a rank has at a place at a time.
+   * @param {number} rank @param {number} part @param {number} time
+   */
+  has(rank, part, time) {
+    return contents(this.at(time), rank, part, time);
+  }
+
+  /**
+   * The exchange that began last before a time; the first before any has.
+   * @param {number} time
+   */
+  at(time) {
+    return this.exchanges.findLast(({ start }) => start <= time) ?? this.exchanges[0];
+  }
+
+  /**
+   * @override What lies at a point: a row where it is in the gutter, for what is in a block has no event of its own.
+   * @param {Model} model @param {number} x @param {number} y
+   */
+  hit(model, x, y) {
+    const row = Math.floor((y - TILE_HEAD + 3) / this.rows.pitch);
+    return x < this.gutter.left && row >= 0 && row < model.rows.length ? { row } : null;
+  }
+
+  /**
+   * @override
+   * @param {number} place
+   */
+  row(place) {
+    return { y: TILE_HEAD + place * this.rows.pitch, height: this.rows.row };
+  }
+
+  /** @param {Model} model @param {Palette} palette @param {Exchange} exchange @param {number[][][]} tiles */
+  #paintAll(model, palette, exchange, tiles) {
+    const { pen, block, rows } = this;
+    pen.clear();
+    pen.text(titleOf(exchange, model.worldSize), this.gutter.left, 9, { colour: palette.ink, size: 12.5, weight: 600 });
+    const every = Math.ceil(44 / block.pitch);
+    for (let part = 0; part < model.worldSize; part += every) {
+      const { x } = this.#place(0, part);
+      const style = /** @type {const} */ ({ colour: palette.muted, size: 11, align: "center" });
+      pen.text(`part ${part}`, x + block.width / 2, 28, style);
+    }
+    model.rows.forEach((row, place) => {
+      const y = TILE_HEAD + place * rows.pitch;
+      nameRow(pen, palette, row, place, y, rows.line, rows.pitch);
+      if (tellTrouble(pen, palette, model, row, this.gutter.left, y + rows.line / 2)) return;
+      for (const [part, has] of tiles[place].entries())
+        drawTile(pen, palette, this.#place(place, part), has, exchange, model.worldSize);
+    });
+    const said = model.rows.map(({ rank }, place) => {
+      const parts = tiles[place].map((has) => (has.length ? `of ${has.join(" and ")}` : "nothing"));
+      return `rank ${rank}: ${parts.join(", ")}`;
+    });
+    pen.canvas.setAttribute("aria-label", `${titleOf(exchange, model.worldSize)}. ${said.join("; ")}`);
+  }
+
+  /**
+   * One part on its way from row to row.
+   * @param {Model} model @param {Palette} palette @param {Exchange} exchange
+   * @param {Exchange["shipments"][number]} one @param {number} now
+   */
+  #fly(model, palette, exchange, { from, to, source, part, start, end }, now) {
+    const [a, b] = [this.#place(model.rowOf(from), source), this.#place(model.rowOf(to), part)];
+    const share = (now - start) / (end - start);
+    const eased = share * share * (3 - 2 * share);
+    const [width, height] = [a.width * 0.7, a.height * 0.6];
+    const x = a.x + (b.x - a.x) * eased + (a.width - width) / 2;
+    const y = a.y + (b.y - a.y) * eased + (a.height - height) / 2;
+    const box = { x, y, width, height };
+    this.over.box(x, y, width, height, palette.paper);
+    drawTile(this.over, palette, box, contents(exchange, from, source, start), exchange, model.worldSize);
+    this.over.frame(x - 1, y - 1, width + 2, height + 2, palette.ink, 1.5);
+  }
+
+  /** @param {number} row @param {number} part */
+  #place(row, part) {
+    const { width, height, pitch } = this.block;
+    return { x: this.gutter.left + part * pitch, y: TILE_HEAD + row * this.rows.pitch, width, height };
+  }
+}
+
+/**
+ * "all reduce: 16 elements in 4 parts"
+ * @param {Exchange} exchange @param {number} ranks
+ */
+function titleOf({ op, numel, recorded }, ranks) {
+  const name = op === "messages" ? "sends and receives" : words(op);
+  const how = recorded ? "" : ", drawn as what it means";
+  return `${name}: ${exact(numel)} elements in ${ranks} parts${how}`;
+}
+
+/**
+ * A block: hollow without numbers; one rank's in its colour; of sums a stripe for each rank that is in it.
+ * @param {Pen} pen @param {Palette} palette @param {Box} box @param {number[]} has @param {Exchange} exchange
+ * @param {number} ranks
+ */
+function drawTile(pen, palette, { x, y, width, height }, has, { adds }, ranks) {
+  const told = width >= 30 && height >= (adds ? 30 : 16);
+  const head = adds && told ? 18 : 0; // a number amid stripes would hide the ranks that are there
+  const stripe = width / ranks;
+  if (!adds && has.length) pen.box(x, y, width, height, palette.rank(pen.context, has[0]));
+  else
+    for (const rank of has)
+      pen.box(x + rank * stripe, y + head, stripe, height - head, palette.rank(pen.context, rank));
+  pen.frame(x, y, width, height, has.length === ranks && adds ? palette.ink : palette.hollow, 1);
+  if (!has.length || !told) return;
+  const whose = width < 76 ? `of ${has[0]}` : `of rank ${has[0]}`;
+  const text = adds ? `${has.length}/${ranks}` : whose;
+  const style = { colour: palette.ink, size: 11.5, weight: 600 };
+  const middle = y + (head || height) / 2;
+  const wide = pen.widthOf(text, style) + 8;
+  if (!head) pen.box(x + (width - wide) / 2, middle - 8, wide, 16, palette.paper);
+  pen.text(text, x + width / 2, middle, { ...style, align: "center" });
+}
