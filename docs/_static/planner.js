@@ -25,7 +25,10 @@ function element(tag, given = {}, ...inner) {
 /** @param {number} bytes */
 const gigabytes = (bytes) => (bytes / 1e9).toLocaleString("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
 
-/** One stage: its name, its bar up to the line and beyond, and what it comes to. @param {Plan} plan @param {number} k */
+/**
+ * One stage: its name, its bar up to the line and beyond, and what it comes to.
+ * @param {Plan} plan @param {number} k
+ */
 function stage(plan, k) {
   const row = plan.rows[k];
   const name = String(row.stage);

@@ -30,7 +30,7 @@ export function playUnasked(player) {
   for (const touch of ["pointerdown", "wheel", "keydown"]) {
     const stop = (/** @type {Event} */ event) => {
       over();
-      if (!toggles(event)) player.pause(); // what plays or pauses by itself would else do it twice
+      if (!isToggle(event)) player.pause(); // what plays or pauses by itself would else do it twice
     };
     const where = touch === "keydown" ? (player.options.keyboard ?? root) : root;
     where.addEventListener(touch, stop, { capture: true, passive: true });
@@ -48,7 +48,7 @@ export function playUnasked(player) {
 }
 
 /** @param {Event} event */
-function toggles(event) {
+function isToggle(event) {
   if (event instanceof KeyboardEvent) return [" ", "k"].includes(event.key);
   return event.type === "pointerdown" && Boolean(/** @type {HTMLElement} */ (event.target).closest(".zl-play"));
 }
