@@ -234,7 +234,7 @@ def test_the_story_of_many_ranks_and_of_two_recordings_opens_without_a_complaint
     assert state(tab)["beats"] > 4
     tab.keyboard.press("ArrowRight")
     both = show(page(recordings["zero3"], recordings["ddp"]), story=True, width=1400, height=1200, scheme=theme)
-    assert state(both)["shown"] == "all"  # two are compared event by event
+    assert state(both)["shown"] == "story"
 
 
 def test_by_events_too_a_hover_draws_no_arrows_over_what_is_held_at_another_time(recording, show):
