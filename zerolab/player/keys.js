@@ -58,11 +58,12 @@ export function listen(root, player) {
     if (event.detail && button?.matches(":focus")) player.root.focus({ preventScroll: true });
   });
   root.addEventListener("keydown", (event) => {
-    const { tagName } = /** @type {HTMLElement} */ (event.target);
+    const { tagName, classList } = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (tagName === "SELECT" && event.key !== "Escape") return;
     if (event.key === "Escape") player.closePanels();
     if (tagName === "BUTTON" && event.key === " ") return;
+    if (classList.contains("zl-body") && event.key.startsWith("Page")) return; // a picture too high scrolls by them
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
     const action = BY_KEY.get(name);
     if (!action) return;

@@ -71,7 +71,7 @@ export class Memory {
       const total = this.stack.reduce((sum, category) => sum + live[category], 0);
       const y = place * rows.pitch + MARK + (this.gutter.named ? Math.min(rows.line / 2, 7) : 22);
       if (!this.gutter.named && rows.line < 30) return;
-      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
+      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 12, align: "right", weight: 600 });
     });
     if (hover)
       over.line(
@@ -116,7 +116,7 @@ export class Memory {
     let free = axis.left - 20;
     for (const { x, text } of axis.ticks()) {
       if (x < free || x > axis.right - 16) continue;
-      free = x + this.pen.text(text, x, this.height + 11, { colour: palette.muted, size: 10.5, align: "center" }) + 12;
+      free = x + this.pen.text(text, x, this.height + 11, { colour: palette.muted, size: 12, align: "center" }) + 12;
     }
   }
 
@@ -201,7 +201,7 @@ export class Memory {
     if (!peak) return;
     /** @type {(value: number) => number} */
     const height = (value) => base - (value / this.top) * rows.line;
-    const size = 10.5;
+    const size = 12;
     const x = axis.right + 8;
     const room = this.gutter.right - 10;
     const peakText =

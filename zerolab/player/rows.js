@@ -106,7 +106,7 @@ export function tellTrouble(pen, palette, model, row, x, y) {
     ? `Ranks ${row.from} to ${row.to} do the same, each on its own shards.`
     : `No recording of ranks ${row.from} to ${row.to} arrived.`;
   const text = row.to > row.from ? several : (rankTrouble(model, row.rank) ?? "");
-  pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 11.5 });
+  pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 12 });
   return true;
 }
 
