@@ -203,7 +203,7 @@ export class Memory {
     const height = (value) => base - (value / this.top) * rows.line;
     const size = 12;
     const x = axis.right + 8;
-    const room = this.gutter.right - 10;
+    const room = this.gutter.right - 8;
     const peakText =
       rows.line >= 12 && this.gutter.named
         ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room })
