@@ -182,7 +182,7 @@ export class Timeline {
   #label(model, palette, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
-    if (this.rows.line < 12 || event.kind === "wait" || width < 14 || bar.faded) return;
+    if (this.rows.line < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
     const names = [
       this.#name(event, event.unit ?? ""),
       this.#name(event, tail(event.unit ?? "")),
@@ -190,7 +190,7 @@ export class Timeline {
     ];
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
     /** @type {TextStyle} */
-    const style = { colour, size: 12, align: "center", room: width - 6 };
+    const style = { colour, size: 12, align: "center", room: width - 12 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
     if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, style);
   }
