@@ -22,7 +22,7 @@ test("an extent is cut to the view, at least a pixel wide, and null outside", ()
 });
 
 test("ticks stand at round times, about one per 110 pixels, from the start of the view on", () => {
-  const ticks = new Axis(7_000_000, 17_000_000, 152 + 104 + 1100).ticks();
+  const ticks = new Axis(7_000_000, 17_000_000, 152 + 110 + 1100).ticks();
   assert.deepEqual(
     ticks.slice(0, 3).map(({ text }) => text),
     ["0", "+1 ms", "+2 ms"],

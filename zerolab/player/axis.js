@@ -7,7 +7,7 @@ import { duration } from "./format.js";
  * @param {number} width
  */
 export function gutter(width) {
-  return width < 460 ? { left: 76, right: 10, named: false } : { left: 152, right: 104, named: true };
+  return width < 460 ? { left: 76, right: 10, named: false } : { left: 152, right: 110, named: true };
 }
 
 /** The axis between two times, drawn from `left` to `right` in pixels. */

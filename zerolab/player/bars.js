@@ -71,7 +71,7 @@ export class Bars {
       if (!this.ghost || !missing) return;
       const room = pen.width - after;
       const said = saving(this.ghost, rank, index);
-      const small = { colour: palette.muted, size: 11.5, room };
+      const small = { colour: palette.muted, size: 12, room };
       pen.text(pen.fits(said, small) ? said : said.split(",")[0], after, y + height + 9, small);
     });
   }

@@ -174,7 +174,7 @@ function label(pane, model, palette, event, unit, moving) {
   const part = size(partOf(unit, moving[0].piece, null, model.worldSize));
   const each = event.op === "hold" ? bytes(part * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
   const text = `${each}${many}`;
-  const style = { colour: palette.ink, size: 10.5, weight: 600 };
+  const style = { colour: palette.ink, size: 12, weight: 600 };
   const width = pane.over.widthOf(text, style);
   // Beside the arrows, not on them: their heads say where the piece goes.
   const ends = moving
@@ -182,7 +182,7 @@ function label(pane, model, palette, event, unit, moving) {
     .map(([from, to]) => cell.x + ((from + to) / 2) * cell.width);
   const beside = Math.max(...ends) + BULGE + 6;
   const x = beside + width + 4 <= pane.over.width ? beside : Math.max(pane.gutter.left, Math.min(...ends) - width - 12);
-  pane.over.box(x - 3, y - 6.5, width + 6, 13, palette.paper);
+  pane.over.box(x - 3, y - 7, width + 6, 14, palette.paper);
   pane.over.text(text, x, y, style);
 }
 

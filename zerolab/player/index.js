@@ -125,7 +125,9 @@ function slides() {
 /** On very wide screens everything grows; the canvases are told, because `zoom` alone would blow up their pixels. */
 function enlarge() {
   window.zerolabScale = window.innerWidth >= 3200 ? 2 : window.innerWidth >= 2400 ? 1.5 : 1;
-  onPage("zerolab-player").style.zoom = String(window.zerolabScale);
+  const { style } = onPage("zerolab-player");
+  style.zoom = String(window.zerolabScale);
+  style.setProperty("--zl-zoom", style.zoom); // it blows up the window's height, too
 }
 
 /** Milliseconds without a change after which the hand is at rest; longer than between two reports of a player. */

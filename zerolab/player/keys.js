@@ -61,13 +61,14 @@ export function listen(root, player) {
     if (event.detail && button?.matches(":focus")) player.root.focus({ preventScroll: true });
   });
   root.addEventListener("keydown", (event) => {
-    const { tagName } = /** @type {HTMLElement} */ (event.target);
+    const { tagName, classList } = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (tagName === "SELECT" && event.key !== "Escape") return;
     if (event.key === "Escape") leaveOff(player);
     // Radio buttons keep the keys by which they are chosen.
     if (tagName === "INPUT" && (event.key === " " || event.key.startsWith("Arrow"))) return;
     if (tagName === "BUTTON" && event.key === " ") return;
+    if (classList.contains("zl-body") && event.key.startsWith("Page")) return; // a picture too high scrolls by them
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
     const action = BY_KEY.get(name);
     if (!action) return;

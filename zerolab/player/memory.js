@@ -97,18 +97,18 @@ export class Memory {
     const total = this.stack.reduce((sum, category) => sum + live[category], 0);
     const y = place * rows.pitch + MARK + (this.gutter.named ? Math.min(rows.line / 2, 7) : 22);
     if (this.gutter.named || rows.line >= 30)
-      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 11, align: "right", weight: 600 });
+      over.text(bytes(total), this.gutter.left - 10, y, { colour: palette.ink, size: 12, align: "right", weight: 600 });
     const missing = ghost?.missing(rank, at) ?? 0;
     const scale = rows.line / this.top;
     if (!ghost || !missing) return;
     if (missing * scale < 12 || x < axis.left || x > axis.right) {
-      const small = { colour: palette.muted, size: 11, align: /** @type {const} */ ("right") };
+      const small = { colour: palette.muted, size: 12, align: /** @type {const} */ ("right") };
       if (rows.line >= 24 && this.gutter.named)
         over.text(percent(ghost, rank, at), this.gutter.left - 10, y + 14, small);
       return;
     }
     const text = saving(ghost, rank, at);
-    const style = { colour: palette.ink, size: 11, weight: 600 };
+    const style = { colour: palette.ink, size: 12, weight: 600 };
     const middle = place * rows.pitch + MARK + rows.line - (total + missing / 2) * scale;
     const width = over.widthOf(text, style);
     const left = x + 8 + width < axis.right ? x + 6 : x - 6 - width;
@@ -160,7 +160,7 @@ export class Memory {
     let free = axis.left - 20;
     for (const { x, text } of axis.ticks()) {
       if (x < free || x > axis.right - 16) continue;
-      free = x + this.pen.text(text, x, this.height + 11, { colour: palette.muted, size: 10.5, align: "center" }) + 12;
+      free = x + this.pen.text(text, x, this.height + 11, { colour: palette.muted, size: 12, align: "center" }) + 12;
     }
   }
 
@@ -310,9 +310,9 @@ export class Memory {
     const peak = this.whole ? this.peaks[rank] : null;
     /** @type {(value: number) => number} */
     const height = (value) => base - (value / this.top) * rows.line;
-    const size = 10.5;
+    const size = 12;
     const x = axis.right + 8;
-    const room = this.gutter.right - 10;
+    const room = this.gutter.right - 8;
     const peakText =
       peak && rows.line >= 12 && this.gutter.named
         ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room })

@@ -87,7 +87,7 @@ export class Pen {
    * @param {string} text @param {number} x @param {number} y @param {TextStyle} [style]
    */
   text(text, x, y, style = {}) {
-    const { colour = "#000000", size = 11, weight = 400, align = "left", room = Infinity } = style;
+    const { colour = "#000000", size = 12, weight = 400, align = "left", room = Infinity } = style;
     const shown = this.#cut(text, { size, weight, room });
     if (!shown) return 0;
     const { context } = this;
@@ -107,7 +107,7 @@ export class Pen {
    * How wide a text is, in pixels.
    * @param {string} text @param {TextStyle} style
    */
-  widthOf(text, { size = 11, weight = 400 }) {
+  widthOf(text, { size = 12, weight = 400 }) {
     return this.#measure(text, size, weight);
   }
 
@@ -115,7 +115,7 @@ export class Pen {
    * Whether a text fits its room uncut.
    * @param {string} text @param {TextStyle} style
    */
-  fits(text, { size = 11, weight = 400, room = Infinity }) {
+  fits(text, { size = 12, weight = 400, room = Infinity }) {
     return this.#measure(text, size, weight) <= room;
   }
 

@@ -20,20 +20,17 @@ export function rowHeights(ranks, lines, best, gap, grow = 1) {
   return { line, row: line * lines + (lines - 1) * 2, pitch: line * lines + (lines - 1) * 2 + space };
 }
 
-/** How many times as high rows may become so that they fill the window; and how low, where they begin doubled. */
+/** How many times as high rows may become so that they fill the window. */
 const MOST_GROWTH = 1.8;
-const LEAST_GROWTH = 0.6;
 
 /**
  * How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window; 1 where it
- * is full. Rows that are `doubled` become lower where the window is.
- * @param {HTMLElement} root @param {number} drawn @param {boolean} doubled
+ * is full.
+ * @param {HTMLElement} root @param {number} drawn
  */
-export function growth(root, drawn, doubled) {
+export function growth(root, drawn) {
   const free = window.innerHeight / (window.zerolabScale ?? 1) - root.offsetHeight;
-  const fitting = Math.min(MOST_GROWTH, 1 + free / drawn);
-  if (free < 0) return doubled ? Math.max(LEAST_GROWTH, fitting) : 1;
-  return free < 24 ? 1 : fitting;
+  return free < 24 ? 1 : Math.min(MOST_GROWTH, 1 + free / drawn);
 }
 
 /** No more rows than this are drawn; beyond it neighbours share a row. */
@@ -109,7 +106,7 @@ export function tellTrouble(pen, palette, model, row, x, y) {
     ? `Ranks ${row.from} to ${row.to} do the same, each on its own shards.`
     : `No recording of ranks ${row.from} to ${row.to} arrived.`;
   const text = row.to > row.from ? several : (rankTrouble(model, row.rank) ?? "");
-  pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 11.5 });
+  pen.text(text, x, y, { colour: alike ? palette.muted : palette.wait, size: 12 });
   return true;
 }
 

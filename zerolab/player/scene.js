@@ -16,7 +16,7 @@ import { paneOf } from "./tiles.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
 import { drag, name, Transport } from "./transport.js";
-import { shows, views } from "./views.js";
+import { views } from "./views.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -27,9 +27,6 @@ import { shows, views } from "./views.js";
 
 /** Badges beyond this many are counted instead of listed. */
 const MOST_BADGES = 4;
-
-/** Up to so many rows the story has room for rows of twice the height. */
-const FEW_ROWS = 8;
 
 /** Ranks times units beyond which what the panes show is told of one rank alone. */
 const MOST_TOLD = 512;
@@ -97,15 +94,20 @@ export function build(player, host) {
   };
   const { ownership, bars, source } = sections;
   const both = element("div", { class: "zl-now" }, ownership.section, bars.section, source.section);
+  const body = element(
+    "div",
+    { class: "zl-body", role: "group", "aria-label": "Picture" },
+    both,
+    sections.timeline.section,
+    sections.memory.section,
+    ...(model.devices.length > 1 ? [sections.host.section] : []),
+  );
   const root = element(
     "div",
     attributes,
     top.element,
     spoken,
-    both,
-    sections.timeline.section,
-    sections.memory.section,
-    ...(model.devices.length > 1 ? [sections.host.section] : []),
+    body,
     transport.element,
     panels.help,
     panels.filter.element,
@@ -122,7 +124,8 @@ export function build(player, host) {
   const { filterBadge } = top;
   const tip = new Tip(root);
   const said = { sentence, why, where, spoken, card };
-  return { root, sections, panes, mirror, ...said, tip, filterBadge, panels, transport, views: chosen, now: both };
+  const parts = { root, now: both, body, sections, panes, mirror, tip, filterBadge, panels, transport };
+  return { ...parts, ...said, views: chosen };
 }
 
 /**
@@ -231,37 +234,6 @@ function troubles(model) {
     return [all.length ? `simulated: ${ranks - all.length} of ${exact(ranks)} ranks drawn` : "simulated"];
   }
   return all.length > MOST_BADGES ? [`${count(all.length, "rank")} missing or ended early`] : all;
-}
-
-/**
-/**
- * Gives the panes their sizes, rows `grow` times as high as usual; returns their heights together.
- * @param {Player} player @param {number} grow
- */
-export function layOut({ model, filter, top, scene, shown, options }, grow) {
-  const { ownership, timeline, memories, bars } = scene.panes;
-  const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
-  const sees = (/** @type {string} */ pane) => shows(shown, pane);
-  // The story has the window to itself: its rows are twice as high, beside another recording half as much more.
-  const high = shown === "story" && model.rows.length <= FEW_ROWS ? (options.drawn ? 1.5 : 2) * grow : grow;
-  ownership.layout(model, width("ownership"), filter, high);
-  if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
-  if (sees("memory"))
-    memories.forEach((memory, k) => {
-      memory.layout(model, width("memory"), filter, top[k], grow);
-    });
-  if (sees("bars")) {
-    bars.layout(model, width("bars"), ownership, filter, top[0]);
-    const { canvas } = bars.pen; // a legend of two lines would shift the rows beside it
-    canvas.style.marginTop = "0";
-    const tops = [ownership.pen.canvas, canvas].map((one) => one.getBoundingClientRect().top);
-    canvas.style.marginTop = `${Math.max(0, tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
-  }
-  const below = [sees("timeline") ? timeline.pen.height : 0];
-  const [beside, owned] = [scene.sections.bars.section.offsetTop, scene.sections.ownership.section.offsetTop];
-  if (sees("bars") && beside > owned) below.push(bars.pen.height); // in a narrow window they stand below
-  if (sees("memory")) below.push(...memories.map(({ pen }) => pen.height));
-  return below.reduce((sum, height) => sum + height, ownership.pen.height);
 }
 
 /**

@@ -114,7 +114,7 @@ export class Tiles extends Ownership {
     const every = Math.ceil(44 / block.pitch);
     for (let part = 0; part < model.worldSize; part += every) {
       const { x } = this.#place(0, part);
-      const style = /** @type {const} */ ({ colour: palette.muted, size: 11, align: "center" });
+      const style = /** @type {const} */ ({ colour: palette.muted, size: 12, align: "center" });
       pen.text(`part ${part}`, x + block.width / 2, 28, style);
     }
     model.rows.forEach((row, place) => {
@@ -183,7 +183,7 @@ function drawTile(pen, palette, { x, y, width, height }, has, { adds }, ranks) {
   if (!has.length || !told) return;
   const whose = width < 76 ? `of ${has[0]}` : `of rank ${has[0]}`;
   const text = adds ? `${has.length}/${ranks}` : whose;
-  const style = { colour: palette.ink, size: 11.5, weight: 600 };
+  const style = { colour: palette.ink, size: 12, weight: 600 };
   const middle = y + (head || height) / 2;
   const wide = pen.widthOf(text, style) + 8;
   if (!head) pen.box(x + (width - wide) / 2, middle - 8, wide, 16, palette.paper);

@@ -127,14 +127,14 @@ export class Timeline {
     if (tellTrouble(pen, palette, model, row, axis.left, top + rows.row / 2)) return;
     if (rows.line >= 10 && this.gutter.named) {
       /** @type {TextStyle} */
-      const style = { colour: palette.muted, size: 10.5, align: "right" };
+      const style = { colour: palette.muted, size: 12, align: "right" };
       for (const [lane, name] of (this.lanes?.names ?? []).entries())
         pen.text(name, this.gutter.left - 10, this.#lane(place, lane) + rows.line / 2, style);
     }
     const first = this.bars.length;
     this.#bars(model, palette, axis, place, filter);
     for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
-    if (endedEarly(model, rank)) this.#end(model, axis, rank, top, { colour: palette.wait, size: 11.5 });
+    if (endedEarly(model, rank)) this.#end(model, axis, rank, top, { colour: palette.wait, size: 12 });
   }
 
   /**
@@ -182,7 +182,7 @@ export class Timeline {
   #label(model, palette, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
-    if (this.rows.line < 11 || event.kind === "wait" || width < 14 || bar.faded) return;
+    if (this.rows.line < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
     const names = [
       this.#name(event, event.unit ?? ""),
       this.#name(event, tail(event.unit ?? "")),
@@ -190,7 +190,7 @@ export class Timeline {
     ];
     const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
     /** @type {TextStyle} */
-    const style = { colour, size: 10, align: "center", room: width - 6 };
+    const style = { colour, size: 12, align: "center", room: width - 12 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
     if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, style);
   }

@@ -170,10 +170,10 @@ export class Versus {
       const by = changes(this.player, this.other, rank);
       const more = by && amount(sum(by));
       if (!more || pane.rows.line < 24) return;
-      const wide = pane.over.widthOf(more, { size: 11 }) + 8;
+      const wide = pane.over.widthOf(more, { size: 12 }) + 8;
       const x = Math.max(axis.left, Math.min(axis.x(time) + 5, axis.right - wide));
       pane.over.box(x, base - pane.rows.line - 2, wide, 15, palette.paper);
-      pane.over.text(more, x + 4, base - pane.rows.line + 6, { colour: palette.ink, size: 11, weight: 600 });
+      pane.over.text(more, x + 4, base - pane.rows.line + 6, { colour: palette.ink, size: 12, weight: 600 });
     });
   }
 

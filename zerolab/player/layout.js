@@ -1,0 +1,87 @@
+// How large the panes are: as high as the window lets them be, so that the controls are in view with the picture.
+
+import { growth } from "./rows.js";
+import { shows } from "./views.js";
+
+/** @import { Player } from "./player.js" */
+
+/** Up to so many rows the story has room for rows of twice the height. */
+const FEW_ROWS = 8;
+
+/** The least share of its height to which the story is drawn so that it need not scroll. */
+const LEAST_SHARE = 0.5;
+
+/**
+ * Gives the panes their sizes. They lie in a box that is no higher than the window leaves it: where there is room rows
+ * grow, the story's shrink where there is little, and what still does not fit scrolls there, above the controls.
+ * @param {Player} player
+ */
+export function layOut(player) {
+  const { body } = player.scene;
+  const width = body.clientWidth;
+  fit(player);
+  // A scroll bar has come or gone, and takes its room from every pane.
+  if (body.clientWidth !== width) fit(player);
+  // What scrolls can be reached by keyboard, too.
+  if (body.scrollHeight > body.clientHeight) body.tabIndex = 0;
+  else body.removeAttribute("tabindex");
+}
+
+/** @param {Player} player */
+function fit(player) {
+  const { body } = player.scene;
+  const drawn = give(player, 1);
+  const over = () => body.scrollHeight - body.clientHeight;
+  if (over() > 0) {
+    // Not all of it shrinks with the rows, such as the units' names, so it may take a second time.
+    for (let share = 1; twice(player) && over() > 0 && share > LEAST_SHARE; ) {
+      share = Math.max(LEAST_SHARE, share - (over() + 4) / drawn);
+      give(player, share);
+    }
+    return;
+  }
+  if (!player.options.fill) return; // a page of its own is filled
+  const grow = growth(player.root, drawn);
+  if (grow > 1) give(player, grow);
+}
+
+/**
+ * Whether the story has the window to itself: its rows are twice as high, beside another recording half as much more.
+ * @param {Pick<Player, "model" | "shown">} player
+ */
+function twice({ model, shown }) {
+  return shown === "story" && model.rows.length <= FEW_ROWS;
+}
+
+/**
+ * Draws up the panes with rows `grow` times as high as usual; returns their heights together.
+ * @param {Player} player @param {number} grow
+ */
+function give({ model, filter, top, scene, shown, options }, grow) {
+  const { ownership, timeline, memories, bars } = scene.panes;
+  const width = (/** @type {keyof typeof scene.sections} */ name) => scene.sections[name].section.clientWidth;
+  const sees = (/** @type {string} */ pane) => shows(shown, pane);
+  ownership.layout(
+    model,
+    width("ownership"),
+    filter,
+    twice({ model, shown }) ? (options.drawn ? 1.5 : 2) * grow : grow,
+  );
+  if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
+  if (sees("memory"))
+    memories.forEach((memory, k) => {
+      memory.layout(model, width("memory"), filter, top[k], grow);
+    });
+  if (sees("bars")) {
+    bars.layout(model, width("bars"), ownership, filter, top[0]);
+    const { canvas } = bars.pen; // a legend of two lines would shift the rows beside it
+    canvas.style.marginTop = "0";
+    const tops = [ownership.pen.canvas, canvas].map((one) => one.getBoundingClientRect().top);
+    canvas.style.marginTop = `${Math.max(0, tops[0] - tops[1]) / (window.zerolabScale ?? 1)}px`;
+  }
+  const below = [sees("timeline") ? timeline.pen.height : 0];
+  const [beside, owned] = [scene.sections.bars.section.offsetTop, scene.sections.ownership.section.offsetTop];
+  if (sees("bars") && beside > owned) below.push(bars.pen.height); // in a narrow window they stand below
+  if (sees("memory")) below.push(...memories.map(({ pen }) => pen.height));
+  return below.reduce((sum, height) => sum + height, ownership.pen.height);
+}
