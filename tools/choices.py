@@ -83,7 +83,7 @@ def trained(choice: Choice) -> Training:
     parts, losses = change.get("batches", 1), []
 
     def mean_over_parts(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return models.loss(outputs, targets) / parts
+        return models.loss(outputs, targets).div(parts)
 
     for inputs, targets in models.batches(choice.model, dist.get_world_size(), dist.get_rank(), STEPS):
         *first, last = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
@@ -96,7 +96,7 @@ def trained(choice: Choice) -> Training:
 
 def passes(choice: Choice) -> float:
     """How many times the traffic of a step with one batch: ZeRO-2 and 3 reduce every batch, ZeRO-3 also gathers."""
-    batches = CHANGES[choice.change].get("batches", 1)
+    batches: int = CHANGES[choice.change].get("batches", 1)
     return {"zero2": (batches + 1) / 2, "zero3": batches}.get(choice.stage, 1)
 
 
