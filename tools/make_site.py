@@ -1,6 +1,6 @@
 """Builds the site: the lessons with players that move, the exercises, and the pages of `docs/`.
 
-    python tools/make_site.py [--out FOLDER] [--execute PART_OF_A_NAME ...]
+    python tools/make_site.py [--out FOLDER] [--execute PART_OF_A_NAME ...] [--choices PART_OF_A_NAME ...]
 
 Sphinx reads a folder that is put together here: `docs/` as it is, copies of the notebooks, executed, and pages written
 from the package. Links in `docs/` and `notebooks/` are those of the checkout, so that they work there too; they are
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import nbformat
+import site_choices
 import site_pages
 import site_python
 from site_lessons import Lesson, Pictures, executed
@@ -30,9 +31,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="build the site")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="everything is written below it")
     parser.add_argument("--execute", nargs="*", metavar="NAME", help="only these notebooks, the rest as stored")
+    parser.add_argument("--choices", nargs="*", metavar="NAME", help="only these recordings for the page that you try")
     options = parser.parse_args(arguments)
     source, html = options.out / "source", options.out / "html"
     stage(source, options.out / "executed", options.execute)
+    site_choices.fill(source / "try.md", source / "extra" / "choices", options.out / "choices-kept", options.choices)
     shutil.rmtree(html, ignore_errors=True)  # a page whose source is gone must not stay
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", "-j", "2"]
     done = subprocess.run([*command, "-d", options.out / "doctrees", source, html], check=False)

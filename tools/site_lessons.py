@@ -30,7 +30,7 @@ Everything below was printed by real processes. Run it yourself, change it, and 
 
 
 @cache
-def _package() -> bytes:
+def package_digest() -> bytes:
     """A digest of the package: what a notebook prints follows from it and from the notebook."""
     digest = hashlib.sha256()
     for file in sorted(Path(zerolab.__file__).parent.rglob("*")):
@@ -50,7 +50,7 @@ def executed(path: Path, cache: Path) -> NotebookNode:
 
     Raises nbclient.exceptions.CellExecutionError if a cell raises.
     """
-    kept = cache / f"{path.stem}-{hashlib.sha256(path.read_bytes() + _package()).hexdigest()[:16]}.ipynb"
+    kept = cache / f"{path.stem}-{hashlib.sha256(path.read_bytes() + package_digest()).hexdigest()[:16]}.ipynb"
     if kept.exists():
         return read(kept)
     book = read(path)
