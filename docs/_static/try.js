@@ -166,7 +166,8 @@
     const sent = differs(now.sends - then.sends, "less", "more", "as much");
     const parts = changes.length ? ` (${changes.join(", ")})` : "";
     const pair = [said(choice, before), said(before, choice)];
-    return `${pair[0]}: a rank keeps ${kept} with ${pair[1]} at the update${parts}, its peak is ${peak}, and it sends ${sent}.`;
+    const keeps = `a rank keeps ${kept} with ${pair[1]} at the update${parts}`;
+    return `${pair[0]}: ${keeps}, its peak is ${peak}, and it sends ${sent}.`;
   }
 
   /** What tells a choice from another. @param {Choice} choice @param {Choice} other */
@@ -192,7 +193,8 @@
       (each) => `<b class="zt-${each}" style="width:${(100 * state[each]) / Math.max(whole, sum(state))}%"></b>`,
     );
     const row = (/** @type {string} */ head, /** @type {number} */ one, /** @type {number} */ two, look = "") =>
-      `<tr${look}><th scope="row">${head}</th><td title="${one} B">${bytes(one)}</td><td title="${two} B">${bytes(two)}</td></tr>`;
+      `<tr${look}><th scope="row">${head}</th><td title="${one} B">${bytes(one)}</td>` +
+      `<td title="${two} B">${bytes(two)}</td></tr>`;
     const rows = parts.map((each) => row(`<i class="zt-${each}"></i>${spaced(each)}`, state[each], formula[each]));
     rows.push(row("held at the update", sum(state), sum(formula), ' class="zt-sum"'));
     rows.push(row("sent in a step", figures.sends, figures.formula_sends));
@@ -207,8 +209,9 @@
     const rest = named_.length ? ` Beside the formula is held: ${named_.join(", ")}.` : "";
     place("zt-bar").innerHTML = `<div class="zt-bar" role="img" aria-label="${compare}">${bars.join("")}</div>`;
     place("zt-figures").innerHTML =
-      `<table><caption>What a rank holds and sends: ${figures.parameters.toLocaleString("en")} parameters, ${figures.precision}</caption>` +
-      `<thead><tr><th scope="col"><span>bytes a rank</span></th><th scope="col">${how}</th><th scope="col">formula</th></tr></thead>` +
+      `<table><caption>What a rank holds and sends: ${figures.parameters.toLocaleString("en")} parameters, ` +
+      `${figures.precision}</caption><thead><tr><th scope="col"><span>bytes a rank</span></th>` +
+      `<th scope="col">${how}</th><th scope="col">formula</th></tr></thead>` +
       `<tbody>${rows.join("")}</tbody></table><p>${compare[0].toUpperCase()}${compare.slice(1)}.${rest}</p>`;
   }
 
@@ -254,10 +257,11 @@
       const { figures } = given;
       const simulated = SIMULATED.includes(choice.model);
       const same = last && named(last.choice) === name;
+      const ranks = choice.ranks === "1" ? "1 rank" : `${words("ranks", choice.ranks)} ranks`;
       const line =
         last && !same && last.choice.model === choice.model
           ? compared(choice, figures, last.choice, last.figures)
-          : `${words("stage", choice.stage)} on ${choice.ranks === "1" ? "1 rank" : `${words("ranks", choice.ranks)} ranks`}: ` +
+          : `${words("stage", choice.stage)} on ${ranks}: ` +
             `each keeps ${bytes(sum(figures.state))} at the update, and sends ${bytes(figures.sends)} in a step.`;
       place("zt-said").textContent = `${note ? `${note} ` : ""}${simulated ? "Simulated. " : ""}${line}`;
       tell(figures, simulated);

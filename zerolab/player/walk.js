@@ -32,7 +32,15 @@ export class Walk {
     this.back = parts.back;
     this.next = parts.next;
     // After a click the arrow keys lead on; by keyboard they go from answer to answer.
-    this.card.addEventListener("pointerup", () => setTimeout(() => this.#giveBack(), 0));
+    let byPointer = false;
+    this.card.addEventListener("pointerdown", () => {
+      byPointer = true;
+    });
+    this.card.addEventListener("keydown", () => {
+      byPointer = false;
+    });
+    // A click on an answer's words ends in one on its button, which has the focus by then.
+    this.card.addEventListener("click", () => byPointer && this.#giveBack());
     if (!this.chapters.length) return;
     player.scene.views.element.before(this.button);
     player.scene.spoken.after(this.card);
