@@ -3,6 +3,7 @@
 import io
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from zerolab.recording.recording import Recording
 # The same everywhere, for stored stills are compared.
 WIDTH = 960
 COLOURS = 24  # of a small picture
-APART = 32  # between two of them, of 441 between black and white: the palette's own are farther apart
+APART = 32  # between two of them: the palette's own are farther apart
 # The page's own policy forbids foreign styles; setting one from a script it allows.
 HIDE_TEXT = """
 document.querySelectorAll(".zl-head, .zl-caption, .zl-source").forEach((part) => { part.style.display = "none"; });
@@ -65,8 +66,8 @@ def still(recording: Recording, event: int | None = None, *, small: bool = False
         if small:
             tab.evaluate(HIDE_TEXT)
         shot = tab.locator(".zl-player").screenshot(animations="disabled")
-        keys = tab.evaluate(KEYS) if small else []
-    return small_picture(shot, keys) if small else in_few_colours(shot)
+        keys = tab.evaluate(KEYS)
+    return in_few_colours(shot, keys, *((COLOURS, APART) if small else ()))
 
 
 def figure_still(data: object) -> bytes:
@@ -83,23 +84,20 @@ def figure_still(data: object) -> bytes:
         return in_few_colours(tab.locator(".plotly-graph-div").screenshot(animations="disabled"))
 
 
-def in_few_colours(shot: bytes) -> bytes:
-    """A screenshot as a PNG of 96 colours: smoothed letters have thousands, and so it takes a third of the bytes."""
-    small, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
-    picture.quantize(96, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-    return small.getvalue()
+def in_few_colours(shot: bytes, keys: Sequence[str] = (), colours: int = 96, apart: int = 12) -> bytes:
+    """A screenshot as a PNG of few colours, none of them mixed, with those of the legends (`keys`) as they are.
 
-
-def small_picture(shot: bytes, keys: list[str]) -> bytes:
-    """A screenshot as a PNG of few colours, none of them mixed, with those of the legends as they are."""
+    Smoothed letters have thousands, so it takes a third of the bytes. Two colours are at least `apart`, of the 441
+    between black and white.
+    """
     target, picture = io.BytesIO(), Image.open(io.BytesIO(shot)).convert("RGB")
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in _chosen(picture, keys) for part in colour])
+    palette.putpalette([part for colour in _chosen(picture, keys, apart)[:colours] for part in colour])
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(target, "PNG", optimize=True)
     return target.getvalue()
 
 
-def _chosen(picture: Image.Image, keys: list[str]) -> list[tuple[int, ...]]:
+def _chosen(picture: Image.Image, keys: Sequence[str], apart: int) -> list[tuple[int, ...]]:
     """The legends' colours, however close; then those of the picture's areas as they are, then its most frequent ones.
 
     Those close to one that is there already are letters' edges, and are left out.
@@ -112,6 +110,6 @@ def _chosen(picture: Image.Image, keys: list[str]) -> list[tuple[int, ...]]:
         numbers, counts = np.unique(part, return_counts=True)
         for number in numbers[np.argsort(-counts, kind="stable")].tolist():
             colour = (number >> 16, number >> 8 & 255, number & 255)
-            if all(math.dist(colour, other) >= APART for other in chosen):
+            if all(math.dist(colour, other) >= apart for other in chosen):
                 chosen.append(colour)
-    return chosen[:COLOURS]
+    return chosen
