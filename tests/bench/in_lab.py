@@ -92,7 +92,7 @@ def _lab(recording: Recording, home: Path) -> Iterator[str]:
     }
     folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME")}
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", *flags]
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", *flags]
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, cwd=work, env=os.environ | folders, stdout=log, stderr=log)
     try:

@@ -51,7 +51,7 @@ def lab(lab_folder):
         "ExtensionManager.enabled": False,
     }
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", *flags]
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", *flags]
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, cwd=work, env=os.environ | folders, stdout=log, stderr=log)
     try:
