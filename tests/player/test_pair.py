@@ -175,3 +175,16 @@ def test_beside_a_recording_of_times_or_of_nothing_the_other_still_plays(recordi
         for key in ("ArrowRight", "e", "ArrowRight", "3", "5"):
             tab.keyboard.press(key)
         assert max(tab.evaluate(f"{PLAYERS}.map((p) => p.index)")) > 0
+
+
+def test_no_number_beside_a_bar_lies_over_another(recordings, show):
+    tab = show(page(recordings["zero3"], recordings["fsdp2"]), width=1440, height=900, story=True)
+    seen = 0
+    for _ in range(8):
+        tab.keyboard.press("ArrowRight")
+        for labels in tab.evaluate(f"{PLAYERS}.map((player) => player.panes.bars.pen.labels)"):
+            seen += any(label["text"].startswith(("+", "\N{MINUS SIGN}")) for label in labels)
+            for one, other in combinations(labels, 2):
+                beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+                assert beside or abs(one["y"] - other["y"]) >= 12, (one, other)
+    assert seen

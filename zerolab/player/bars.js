@@ -26,6 +26,7 @@ export class Bars {
     this.stack = STACK;
     /** @type {Ghost | null} */
     this.ghost = null;
+    this.brief = false; // beside another recording: what tells the two apart is written there instead
   }
 
   /**
@@ -68,7 +69,7 @@ export class Bars {
       const style = { colour: palette.ink, size: 12, weight: 600 };
       const total = bytes(this.stack.reduce((sum, category) => sum + live[category], 0));
       const after = pen.text(total, 0, y + height + 9, style) + 10;
-      if (!this.ghost || !missing) return;
+      if (!this.ghost || !missing || this.brief) return;
       const room = pen.width - after;
       const said = saving(this.ghost, rank, index);
       const small = { colour: palette.muted, size: 12, room };

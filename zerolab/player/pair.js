@@ -42,6 +42,7 @@ export class Pair {
       one.clock = new SharedClock(this.together, side, one.clock);
       one.steps = new SharedSteps(this.together, side, one);
       one.scene.transport.beat = () => this.together.tell();
+      one.panes.bars.brief = true;
     });
     this.now = element("span", { class: "zl-moment" });
     this.told = element("div", { class: "zl-parting", hidden: "" });
