@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from zerolab.theory.configs import as_json
 from zerolab.theory.planner import plan
-from zerolab.theory.settings import as_json
 
 
 def planned(asked: str) -> str:

@@ -30,7 +30,7 @@ MOVED = {
     "published": "simulation.architectures",
     "schemes": "theory.schemes",
     "seconds": "theory.seconds",
-    "settings": "theory.settings",
+    "settings": "theory.configs",
     "shipped": "lessons.deepspeed_runs",
     "waiting": "runtime.waiting",
     "workspace": "lessons.workspace",

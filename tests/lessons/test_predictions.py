@@ -1,10 +1,12 @@
 """A guess is put beside what was measured; without one a fixed line is printed."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from zerolab import Recording, reveal
+from zerolab.lessons import folding
 from zerolab.lessons.predictions import NO_GUESS, PREDICTIONS
 from zerolab.recording.events import RankInfo, RankRecording, RunInfo
 
@@ -19,6 +21,29 @@ def run():
 def test_without_a_guess_one_fixed_line_is_printed_and_nothing_is_measured(capsys):
     reveal("04-zero1-state", None)
     assert capsys.readouterr().out == NO_GUESS + "\n"
+
+
+def test_without_a_guess_a_notebook_offers_a_slider_and_folds_what_was_measured(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(folding, "show", lambda *what: shown.append(what))
+    reveal("04-zero1-state", None, run())
+    [(html, plain)] = shown
+    assert 'type="range" min="0" max="32"' in html
+    # On one scale: 10 of 32.
+    assert "width: 31.25%" in html.split("<details>")[1]
+    assert "10.00 bytes a parameter</details>" in html
+    assert "10" not in html.split("<details>")[0].replace("100%", "")
+    assert "10" not in plain
+    assert capsys.readouterr().out == NO_GUESS + "\n"
+
+
+def test_every_scale_has_room_for_what_is_measured_and_more_on_both_sides():
+    """The stored lessons say what was measured."""
+    folder = Path(__file__).resolve().parents[2] / "notebooks"
+    texts = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ipynb")))
+    shares = [float(share) for share in re.findall(r"width: ([\d.]+)%; height: 12px", texts)]
+    assert len(shares) == len(PREDICTIONS)
+    assert all(5 <= share <= 90 for share in shares), shares
 
 
 def test_guess_measured_and_ratio_are_printed(capsys):

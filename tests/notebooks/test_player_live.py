@@ -215,10 +215,11 @@ def one_line_each(terms):
 def test_two_recordings_side_by_side_keep_the_same_time(tab, player):
     pair = tab.locator(".zl-pair").first
     pair.scroll_into_view_if_needed()
-    said, first = pair.locator(".zl-difference").inner_text().splitlines()[:2]
+    said, now = pair.locator(".zl-difference").inner_text().splitlines()[:2]
     assert re.match(r"\S+ keeps .* at the update", said)
-    assert re.match(r"First difference, on rank \d", first)
-    pair.get_by_role("button", name="show it").click()
+    assert re.match(r"At this moment, on rank 0, activations apart: \S+ holds", now)
+    pair.get_by_role("button", name="first difference").click()
+    assert re.search(r"First difference, on rank \d", pair.locator(".zl-difference").inner_text())
     both = pair.locator(".zl-player")
     assert both.count() == 2
     assert len(set(both.locator("h2").all_inner_texts())) == 2

@@ -102,6 +102,20 @@ def test_playing_reaches_the_next_beat_in_seconds_and_begins_the_step_again_at_i
     assert state(tab)["playing"]
 
 
+@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "fsdp2"])
+def test_every_recorded_moment_has_its_own_on_the_screen(recordings, show, name):
+    """So what one of a pair shows is found again from the stop and the share of it that has passed."""
+    tab = show(recordings[name], story=True)
+    off = tab.evaluate(f"""{PLAYER}.model.columns.t_start.map((start) => {{
+      const {{ beats, pace }} = {PLAYER};
+      const place = beats.at(start);
+      const {{ t0, t1 }} = beats.list[place];
+      return t0 <= start && start < t1 ? Math.abs(pace.time(place, pace.seconds(place, start)) - start) : 0;
+    }})""")
+    assert len(off) > 100
+    assert max(off) < 2  # nanoseconds
+
+
 def test_pieces_fly_between_their_recorded_send_and_receive_for_half_a_second_at_least(recording, show):
     tab = show(recording, story=True)
     place = first_beat(tab, 2, op="all_gather")

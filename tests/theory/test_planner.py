@@ -247,7 +247,7 @@ def test_bad_input_gets_a_sentence(arguments, says):
 
 
 def test_the_plans_settings_are_those_of_the_first_stage_that_fits():
-    from zerolab.theory.settings import settings
+    from zerolab.theory import settings
 
     plan = theory.plan("7b", 8, 80e9, rows=2, checkpointing="block")
     assert plan.settings() == settings(plan.fitting[0], "bf16", 2, "block")

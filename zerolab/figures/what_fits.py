@@ -11,8 +11,8 @@ from zerolab.figures import chart, plots
 from zerolab.moved import renamed
 from zerolab.runtime import variables
 from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.configs import as_json
 from zerolab.theory.planner import Plan, plan
-from zerolab.theory.settings import as_json
 
 WORLD_SIZES = tuple(2**power for power in range(11))
 # GiB as torch reports them, by the GB that cards are sold with: the catalog's, and smaller ones.

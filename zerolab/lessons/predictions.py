@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zerolab import catalog
 from zerolab.facts.evidence import bytes_a_parameter, passes
-from zerolab.lessons import progress
+from zerolab.lessons import folding, progress
 from zerolab.names import check_known
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Prediction:
     """A question with a measured answer."""
 
     unit: str  # what the numbers count
+    most: int  # where the scale ends on which a guess is drawn
     measure: Callable[["Recording"], float]  # reads the answer from a recording
     stage: str  # what to record when the lesson's own recording is not handed in
 
@@ -74,23 +75,23 @@ def _reductions_under_way(recording: "Recording") -> float:
 
 
 PREDICTIONS = {
-    "00-ddp-state": Prediction("bytes a parameter", bytes_a_parameter, "ddp"),
-    "01-a100-full": Prediction("billion parameters", _parameters_on_an_a100, "ddp"),
-    "02-all-reduce": Prediction("bytes sent for each byte", _sent_for_each_byte, "ddp"),
-    "03-copies": Prediction("% of all model state", _held_more_than_once, "ddp"),
-    "04-zero1-state": Prediction("bytes a parameter", bytes_a_parameter, "zero1"),
-    "04-zero1-traffic": Prediction("passes of the model", passes, "zero1"),
-    "05-zero2-state": Prediction("bytes a parameter", bytes_a_parameter, "zero2"),
-    "05-zero2-peak": Prediction("kB at the highest moment", _peak_in_kilobytes, "zero2"),
-    "05-zero2-accumulated": Prediction("passes of the model", passes, "zero2"),
-    "06-zero3-state": Prediction("bytes a parameter", bytes_a_parameter, "zero3"),
-    "06-zero3-traffic": Prediction("passes of the model", passes, "zero3"),
-    "07-fsdp2-traffic": Prediction("passes of the model", passes, "fsdp2"),
-    "08-deepspeed2-traffic": Prediction("passes of the model", passes, "deepspeed-2"),
-    "09-under-way": Prediction("reductions under way", _reductions_under_way, "zero2"),
-    "10-ddp-bf16": Prediction("bytes a parameter", bytes_a_parameter, "ddp"),
-    "11-seven-billion": Prediction("GB of model state", _state_in_gigabytes, "zero3"),
-    "12-zero3-whole": Prediction("% of the parameters", _share_of_parameters, "zero3"),
+    "00-ddp-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "ddp"),
+    "01-a100-full": Prediction("billion parameters", 20, _parameters_on_an_a100, "ddp"),
+    "02-all-reduce": Prediction("bytes sent for each byte", 6, _sent_for_each_byte, "ddp"),
+    "03-copies": Prediction("% of all model state", 100, _held_more_than_once, "ddp"),
+    "04-zero1-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "zero1"),
+    "04-zero1-traffic": Prediction("passes of the model", 8, passes, "zero1"),
+    "05-zero2-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "zero2"),
+    "05-zero2-peak": Prediction("kB at the highest moment", 6000, _peak_in_kilobytes, "zero2"),
+    "05-zero2-accumulated": Prediction("passes of the model", 8, passes, "zero2"),
+    "06-zero3-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "zero3"),
+    "06-zero3-traffic": Prediction("passes of the model", 8, passes, "zero3"),
+    "07-fsdp2-traffic": Prediction("passes of the model", 8, passes, "fsdp2"),
+    "08-deepspeed2-traffic": Prediction("passes of the model", 8, passes, "deepspeed-2"),
+    "09-under-way": Prediction("reductions under way", 6, _reductions_under_way, "zero2"),
+    "10-ddp-bf16": Prediction("bytes a parameter", 32, bytes_a_parameter, "ddp"),
+    "11-seven-billion": Prediction("GB of model state", 120, _state_in_gigabytes, "zero3"),
+    "12-zero3-whole": Prediction("% of the parameters", 150, _share_of_parameters, "zero3"),
 }
 
 
@@ -108,6 +109,8 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
     check_known("prediction", prediction_id, PREDICTIONS)
     if guess is None:
         print(NO_GUESS)
+        if recording is not None:
+            _offer(PREDICTIONS[prediction_id], recording)
         return
     if isinstance(guess, bool) or not isinstance(guess, int | float):
         print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
@@ -119,6 +122,25 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
     print(f"guess     {guess:,.2f} {prediction.unit}")
     print(f"measured  {measured:,.2f} {prediction.unit}")
     print(f"ratio     {guess / measured:.2f}" if measured else "ratio     -")
+
+
+def _offer(prediction: Prediction, recording: "Recording") -> None:
+    """Shows, below a slider to guess with, the measured number folded, as a bar on the same scale.
+
+    It needs no kernel: whoever reads the lesson on a page can guess, too.
+    """
+    measured = prediction.measure(recording)
+    marks = "".join(f"<span>{prediction.most * part / 4:g}</span>" for part in range(5))
+    bar = f"width: {100 * measured / prediction.most:.2f}%; height: 12px; background: #0072b2"
+    folding.show(
+        '<div style="max-width: 460px">'
+        f'<label>Your guess, in {prediction.unit}: <input type="range" min="0" max="{prediction.most}" step="any" '
+        'style="width: 100%; margin: 4px 0"></label>'
+        f'<div style="display: flex; justify-content: space-between; padding: 0 4px" aria-hidden="true">{marks}</div>'
+        '<details><summary>What was measured</summary><div style="padding: 4px 8px 0">'
+        f'<div style="{bar}"></div></div>{measured:,.2f} {prediction.unit}</details></div>',
+        "(a slider to guess with, and what was measured, folded)",
+    )
 
 
 def _experiment(prediction: Prediction) -> "Recording":

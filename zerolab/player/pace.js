@@ -14,6 +14,8 @@ const FLIGHT = 0.5;
 const APART = 0.15;
 /** The share of a beat, in seconds at most, before what it is about begins. */
 const LEAD = 0.3;
+/** Seconds of a beat at least that are shared as its recorded time is, so that no recorded moment is skipped. */
+const SHARED = 0.1;
 /** With more pieces than this no single one can be followed, and only the collective is given its time. */
 const MANY = 300;
 
@@ -95,9 +97,9 @@ export class Pace {
     lengthen(times, least, flights, FLIGHT);
     const apart = [...least];
     lengthen(times, apart, steps(seen), APART);
-    const gaps = total(apart) > LONGEST ? least : apart;
+    const gaps = total(apart) + SHARED > LONGEST ? least : apart;
     const needed = total(gaps);
-    const rest = Math.max(0, beat.seconds - needed);
+    const rest = Math.max(SHARED, beat.seconds - needed);
     // What is left over is shared as the recorded time is, so that long waits look longer than short ones.
     const own = Math.max(1, t1 - busy);
     const seconds = [0];

@@ -4,10 +4,11 @@ forms        bytes of model state and bytes sent, stage by stage (ZeRO); the ter
 planner      which stages fit a model onto GPUs, what a step costs, and the settings for it
 moments activations schemes    the planner's memory
 seconds nccl                   the planner's time: a step, and the collectives in it
-settings     a plan's settings in FSDP2, DeepSpeed and Megatron
+configs      a plan's settings in FSDP2, DeepSpeed and Megatron
 systems      which closed form another system follows, and what it holds beyond it
 """
 
+from zerolab.theory.configs import settings
 from zerolab.theory.forms import (
     BYTES_PER_PARAMETER,
     PASSES,
@@ -30,6 +31,7 @@ __all__ = [
     "STATE_CATEGORIES",
     "STEP_COUNTER_BYTES",
     "plan",
+    "settings",
     "state_bytes",
     "terms",
     "traffic_bytes",

@@ -17,8 +17,8 @@ from zerolab.moved import renamed
 from zerolab.tables import Table, Value
 from zerolab.theory import schemes, seconds
 from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.configs import settings
 from zerolab.theory.moments import Job, peak
-from zerolab.theory.settings import settings
 
 LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in other units
 

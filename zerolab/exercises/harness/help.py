@@ -3,6 +3,7 @@
 import html
 
 from zerolab.exercises.harness.exercise import load
+from zerolab.lessons import folding
 
 # How many hints each exercise has given in this kernel; a fresh kernel begins at the first.
 _given: dict[str, int] = {}
@@ -29,15 +30,6 @@ def solution(exercise_id: str) -> None:
     except ValueError as error:
         print(error)
         return
-    try:
-        from IPython import get_ipython
-        from IPython.display import display
-    except ImportError:
+    folded = f"<details><summary>Our solution</summary><pre>{html.escape(source)}</pre></details>"
+    if not folding.show(folded, "(our solution, folded)"):
         print(source)
-        return
-    # IPython can be installed and not be running: then there is nothing that could fold.
-    if get_ipython() is None:
-        print(source)
-    else:
-        folded = f"<details><summary>Our solution</summary><pre>{html.escape(source)}</pre></details>"
-        display({"text/html": folded, "text/plain": "(our solution, folded)"}, raw=True)

@@ -9,7 +9,7 @@ import torch
 from zerolab import Cluster, catalog, models, simulate, theory
 from zerolab.simulation import architectures
 from zerolab.theory.activations import CHECKPOINTING, kept_by_a_block
-from zerolab.theory.settings import as_json, settings
+from zerolab.theory.configs import as_json, settings
 
 
 def test_a_stage_or_a_checkpointing_that_is_none_is_told():
