@@ -133,9 +133,9 @@ def test_screen_readers_hear_whose_numbers_lie_where_and_a_title_says_what_is_dr
     tab = show(run(4)["all_reduce"], scheme=scheme)
     tiles(tab, -1)
     label = tab.locator(".zl-ownership canvas").first.get_attribute("aria-label")
-    assert label.startswith("all reduce: 8 elements in 4 parts, drawn as what it means. rank 0: of 0 and 1 and 2 and 3")
+    assert label.startswith("all reduce: 8 elements in 4 parts, drawn as what it means. rank 0: 10 10 of 0 and 1")
     drawn = [one["text"] for one in tab.evaluate(f"{PLAYER}.labels()")["ownership"]]
-    assert {"part 0", "part 3", "4/4"} <= set(drawn)
+    assert {"part 0", "part 3", "10 10"} <= set(drawn)
     assert tab.locator(".zl-ownership h3").inner_text() == "Whose numbers lie where"
 
 
@@ -143,3 +143,52 @@ def test_a_recording_of_a_model_has_no_such_blocks_and_no_notes_of_elements(reco
     tab = show(recording)
     assert tab.evaluate(f"{PLAYER}.panes.ownership.exchanges") is None
     assert not any((event.text or "").startswith("elements") for rank in recording.ranks for event in rank.events)
+
+
+def numbers(tab, time):
+    """What is read to somebody who does not see the blocks, at a time: of each rank its parts."""
+    tab.evaluate(f"(time) => {{ {PLAYER}.showTime(time); {PLAYER}.settle(); }}", time)
+    told = tab.locator("canvas[aria-label*='rank 0:']").first.get_attribute("aria-label")
+    return [part.split(": ", 1)[1].split(", ") for part in told.split(". ", 1)[1].split("; ")]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_few_numbers_are_drawn_as_they_were_before_and_after(show, both):
+    def halves(both):
+        import torch
+        import torch.distributed as dist
+
+        from zerolab.engines import all_gather, reduce_scatter
+
+        numbers = torch.arange(4) + 10 * dist.get_rank()
+        reduce_scatter(numbers).wait()
+        if both:
+            all_gather(numbers).wait()
+
+    with Cluster(world_size=4, device="cpu") as cluster:
+        tab = show(cluster.record(halves, both))
+    before = numbers(tab, tab.evaluate(f"{PLAYER}.panes.ownership.exchanges[0].start"))
+    assert before[2] == ["20 of 2", "21 of 2", "22 of 2", "23 of 2"]
+    ends = f"Math.max(...{PLAYER}.panes.ownership.exchanges.at(-1).shipments.map((one) => one.end))"
+    after = [[part.split(" of ")[0] for part in row] for row in numbers(tab, tab.evaluate(ends))]
+    sums = ["60", "64", "68", "72"]
+    assert [after[rank][rank] for rank in range(4)] == sums
+    assert after[3] == (sums if both else ["30", "31", "32", "72"])
+
+
+def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
+    def product():
+        import torch
+        import torch.distributed as dist
+
+        number = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(number, op=dist.ReduceOp.PRODUCT)
+
+    with Cluster(world_size=4, device="cpu") as cluster:
+        tab = show(cluster.record(product))
+    start = tab.evaluate(f"{PLAYER}.panes.ownership.exchanges[0].start")
+    assert numbers(tab, start) == [["1 of 0"], ["2 of 1"], ["3 of 2"], ["4 of 3"]]
+    assert (
+        numbers(tab, tab.evaluate(f"{PLAYER}.model.columns.t_end[{PLAYER}.model.count - 1]"))
+        == [["24 of 0 and 1 and 2 and 3"]] * 4
+    )

@@ -42,7 +42,7 @@ function table() {
  * whatever is left out says nothing. `units` are `[name, padded]`.
  */
 export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) {
-  const [words, groups, spans] = [table(), table(), table()];
+  const [words, groups, spans, numbers] = [table(), table(), table(), table()];
   const ranks = [...new Set(events.map((event) => event.rank))];
   const all = ranks.flatMap((rank) =>
     events.filter((event) => event.rank === rank).map((event, seq) => ({ seq, ...event })),
@@ -71,6 +71,7 @@ export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) 
     category: (e) => CATEGORIES.indexOf(e.category) + 1,
     spans: (e) => spans.index(e.spans),
     text: (e) => words.index(e.text),
+    numbers: (e) => numbers.index(e.numbers),
     stream: (e) => words.index(e.stream),
     device_start: (e) => (e.stream ? e.device_start - e.t_start : 0),
     device_duration: (e) => (e.stream ? e.device_end - e.device_start : 0),
@@ -91,6 +92,7 @@ export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) 
     words: words.values,
     groups: groups.values,
     spans: spans.values,
+    numbers: numbers.values,
     units: units.map(([name, padded]) => ({
       name,
       padded,

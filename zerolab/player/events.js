@@ -34,6 +34,7 @@ export function readEvent(payload, columns, i) {
     category: from(payload.categories, "category"),
     spans: from(payload.spans, "spans"),
     text: from(payload.words, "text"),
+    numbers: from(payload.numbers, "numbers"),
     source: counted("source"),
     line: columns.line[i],
     fromAutograd: columns.from_autograd[i] === 1,

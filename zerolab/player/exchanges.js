@@ -1,6 +1,7 @@
 // Collectives of tensors that belong to no model: which parts lie on which rank at a moment, and whose they are.
 
 import { codeOf } from "./derived.js";
+import { numbersOf } from "./numbers.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -39,12 +40,15 @@ function collectivesOf(model) {
     const { op, numel } = event;
     const start = Math.min(...own.map((i) => columns.t_start[i]));
     const recorded = own.flatMap((i) => model.partsOf(i));
+    const parts = numel % model.worldSize && /all_reduce|broadcast/.test(op) ? 1 : model.worldSize;
     const shipments = recorded.length
       ? recordedShipments(model, op, recorded)
-      : impliedShipments(model, op, own, Number(root ?? 0));
+      : impliedShipments(model, parts === 1 && op === "all_reduce" ? "one" : op, own, Number(root ?? 0));
     found.push({
       op,
       numel,
+      parts,
+      numbers: numbersOf(model, own),
       start,
       shipments,
       adds: /reduce/.test(op),
@@ -108,6 +112,7 @@ function impliedShipments(model, op, places, root) {
       .filter((from) => from !== to)
       .flatMap((from) => {
         const way = { from, to, start, end };
+        if (op === "one") return [{ ...way, source: 0, part: 0, adds: true }];
         if (op === "all_gather") return [{ ...way, source: from, part: from, adds: false }];
         if (op === "reduce_scatter") return [{ ...way, source: to, part: to, adds: true }];
         if (op === "all_to_all") return [{ ...way, source: to, part: from, adds: false }];
@@ -158,7 +163,8 @@ function handMade(model, messages) {
   const adds = shipments.some((one) => one.adds);
   const numel = messages.length ? model.event(messages[0]).numel * model.worldSize : 0;
   const start = Math.min(...messages.map((i) => t_start[i]));
-  return { op: "messages", numel, start, shipments, adds, root: 0, recorded: true };
+  const [parts, numbers] = [model.worldSize, { before: [], after: [] }];
+  return { op: "messages", numel, parts, numbers, start, shipments, adds, root: 0, recorded: true };
 }
 
 /**

@@ -116,6 +116,7 @@ def _encoders(tables: Tables) -> dict[Any, Encoder]:
         Category | None: code(CATEGORIES),
         tuple[int, ...] | None: tables["groups"].index,
         Spans | None: tables["spans"].index,
+        tuple[float, ...] | None: tables["numbers"].index,
     }
 
 
@@ -257,6 +258,7 @@ def payload(recording: "Recording") -> dict[str, object]:
         "groups": list(tables["groups"]),
         # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
         "spans": [[edge for span in spans for edge in span] for spans in tables["spans"]],
+        "numbers": list(tables["numbers"]),
         "units": _units(recording, tables, smallest_held(events)),
         "sources": [asdict(source) for source in texts],
         "count": len(events),

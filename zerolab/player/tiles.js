@@ -1,7 +1,8 @@
 // The pane of a recording without a model: a row a rank, a column a part, and in each block whose numbers lie there.
 
 import { contents, exchangesOf } from "./exchanges.js";
-import { exact, words } from "./format.js";
+import { count, words } from "./format.js";
+import { numbersAt, written } from "./numbers.js";
 import { Ownership } from "./ownership.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
 
@@ -60,7 +61,7 @@ export class Tiles extends Ownership {
   draw({ model, palette, time, hover }) {
     const now = hover ? hover.end : time;
     const exchange = this.at(now);
-    const all = Array.from({ length: model.worldSize }, (_, part) => part);
+    const all = Array.from({ length: exchange.parts }, (_, part) => part);
     const tiles = model.rows.map(({ rank }) => all.map((part) => contents(exchange, rank, part, now)));
     const shown = `${palette.theme} ${palette.contrast} ${this.exchanges.indexOf(exchange)} ${JSON.stringify(tiles)}`;
     if (shown !== this.shown) this.#paintAll(model, palette, exchange, tiles);
@@ -110,9 +111,9 @@ export class Tiles extends Ownership {
   #paintAll(model, palette, exchange, tiles) {
     const { pen, block, rows } = this;
     pen.clear();
-    pen.text(titleOf(exchange, model.worldSize), this.gutter.left, 9, { colour: palette.ink, size: 12.5, weight: 600 });
+    pen.text(titleOf(exchange), this.gutter.left, 9, { colour: palette.ink, size: 12.5, weight: 600 });
     const every = Math.ceil(44 / block.pitch);
-    for (let part = 0; part < model.worldSize; part += every) {
+    for (let part = 0; part < exchange.parts && exchange.parts > 1; part += every) {
       const { x } = this.#place(0, part);
       const style = /** @type {const} */ ({ colour: palette.muted, size: 12, align: "center" });
       pen.text(`part ${part}`, x + block.width / 2, 28, style);
@@ -122,13 +123,17 @@ export class Tiles extends Ownership {
       nameRow(pen, palette, row, place, y, rows.line, rows.pitch);
       if (tellTrouble(pen, palette, model, row, this.gutter.left, y + rows.line / 2)) return;
       for (const [part, has] of tiles[place].entries())
-        drawTile(pen, palette, this.#place(place, part), has, exchange, model.worldSize);
+        this.#tile(pen, palette, model, this.#place(place, part), exchange, row.rank, part, has);
     });
     const said = model.rows.map(({ rank }, place) => {
-      const parts = tiles[place].map((has) => (has.length ? `of ${has.join(" and ")}` : "nothing"));
+      const parts = tiles[place].map((has, part) => {
+        const numbers = numbersAt(exchange, rank, part, has, model.worldSize);
+        const from = has.length ? `of ${has.join(" and ")}` : "nothing";
+        return numbers ? `${written(numbers)} ${from}` : from;
+      });
       return `rank ${rank}: ${parts.join(", ")}`;
     });
-    pen.canvas.setAttribute("aria-label", `${titleOf(exchange, model.worldSize)}. ${said.join("; ")}`);
+    pen.canvas.setAttribute("aria-label", `${titleOf(exchange)}. ${said.join("; ")}`);
   }
 
   /**
@@ -145,8 +150,20 @@ export class Tiles extends Ownership {
     const y = a.y + (b.y - a.y) * eased + (a.height - height) / 2;
     const box = { x, y, width, height };
     this.over.box(x, y, width, height, palette.paper);
-    drawTile(this.over, palette, box, contents(exchange, from, source, start), exchange, model.worldSize);
+    this.#tile(this.over, palette, model, box, exchange, from, source, contents(exchange, from, source, start));
     this.over.frame(x - 1, y - 1, width + 2, height + 2, palette.ink, 1.5);
+  }
+
+  /**
+   * What a rank has in a part, at `box`.
+   * @param {Pen} pen @param {Palette} palette @param {Model} model @param {Box} box @param {Exchange} exchange
+   * @param {number} rank @param {number} part @param {number[]} has
+   */
+  #tile(pen, palette, model, box, exchange, rank, part, has) {
+    const numbers = numbersAt(exchange, rank, part, has, model.worldSize);
+    const flies = pen === this.over; // one rank's alone as a whole block: there is no room for stripes
+    const adds = exchange.adds && !(flies && has.length === 1);
+    drawTile(pen, palette, box, has, numbers && written(numbers), adds, model.worldSize);
   }
 
   /** @param {number} row @param {number} part */
@@ -158,20 +175,20 @@ export class Tiles extends Ownership {
 
 /**
  * "all reduce: 16 elements in 4 parts"
- * @param {Exchange} exchange @param {number} ranks
+ * @param {Exchange} exchange
  */
-function titleOf({ op, numel, recorded }, ranks) {
+function titleOf({ op, numel, parts, recorded }) {
   const name = op === "messages" ? "sends and receives" : words(op);
   const how = recorded ? "" : ", drawn as what it means";
-  return `${name}: ${exact(numel)} elements in ${ranks} parts${how}`;
+  return `${name}: ${count(numel, "element")}${parts > 1 ? ` in ${parts} parts` : ""}${how}`;
 }
 
 /**
  * A block: hollow without numbers; one rank's in its colour; of sums a stripe for each rank that is in it.
- * @param {Pen} pen @param {Palette} palette @param {Box} box @param {number[]} has @param {Exchange} exchange
- * @param {number} ranks
+ * @param {Pen} pen @param {Palette} palette @param {Box} box @param {number[]} has @param {string | null} numbers
+ * @param {boolean} adds @param {number} ranks
  */
-function drawTile(pen, palette, { x, y, width, height }, has, { adds }, ranks) {
+function drawTile(pen, palette, { x, y, width, height }, has, numbers, adds, ranks) {
   const told = width >= 30 && height >= (adds ? 30 : 16);
   const head = adds && told ? 18 : 0; // a number amid stripes would hide the ranks that are there
   const stripe = width / ranks;
@@ -181,9 +198,10 @@ function drawTile(pen, palette, { x, y, width, height }, has, { adds }, ranks) {
       pen.box(x + rank * stripe, y + head, stripe, height - head, palette.rank(pen.context, rank));
   pen.frame(x, y, width, height, has.length === ranks && adds ? palette.ink : palette.hollow, 1);
   if (!has.length || !told) return;
-  const whose = width < 76 ? `of ${has[0]}` : `of rank ${has[0]}`;
-  const text = adds ? `${has.length}/${ranks}` : whose;
   const style = { colour: palette.ink, size: 12, weight: 600 };
+  const whose = width < 76 ? `of ${has[0]}` : `of rank ${has[0]}`;
+  const share = adds ? `${has.length}/${ranks}` : whose;
+  const text = numbers && pen.widthOf(numbers, style) <= width - 6 ? numbers : share;
   const middle = y + (head || height) / 2;
   const wide = pen.widthOf(text, style) + 8;
   if (!head) pen.box(x + (width - wide) / 2, middle - 8, wide, 16, palette.paper);

@@ -45,6 +45,7 @@ export type Field =
   | "category"
   | "spans"
   | "text"
+  | "numbers"
   | "stream"
   | "device_start"
   | "device_duration"
@@ -102,6 +103,7 @@ export interface Payload {
   words: string[];
   groups: number[][];
   spans: Spans[];
+  numbers: number[][];
   units: Unit[];
   sources: Source[];
   count: number;
@@ -151,6 +153,7 @@ export interface RecordedEvent {
   category: Category | null;
   spans: Spans | null;
   text: string | null;
+  numbers: number[] | null;
   source: number | null;
   line: number;
   fromAutograd: boolean;
@@ -303,9 +306,18 @@ export interface Shipment {
 }
 
 /** A collective, or messages sent by hand, over a tensor of no model. */
+/** By rank what was given to a collective and what it brought, where that was recorded. */
+export interface Numbers {
+  before: (number[] | null)[];
+  after: (number[] | null)[];
+}
+
 export interface Exchange {
   op: string;
   numel: number;
+  /** As many as there are ranks; one of a buffer that cannot be cut so. */
+  parts: number;
+  numbers: Numbers;
   start: number;
   shipments: Shipment[];
   /** Whether parts are sums over ranks. */

@@ -63,6 +63,8 @@ class Event:
     compute stream; `t_start` and `t_end` are then when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
+    Where there is no model and a tensor is small, a collective has the `numbers` that this rank gave, and its wait
+    those that it brought.
     """
 
     rank: int
@@ -87,6 +89,7 @@ class Event:
     category: Category | None = None
     spans: Spans | None = None
     text: str | None = None  # a note in words
+    numbers: tuple[float, ...] | None = None
     stream: str | None = None  # "compute", "communication", ...; None if the host itself did it
     device_start: int | None = None
     device_end: int | None = None

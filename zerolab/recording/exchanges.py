@@ -21,6 +21,7 @@ from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
+from zerolab.recording.numbers import numbers_of
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import replace
 from zerolab.runtime.observers import Call, Observer, watching
@@ -45,6 +46,7 @@ class Exchanges(Observer):
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
         self._comparing = 0  # what is sent within comparisons of the ranks, which may lie in one another, is of no step
         self._works: WeakKeyDictionary[Any, tuple[Draft, list[Alias]]] = WeakKeyDictionary()
+        self._small: dict[int, list[torch.Tensor]] = {}  # of a collective's event, what its numbers come to lie in
         self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
@@ -65,6 +67,7 @@ class Exchanges(Observer):
         self._works.clear()
         self._calls.clear()
         self._arriving.clear()
+        self._small.clear()
 
     # The engines' own collectives.
 
@@ -79,6 +82,7 @@ class Exchanges(Observer):
         draft = self._log_collective(call.op, flat, flat.numel(), nbytes, ranks, numbered=True)
         if draft["unit"] is None:  # a flat that was empty whenever holdings were looked at: ZeRO-3's first gather
             draft["unit"] = unit
+        self._look(draft, [flat], [flat])
         with self._within(draft):
             yield
         self._log.end(draft)
@@ -104,9 +108,11 @@ class Exchanges(Observer):
         if draft is None:  # it was started before the recording
             yield
             return
-        with self._awaiting(self._log_wait(draft), draft):
+        wait = self._log_wait(draft)
+        with self._awaiting(wait, draft):
             with self._within(draft):
                 yield
+            self._look_again(wait, draft)
             if call.op == "all_gather":
                 self._ownership.sync(draft["unit"])
             else:  # what becomes of a reduced gradient is decided after the wait
@@ -156,6 +162,7 @@ class Exchanges(Observer):
             if request is None:
                 return execute(*args, **keywords)
             draft = self._log_request(request)
+            self._look(draft, c10d.tensors_in(args[1]) or c10d.tensors_in(args[0]), c10d.tensors_in(args[0]))
             if self._comparing:
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.exclude(tensor)
@@ -228,8 +235,10 @@ class Exchanges(Observer):
             result = self._wait(original, work, *args, **keywords)
             self._log.end(draft)
             return result
-        with self._awaiting(self._log_wait(draft), draft):
+        wait = self._log_wait(draft)
+        with self._awaiting(wait, draft):
             result = self._wait(original, work, *args, **keywords)
+            self._look_again(wait, draft)
         self._log.ledger.releases.add(work, aliases)
         return result
 
@@ -294,6 +303,16 @@ class Exchanges(Observer):
         if self._comparing:
             draft |= {"step": 0, "phase": "setup"}
         return draft
+
+    def _look(self, draft: Draft, given: list[torch.Tensor], brought: list[torch.Tensor]) -> None:
+        """Notes what a collective is given, where there are few numbers and no model; and where to look afterwards."""
+        if self._inside is None and not self._ownership.units and not self._log.times_only:
+            draft["numbers"] = None if draft["op"] == "recv" else numbers_of(given)
+            if draft["numbers"] is not None or draft["op"] == "recv":
+                self._small[draft["seq"]] = brought
+
+    def _look_again(self, wait: Draft, draft: Draft) -> None:
+        wait["numbers"] = numbers_of(self._small.pop(draft["seq"], []))
 
     def _log_wait(self, draft: Draft) -> Draft:
         shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}
