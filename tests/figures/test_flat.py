@@ -4,9 +4,10 @@ import re
 from collections import Counter
 
 import pytest
+import torch
 from torch import nn
 
-from zerolab.figures import FlatPicture
+from zerolab.figures import FlatPicture, ShardPicture, flat
 from zerolab.player.strip import RANK_COLOURS
 
 TWO = nn.Sequential(nn.Linear(6, 4, bias=False), nn.Linear(4, 5, bias=False))
@@ -40,3 +41,37 @@ def test_what_does_not_fit_into_the_picture_is_refused():
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ValueError, match="this model has 2 of 12"):
         FlatPicture(mixed, 2)
+
+
+class Unit(nn.Module):
+    """Two matrices with a vector between them, 12 + 3 + 8 numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(3, 4))
+        self.vector = nn.Parameter(torch.zeros(3))
+        self.second = nn.Parameter(torch.zeros(4, 2))
+
+
+def areas(picture):
+    """Numbers of each rank's boxes in the drawing, the legend's apart."""
+    found = Counter()
+    for width, height, colour in re.findall(r'width="([\d.]+)" height="([\d.]+)" fill="(#\w+)"', picture.svg()):
+        if (width, height) != ("14", "14") and colour in RANK_COLOURS:
+            found[RANK_COLOURS.index(colour)] += round(float(width) * float(height) * flat.DENSE**2)
+    return found
+
+
+def test_shards_of_a_flat_end_within_a_row_and_those_by_rows_do_not():
+    by_flat = ShardPicture(Unit(), [((0, 6),), ((6, 12),), ((12, 18),), ((18, 24),)])
+    assert areas(by_flat) == {0: 6, 1: 6, 2: 3, 3: 5}
+    assert "rank 3 owns 5 in 1 piece" in repr(by_flat)
+    by_rows = ShardPicture(Unit(), [((0, 8), (12, 14), (15, 19)), ((8, 12), (14, 15), (19, 23))])
+    assert areas(by_rows) == {0: 12, 1: 8}
+    assert repr(by_rows).startswith("3 parameters of 23 numbers: rank 0 owns 14 in 3 pieces; rank 1 owns 9 in 3")
+    assert by_rows._repr_mimebundle_()["image/svg+xml"] == by_rows.svg()
+
+
+def test_spans_of_another_module_are_refused():
+    with pytest.raises(ValueError, match="rank 1 owns numbers up to 60, and the unit has 23"):
+        ShardPicture(Unit(), [((0, 20),), ((30, 60),)])

@@ -1,6 +1,6 @@
 """Figures in the player's words and colours, and the two panels that draw them from sliders.
 
-flat         how matrices make a flat, number by number
+flat         how matrices make a flat, number by number; who owns which rows of a recorded unit
 plots        state by stage and against a card, memory against ranks, traffic against bandwidth, a plan
 chart        what all figures share: type, colours, fixed ids
 explore      the panel that trains on real ranks
@@ -8,7 +8,16 @@ what_fits    the panel over the planner
 """
 
 from zerolab.figures.chart import html
-from zerolab.figures.flat import FlatPicture
+from zerolab.figures.flat import FlatPicture, ShardPicture
 from zerolab.figures.plots import memory_against_ranks, plan, stages, traffic_against_bandwidth, wall
 
-__all__ = ["FlatPicture", "html", "memory_against_ranks", "plan", "stages", "traffic_against_bandwidth", "wall"]
+__all__ = [
+    "FlatPicture",
+    "ShardPicture",
+    "html",
+    "memory_against_ranks",
+    "plan",
+    "stages",
+    "traffic_against_bandwidth",
+    "wall",
+]

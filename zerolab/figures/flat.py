@@ -1,5 +1,6 @@
-"""A flat, number by number: how matrices are laid end to end, and where the ranks' shards are cut."""
+"""Where the ranks' shards are cut: a flat number by number, and the matrices of a recorded unit."""
 
+from collections.abc import Sequence
 from html import escape
 
 from torch import nn
@@ -7,12 +8,14 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, Slot, partition
 from zerolab.figures.chart import FONT, INK, NEUTRAL
 from zerolab.player.strip import ON_DARK, RANK_COLOURS
+from zerolab.recording.events import Spans
 
 MOST = 200  # numbers that are drawn
 CELL, GAP = 18, 36  # pixels of a number, and between two matrices
 ACROSS = 48  # numbers in a row of the strip
 LINE = 66  # of a row of the strip, with what is written above and below it
 TOP, BETWEEN = 24, 74  # above the matrices, and between them and the strip
+DENSE = 1.6  # numbers of a matrix to a pixel, each way, where it is drawn without its numbers
 
 
 class FlatPicture:
@@ -79,14 +82,7 @@ class FlatPicture:
             if self.layout.shard_numel > 2:
                 drawn.append(_text(x_of, y_of + CELL + 16, f"rank {rank}"))
         width = max(x, min(self.layout.padded, ACROSS) * CELL) + 2
-        height = strip + -(-self.layout.padded // ACROSS) * LINE
-        box = f'width="{width}" height="{height}"'
-        style = f"font: 13px {FONT['family']}; fill: {INK}"
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -4 {width + 2} {height + 4}" {box} role="img" '
-            f'aria-label="{escape(repr(self))}"><rect x="-1" y="-4" width="{width + 2}" height="{height + 4}" '
-            f'fill="#fff"/><g style="{escape(style)}">{"".join(drawn)}</g></svg>\n'
-        )
+        return _drawing(repr(self), drawn, width, strip + -(-self.layout.padded // ACROSS) * LINE)
 
     def _cell(self, number: int, x: int, y: int) -> str:
         """One number of the flat in its owner's colour; padding is empty, and its frame broken."""
@@ -94,11 +90,74 @@ class FlatPicture:
         if number >= self.layout.numel:
             return f'{shape} fill="none" stroke="{NEUTRAL}" stroke-dasharray="3 3"/>'
         rank = number // self.layout.shard_numel
-        colour, ink = RANK_COLOURS[rank % len(RANK_COLOURS)], "#fff" if rank % len(RANK_COLOURS) in ON_DARK else "#111"
-        digit = (
-            f'<text x="{x + CELL / 2}" y="{y + 13}" text-anchor="middle" style="font-size: 12px; fill: {ink}">{rank}'
-        )
-        return f'{shape} fill="{colour}" stroke="#fff"/>{digit}</text>'
+        colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
+        return f'{shape} fill="{colour}" stroke="#fff"/>{_digit(x + CELL / 2, y + 13, rank)}'
+
+
+class ShardPicture:
+    """Which numbers of a unit's matrices each rank owns, as a recording has it. Shown in a notebook, it is the drawing.
+
+    Args:
+        unit: the module whose parameters are the unit, in their order.
+        spans: of each rank the ranges of the unit's flat that it owns; `Event.spans` of its optimizer state.
+
+    Raises ValueError for a span that is not within the unit.
+    """
+
+    def __init__(self, unit: nn.Module, spans: Sequence[Spans]) -> None:
+        self.shapes = {name: parameter.shape for name, parameter in unit.named_parameters()}
+        self.spans = spans
+        self.numel = sum(shape.numel() for shape in self.shapes.values())
+        for rank, owned in enumerate(spans):
+            if owned and max(stop for _, stop in owned) > -(-self.numel // len(spans)) * len(spans):
+                raise ValueError(
+                    f"rank {rank} owns numbers up to {max(stop for _, stop in owned):,}, and the unit has "
+                    f"{self.numel:,}: give the module that the spans are of"
+                )
+
+    def __repr__(self) -> str:
+        said = []
+        for rank, owned in enumerate(self.spans):
+            count = sum(min(stop, self.numel) - min(start, self.numel) for start, stop in owned)
+            said.append(f"rank {rank} owns {count:,} in {len(owned)} piece{'s' * (len(owned) != 1)}")
+        return f"{len(self.shapes)} parameters of {self.numel:,} numbers: {'; '.join(said)}"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
+
+    def svg(self) -> str:
+        """The drawing, on white: matrices only, for vectors would be hairs."""
+        drawn, x, lowest, start = [], 0, 0, 0
+        for name, shape in self.shapes.items():
+            if len(shape) > 1:
+                rows, columns = shape[0], shape.numel() // shape[0]
+                width = max(round(columns / DENSE), 7 * len(name))
+                drawn += [_text(x, 14, name), _text(x, 30, f"{rows} x {columns}")]
+                drawn += self._pieces(start, rows, columns, x)
+                x, lowest = x + width + GAP, max(lowest, round(TOP + 16 + rows / DENSE))
+            start += shape.numel()
+        for rank in range(len(self.spans)):
+            drawn.append(_text(86 * rank + 20, lowest + 30, f"rank {rank}"))
+            drawn.append(_box(86 * rank, lowest + 18, 14, 14, RANK_COLOURS[rank % len(RANK_COLOURS)]))
+        return _drawing(repr(self), drawn, max(x, 86 * len(self.spans)), lowest + 40)
+
+    def _pieces(self, first: int, rows: int, columns: int, x: int) -> list[str]:
+        """One matrix: what each rank owns of it, whole rows as a block and the rest of a row as a line."""
+        drawn = []
+        for rank, owned in enumerate(self.spans):
+            colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
+            for start, stop in owned:
+                at, end = max(start - first, 0), min(stop - first, rows * columns)
+                while at < end:
+                    row, column = divmod(at, columns)
+                    down = max(1, (end - at) // columns) if column == 0 else 1
+                    across = columns if column == 0 and end - at >= columns else min(columns - column, end - at)
+                    left, top = x + column / DENSE, TOP + 16 + row / DENSE
+                    drawn.append(_box(left, top, across / DENSE, down / DENSE, colour))
+                    if down / DENSE >= 13:
+                        drawn.append(_digit(left + across / DENSE / 2, top + down / DENSE / 2 + 4, rank))
+                    at += down * across
+        return drawn
 
 
 def _rows_of(slot: Slot) -> tuple[int, int]:
@@ -111,6 +170,26 @@ def _rows_of(slot: Slot) -> tuple[int, int]:
 def _on_strip(number: int, strip: int) -> tuple[int, int]:
     """Where a number of the flat is drawn."""
     return number % ACROSS * CELL, strip + number // ACROSS * LINE
+
+
+def _drawing(told: str, drawn: list[str], width: int, height: int) -> str:
+    """An image of its own, read aloud as `told`."""
+    style = f"font: 13px {FONT['family']}; fill: {INK}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -4 {width + 2} {height + 4}" width="{width}" '
+        f'height="{height}" role="img" aria-label="{escape(told)}"><rect x="-1" y="-4" width="{width + 2}" '
+        f'height="{height + 4}" fill="#fff"/><g style="{escape(style)}">{"".join(drawn)}</g></svg>\n'
+    )
+
+
+def _digit(x: float, y: float, rank: int) -> str:
+    """A rank's number on its colour, for those to whom colours are alike."""
+    ink = "#fff" if rank % len(RANK_COLOURS) in ON_DARK else "#111"
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="middle" style="font-size: 12px; fill: {ink}">{rank}</text>'
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{colour}"/>'
 
 
 def _text(x: int, y: int, words: str) -> str:
