@@ -2,12 +2,14 @@
 
 flat         how matrices make a flat, number by number; who owns which rows of a recorded unit
 plots        state by stage and against a card, memory against ranks, traffic against bandwidth, a plan
+clocks       when a rank computes, waits and sends
 chart        what all figures share: type, colours, fixed ids
 explore      the panel that trains on real ranks
 what_fits    the panel over the planner
 """
 
 from zerolab.figures.chart import html
+from zerolab.figures.clocks import two_clocks
 from zerolab.figures.flat import FlatPicture, ShardPicture
 from zerolab.figures.plots import memory_against_ranks, plan, stages, traffic_against_bandwidth, wall
 
@@ -19,5 +21,6 @@ __all__ = [
     "plan",
     "stages",
     "traffic_against_bandwidth",
+    "two_clocks",
     "wall",
 ]

@@ -93,14 +93,15 @@ def wall(
     # As high at each number of GPUs, so that only the bars move.
     highest = max(sum(state.values()) for states in held.values() for state in states) / 1e9
     figure.update_yaxes(title="GB a GPU at the update", range=[0, 1.15 * max(highest, limit)])
-    figure.update_layout(barmode="stack", sliders=[_slider(steps, sizes.index(start), "GPUs: ")])
+    figure.update_layout(barmode="stack", sliders=[slider(steps, sizes.index(start), "GPUs: ")])
     title = f"State of {num_params:,} parameters in {precision}, against what a card has"
     found = ", ".join(f"{stage} {text}" for stage, text in zip(chosen, shown["text"][-1], strict=True))
     notice = "Activations and buffers come on top. Move the slider: what is not divided does not shrink."
     return finished(figure, "wall", title, f"On {start:,} GPUs: {found}; one {gpu} has {limit:.1f} GB.", notice=notice)
 
 
-def _slider(steps: list[dict[str, Any]], active: int, prefix: str) -> dict[str, Any]:
+def slider(steps: list[dict[str, Any]], active: int, prefix: str) -> dict[str, Any]:
+    """A slider below a figure, at the step `active`; `prefix` stands before what it has chosen."""
     looks = {"pad": {"t": 40}, "bgcolor": NEUTRAL, "bordercolor": GRID, "tickcolor": NEUTRAL}
     return {"active": active, "steps": steps, "currentvalue": {"prefix": prefix}} | looks
 
@@ -167,7 +168,7 @@ def traffic_against_bandwidth(
         {"label": f"{bandwidth / 1e9:g}", "method": "restyle", "args": [{"y": [computing, values]}]}
         for bandwidth, values in zip(BANDWIDTHS, seconds, strict=True)
     ]
-    figure.update_layout(barmode="stack", sliders=[_slider(steps, start, "GB a second between ranks: ")])
+    figure.update_layout(barmode="stack", sliders=[slider(steps, start, "GB a second between ranks: ")])
     # On the slowest network the bars exceed the axis: one that holds them would make all others invisible.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
     waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
