@@ -1,5 +1,7 @@
 """The two clocks of a rank show when it computes, when it is blocked, and when it sends, as its recording has it."""
 
+from itertools import pairwise
+
 import pytest
 
 from zerolab import Cluster, simulate
@@ -26,7 +28,7 @@ def test_computing_and_being_blocked_fill_the_step_and_blocked_is_what_the_cost_
         assert lengths(blocked) == pytest.approx(1e3 * costs["blocked_seconds"], rel=1e-3)
         assert lengths(computing) + lengths(blocked) == pytest.approx(1e3 * costs["seconds"], rel=0.01)
         ends = [(base, base + length) for base, length in zip(sending.base, sending.x, strict=True)]
-        assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
 
 
 def test_the_slider_shows_each_recording_on_one_axis(runs):

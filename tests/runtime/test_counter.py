@@ -156,6 +156,25 @@ def test_collectives_that_native_code_starts_are_counted_and_so_is_their_end(clu
         assert (after.name, after.number, after.state) == ("all_reduce", before.number + 1, DONE)
 
 
+def test_functional_collectives_are_counted_with_the_others_and_their_wait_is_one(cluster):
+    def gather():
+        from torch.distributed import _functional_collectives as functional
+
+        dist.all_reduce(torch.ones(1))
+        if dist.get_rank() == 1:
+            time.sleep(0.5)  # so that rank 0 waits: torch keeps Python's lock meanwhile
+        arriving = functional.all_reduce(torch.full((3,), 2.0), "sum", dist.group.WORLD)
+        started = position()
+        arrived = functional.wait_tensor(arriving)
+        alone = functional.wait_tensor(functional.all_reduce(torch.ones(2), "sum", dist.new_group([dist.get_rank()])))
+        return started, arrived.tolist(), alone.tolist(), position()
+
+    for rank, (started, arrived, alone, last) in enumerate(cluster.run(gather)):
+        assert (started.label, started.numel, started.itemsize, started.state) == ("all_reduce #1", 3, 4, DONE)
+        assert (arrived, alone) == ([4.0] * 3, [1.0] * 2)
+        assert (last.label, last.state) == (f"all_reduce #0 of ranks {rank}", DONE)
+
+
 def test_a_group_of_its_own_has_a_count_of_its_own(cluster):
     def count():
         alone = dist.new_group([1])

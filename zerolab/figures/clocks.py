@@ -38,8 +38,8 @@ def two_clocks(runs: Mapping[str, Recording], title: str = "The last step of ran
         )
     steps = []
     for name, of in bars.items():
-        shown = {"base": [of[kind][0] for kind in looks], "x": [of[kind][1] for kind in looks]}
-        shown["y"] = [["sending" if kind == "sending" else "computing"] * len(of[kind][0]) for kind in looks]
+        lanes = [["sending" if kind == "sending" else "computing"] * len(of[kind][0]) for kind in looks]
+        shown = {"base": [of[kind][0] for kind in looks], "x": [of[kind][1] for kind in looks], "y": lanes}
         steps.append({"label": name, "method": "restyle", "args": [shown]})
     longest = max(sum(of["whole"][1]) for of in bars.values())
     figure.update_xaxes(title="ms since the step began", range=[0, 1.02 * longest])

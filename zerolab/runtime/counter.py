@@ -30,6 +30,14 @@ COLLECTIVES = (
     "init_process_group", "monitored_barrier", "new_group", "reduce", "reduce_scatter", "reduce_scatter_single",
     "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
+FUNCTIONAL = {
+    "all_gather_single": "all_gather", "all_gather_tensor": "all_gather", "all_gather_single_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather", "all_reduce": "all_reduce", "all_reduce_coalesced": "all_reduce",
+    "all_to_all_single": "all_to_all", "broadcast": "broadcast", "permute_tensor": "all_to_all",
+    "reduce_scatter_single": "reduce_scatter", "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+}  # fmt: skip
+"""What DTensor sends by: functions that return new tensors, which `wait_tensor` waits for."""
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 NATIVE_OPERATIONS = {
     "allreduce_": "all_reduce",
@@ -49,6 +57,7 @@ class _Counter(Observer):
         self._waiting = False  # some thread is inside a noted call
         # Weak, so that a Work that nobody waits for is freed when the learner drops it.
         self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
+        self._arriving: dict[int, Position] = {}  # by the address that a functional collective fills
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
         self.enqueued: Enqueued | None = None  # None on the CPU, where a call that has returned is done
 
@@ -56,6 +65,7 @@ class _Counter(Observer):
         """A new run: count from 0."""
         self._next.clear()
         self._pending.clear()
+        self._arriving.clear()
         self._native = {}
         self.page.reset()
         if self.enqueued is not None:
@@ -107,6 +117,32 @@ class _Counter(Observer):
             return function(work, *args, **kwargs)
         with self._inside(position):
             return function(work, *args, **kwargs)
+
+    def functional(self, name: str, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a functional collective, noted unless it is part of one that is noted already, or is only compiled."""
+        request = reader.read(args, kwargs)
+        if self._position is not None or torch.compiler.is_compiling() or not request.is_mine:
+            return function(*args, **kwargs)
+        position = self._enter(name, True, request)
+        with self._inside(position):
+            result = function(*args, **kwargs)
+        for tensor in result if isinstance(result, list) else [result]:
+            self._arriving[_address(tensor)] = position
+        return result
+
+    def wait_tensor(self, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        """Wait for what a functional collective brings; torch keeps Python's lock then, so the rank cannot be asked."""
+        if self._position is not None or torch.compiler.is_compiling():
+            return function(tensor)
+        position = self._arriving.pop(_address(tensor), None)
+        if position is None:  # waited for already
+            return function(tensor)
+        place = stack.locate(sys._getframe(1))
+        self.page.write_place(*place)
+        if self.enqueued is not None:  # as in `waiting`
+            self._thread.entry = self.enqueued.begin(position, place)
+        with self._inside(position):
+            return function(tensor)
 
     def start_native(self, name: str, request: Request) -> Callable[[Any], None] | None:
         """Note a collective that no Python function was asked for; what to call with its Work.
@@ -215,7 +251,7 @@ _libraries: list[Any] = []  # likewise: kernels go with their library
 
 def install(page: Page) -> None:
     """Count this process's collectives on its page: ours as an observer, torch's by both names that it has for them."""
-    from torch.distributed import distributed_c10d
+    from torch.distributed import _functional_collectives, distributed_c10d
 
     _counter.page = page
     _stack.enter_context(watching(_counter))
@@ -226,6 +262,12 @@ def install(page: Page) -> None:
                 wrapper = partial(_counter.call, name, numbered, Reader(original))
                 _stack.enter_context(replace([distributed_c10d, dist], name, wrapper))
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
+    for name, word in FUNCTIONAL.items():
+        original = getattr(_functional_collectives, name, None)
+        if original is not None:
+            wrapper = partial(_counter.functional, word, Reader(original))
+            _stack.enter_context(replace(_functional_collectives, name, wrapper))
+    _stack.enter_context(replace(_functional_collectives, "wait_tensor", _counter.wait_tensor))
     _watch_native_code()
 
 
@@ -266,6 +308,11 @@ def _refuse_what_crashes_gloo(name: str, reader: Reader, args: tuple[Any, ...], 
             f"{name} is given a tensor on {device}, and the ranks talk over gloo, which sends from main memory: send "
             "tensor.cpu(), or use a collective such as broadcast"
         )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where a functional collective's result lies: of a wrapper around it, where that lies."""
+    return int(getattr(tensor, "elem", tensor).data_ptr())
 
 
 def _when_complete(work: Any, complete: Callable[[], None]) -> None:

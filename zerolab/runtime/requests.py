@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives
+from torch.distributed.device_mesh import DeviceMesh
 
-_SIZED = ("tensor", "flat", "input_tensor", "output")
+_SIZED = ("tensor", "flat", "input_tensor", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
 
@@ -73,7 +75,13 @@ def request_of_native(args: tuple[Any, ...]) -> Request:
 
 
 def members_of(group: Any) -> int:
-    """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62."""
+    """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62.
+
+    Functional collectives also take a group's name, a mesh, or a mesh and its dimension.
+    """
+    if isinstance(group, (str, tuple, DeviceMesh)):
+        name = _functional_collectives._resolve_group_name(group)
+        group = dist.distributed_c10d._resolve_process_group(name)
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0
     ranks = dist.get_process_group_ranks(group)

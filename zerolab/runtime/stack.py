@@ -19,6 +19,7 @@ _MACHINERY = (
     contextlib.__file__,
 )
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
+_DTENSOR = f"torch{os.sep}distributed{os.sep}tensor{os.sep}"  # whose exchanges are autograd functions
 # By names that torch, packages on top of it and our engines use; the innermost that is known wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
 
@@ -49,7 +50,9 @@ def locate(innermost: FrameType | None) -> tuple[str, str, int]:
 
 def _phase(filename: str, function: str) -> str:
     """The phase that a function carries out; a learner's own may have any name, and says nothing."""
-    return "" if function not in _PHASES or sources.is_own(filename) else _PHASES[function]
+    if function not in _PHASES or sources.is_own(filename) or _DTENSOR in filename:
+        return ""
+    return _PHASES[function]
 
 
 def describe_error(trace: TracebackType | None) -> tuple[str, str]:
