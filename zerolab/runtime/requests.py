@@ -80,8 +80,8 @@ def members_of(group: Any) -> int:
     Functional collectives also take a group's name, a mesh, or a mesh and its dimension.
     """
     if isinstance(group, (str, tuple, DeviceMesh)):
-        name = _functional_collectives._resolve_group_name(group)
-        group = dist.distributed_c10d._resolve_process_group(name)
+        named: Any = group  # torch's own type for it is narrower than what it takes
+        group = dist.distributed_c10d._resolve_process_group(_functional_collectives._resolve_group_name(named))
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0
     ranks = dist.get_process_group_ranks(group)
