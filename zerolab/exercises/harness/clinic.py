@@ -2,16 +2,21 @@
 
 import dataclasses
 import linecache
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
 
 from zerolab.exercises.harness.exercise import Exercise, load
+from zerolab.exercises.harness.guard import finished_answers_out_of_reach
+from zerolab.exercises.harness.onranks import Arguments, RankTargets, trial
+from zerolab.exercises.harness.plain import plain
 from zerolab.exercises.harness.reference import run_reference
 from zerolab.exercises.harness.testbed import Noted, Setup
 from zerolab.exercises.harness.training import TrainingTargets
@@ -39,14 +44,16 @@ class Patient:
     Attributes:
         exercise_id: the exercise that mends it.
         recording: of a run under Adam; of one that hung, what the ranks had recorded by then.
-        noted: of a run under SGD, what was seen on each rank; empty if it hung.
-        setup: the model and the batches that it got.
+        noted: of a run under SGD, what was seen on each rank; empty if it hung, and in the second ward.
+        setup: the model and the batches that it got; None in the second ward.
+        arguments: in the second ward what each rank got.
     """
 
     exercise_id: str
     recording: "Recording"
-    noted: tuple[Noted, ...]
-    setup: Setup
+    noted: tuple[Noted, ...] = ()
+    setup: Setup | None = None
+    arguments: tuple[Any, ...] = ()
 
     def play(self) -> Any:
         """The player over the run, opened at a telling moment."""
@@ -57,8 +64,27 @@ class Patient:
         found = [number for number, (_, _, _, event) in enumerate(events) if telling(event)]
         return Player(self.recording, event=found[-1] if found else -1)
 
+    def beside_one_process(self) -> Table:
+        """How far each rank's weights are in the end from those of one process that reads the rows of all ranks.
+
+        Of the second ward; ValueError in the first.
+        """
+        targets = _case(self.exercise_id).targets
+        if self.setup is not None or not isinstance(targets, RankTargets):
+            raise ValueError(f"{self.exercise_id} is beside DDP: call beside_ddp()")
+        rows: list[dict[str, str | int]] = []
+        for rank, (weights, _) in enumerate(self.recording.results or []):
+            wanted = plain(targets.wanted(list(self.arguments), rank))
+            rows.append({"rank": rank, "at the end": _apart(float(np.abs(weights - wanted).max()))})
+        return Table(rows, "weights of each rank beside those of one process, at most 1e-6 apart or not")
+
     def beside_ddp(self) -> Table:
-        """How far each rank's parameters are from DDP's after each step, on the same batches under SGD."""
+        """How far each rank's parameters are from DDP's after each step, on the same batches under SGD.
+
+        Of the first ward; ValueError in the second.
+        """
+        if self.setup is None:
+            raise ValueError(f"{self.exercise_id} is beside one process: call beside_one_process()")
         reference = run_reference(self.setup, self.recording.world_size)
         rows = []
         for rank, noted in enumerate(self.noted):
@@ -66,7 +92,7 @@ class Patient:
             for step, pieces in enumerate(noted.weights):
                 wanted = reference.weights[step]
                 apart = max(float(np.abs(mine - wanted[at : at + len(mine)]).max()) for at, mine in pieces)
-                row[f"step {step + 1}"] = "equal" if apart <= EQUAL else f"{apart:.3f} apart"
+                row[f"step {step + 1}"] = _apart(apart)
             rows.append(row)
         return Table(rows, "parameters of each rank beside DDP's, at most 1e-6 apart or not")
 
@@ -81,6 +107,9 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
     from zerolab.runtime.faults import CollectiveHang, whereabouts
 
     targets = _case(exercise_id).targets
+    if isinstance(targets, RankTargets):
+        arguments = targets.draw(random.Random(SEED), cluster.world_size)
+        return Patient(exercise_id, cluster.record(_run_on_ranks, exercise_id, arguments), arguments=tuple(arguments))
     if not isinstance(targets, TrainingTargets):
         raise TypeError(f"{exercise_id} does not train, so there is nothing to record")
     setup = targets.setup(SEED, cluster.world_size)
@@ -142,8 +171,24 @@ def _case(exercise_id: str) -> Exercise:
     return exercise
 
 
+def _apart(distance: float) -> str:
+    return "equal" if distance <= EQUAL else f"{distance:.3f} apart"
+
+
+def _run_on_ranks(exercise_id: str, arguments: Arguments) -> Any:
+    """On a rank: runs the broken answer of the second ward."""
+    targets = load(exercise_id).targets
+    guarded = partial(finished_answers_out_of_reach, also=targets.forbids, allows=targets.allows)
+    return trial(_broken(exercise_id), arguments, None, guarded, SECONDS)
+
+
 def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:
-    """On a rank: runs the broken answer, with its text known to tracebacks and recordings."""
+    """On a rank: runs the broken answer."""
+    return train(_broken(exercise_id), setup, config, (), SECONDS)
+
+
+def _broken(exercise_id: str) -> Callable[..., Any]:
+    """The broken answer, with its text known to tracebacks and recordings."""
     exercise = load(exercise_id)
     text = f"{exercise.given}\n\n\n{exercise.broken_source()}"
     filename = f"<{exercise_id}>"
@@ -152,4 +197,4 @@ def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, filename, "exec"), namespace)  # noqa: S102  the package's own text
     answer: Callable[..., Any] = namespace[exercise.name]
-    return train(answer, setup, config, (), SECONDS)
+    return answer

@@ -58,15 +58,18 @@ class NotAllowedHere(RuntimeError):
 
 
 @contextmanager
-def finished_answers_out_of_reach(answer: Callable[..., Any], also: tuple[str, ...] = ()) -> Iterator[None]:
+def finished_answers_out_of_reach(
+    answer: Callable[..., Any], also: tuple[str, ...] = (), allows: tuple[str, ...] = ()
+) -> Iterator[None]:
     """Within it, to import a finished engine in the answer's code, or to call one anywhere, raises NotAllowedHere.
 
-    `also` names what else may not be called, as `"module:function"`. A class of the learner's own may derive from
-    `Engine`, but of a finished stage it would inherit what may not be called.
+    `also` names what else may not be called, as `"module:function"`; `allows` modules that may be used all the same. A
+    class of the learner's own may derive from `Engine`; of a finished stage it would inherit what may not be called.
     """
-    refused = [*_refused(FORBIDDEN_CALLS, WRITE), *_refused(also, "write the function yourself")]
+    calls = tuple(call for call in FORBIDDEN_CALLS if not call.startswith(allows))
+    refused = [*_refused(calls, WRITE), *_refused(also, "write the function yourself")]
     refused += [(code, "the shipped solution is a finished answer: write your own") for code in _shipped_solutions()]
-    with replace(builtins, "__import__", _watched_import(_globals_of(answer))), _calls_refused(refused):
+    with replace(builtins, "__import__", _watched_import(_globals_of(answer), allows)), _calls_refused(refused):
         yield
 
 
@@ -123,12 +126,12 @@ def _is_exercise(path: str) -> bool:
     return package == "zerolab.exercises" and name.replace("_", "-") in exercise.names()
 
 
-def _watched_import(own_globals: dict[str, Any]) -> Callable[..., Any]:
+def _watched_import(own_globals: dict[str, Any], allows: tuple[str, ...]) -> Callable[..., Any]:
     def watched(really_import: Callable[..., Any], name: str, *args: Any, **keywords: Any) -> Any:
         given = {**dict(zip(("globals", "locals", "fromlist", "level"), args, strict=False)), **keywords}
         fromlist = given.get("fromlist") or ()
         # Only the learner's own imports; torch and zerolab go on importing what they need.
-        if given.get("globals") is own_globals:
+        if given.get("globals") is own_globals and not name.startswith(allows):
             asked = [name, *(f"{name}.{item}" for item in fromlist)]
             for module in (path for path in asked if path.startswith(FORBIDDEN_MODULES)):
                 raise NotAllowedHere(f"importing {module} is not allowed in an exercise: {WRITE}")

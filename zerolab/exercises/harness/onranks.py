@@ -3,7 +3,9 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from zerolab.exercises.harness.exercise import Exercise
     from zerolab.recording.recording import Recording
 
+Guarded = Callable[[Callable[..., Any]], AbstractContextManager[None]]
 Arguments = list[tuple[Any, ...]]
 """One tuple of arguments for each rank; numpy arrays in it reach the answer as tensors."""
 
@@ -71,7 +74,8 @@ class RankTargets(Targets):
                     ),
                 )
 
-        yield Run(trial, (arguments, self.in_place, self.forbids, seconds), judge)
+        guarded = partial(finished_answers_out_of_reach, also=self.forbids, allows=self.allows)
+        yield Run(trial, (arguments, self.in_place, guarded, seconds), judge)
 
     def _free(self, arguments: Arguments, rank: int) -> int:
         """The bytes beside a rank's arguments: scratch, and what it returns."""
@@ -133,7 +137,7 @@ def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
 
 
 def trial(
-    answer: Callable[..., Any], arguments: Arguments, in_place: int | None, forbids: tuple[str, ...], seconds: float
+    answer: Callable[..., Any], arguments: Arguments, in_place: int | None, guarded: Guarded, seconds: float
 ) -> Any:
     """What this rank gets from the answer, as plain data, and the most bytes that it held outside of torch.
 
@@ -143,8 +147,7 @@ def trial(
     dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
     # Within a step the recording tells the highest moment, whether or not there is an event.
     tell(lambda observer: observer.beginning())
-    guarded = finished_answers_out_of_reach(answer, forbids)
-    with guarded, nothing_lost(), at_most(seconds), memory_outside_of_torch(answer) as outside:
+    with guarded(answer), nothing_lost(), at_most(seconds), memory_outside_of_torch(answer) as outside:
         returned = answer(*mine)
         dist.barrier()  # what an answer did not wait for may still come in: until then nothing of it is freed
     # Below the last event: what this copies is not the answer's.

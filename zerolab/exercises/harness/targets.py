@@ -47,11 +47,13 @@ class Targets:
     Args:
         world_sizes: how many ranks, in the order in which they are tried; the first miss ends the check.
         forbids: what the answer may not call, beside the finished engines, as `"module:function"`.
+        allows: modules of finished engines that it may use, because another thing is asked.
     """
 
     on_ranks: ClassVar[bool] = True  # whether the number of ranks means anything to the answer
     world_sizes: tuple[int, ...] = (2, 3, 1, 4)
     forbids: tuple[str, ...] = ()
+    allows: tuple[str, ...] = ()
 
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
         """The runs on so many ranks, drawn from `seed`; each run of an answer may take `seconds`."""

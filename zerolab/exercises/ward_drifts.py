@@ -1,0 +1,150 @@
+"""Case 10.
+
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+away.
+
+* `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
+* `a_model()` gives the model, the same on every rank; `whole(model)` all its weights end to end. It gathers, so every
+  rank must call it.
+* The gradient is clipped: if its norm is above `MOST`, it is scaled down to it.
+
+Return the weights after the last step.
+
+Targets, on 2, 3 and 4 ranks:
+
+* the weights equal those of one process that reads the rows of all ranks at once and clips, to 1e-5.
+"""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.sharded import (
+    GIVEN,
+    Batches,
+    a_model,
+    like_one_process,
+    mean_error,
+    shard_of_gradient,
+    trained,
+    whole,
+)
+from zerolab.exercises.harness.stages import MEND
+
+MOST = 0.25
+
+
+def train(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Adds up the squares of all ranks' shards, and clips by the norm of the whole gradient."""
+    model = a_model()
+    for layer in (model[0], model[2], model[4]):
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for rows, wanted in zip(inputs, targets, strict=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(rows), wanted).backward()
+        shards = [shard_of_gradient(weight) for weight in model.parameters()]
+        squares = torch.stack([shard.square().sum() for shard in shards]).sum()
+        dist.all_reduce(squares)
+        for shard in shards:
+            shard.mul_(min(1.0, MOST / squares.sqrt().item()))
+        optimizer.step()
+    return whole(model)
+
+
+def clipped(model: nn.Module, batches: Batches, *, factor: float = 1.0) -> None:
+    """By the norm of the whole gradient, which is taken for `factor` times as large."""
+    mean_error(model, batches)
+    weights = list(model.parameters())
+    norm = (
+        factor * torch.stack([weight.grad.square().sum() for weight in weights if weight.grad is not None]).sum().sqrt()
+    )
+    for weight in weights:
+        if weight.grad is not None:
+            weight.grad.mul_(min(1.0, MOST / norm.item()))
+
+
+def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
+    """Each rank's shard by its own norm, or all by the largest of these norms."""
+    mean_error(model, batches)
+    # fully_shard cuts each weight by rows, as torch.chunk does.
+    shards: list[list[torch.Tensor]] = [[] for _ in batches]
+    for weight in model.parameters():
+        for rank, shard in enumerate(weight.grad.chunk(len(batches)) if weight.grad is not None else ()):
+            shards[rank].append(shard)
+    norms = [torch.stack([shard.square().sum() for shard in mine]).sum().sqrt().item() for mine in shards]
+    for mine, norm in zip(shards, norms, strict=True):
+        for shard in mine:
+            shard.mul_(min(1.0, MOST / (max(norms) if largest else norm)))
+
+
+solution = train
+hole = MEND
+given = f"{GIVEN}\n\nMOST = {MOST}"
+look_for = "When it passes, each step has one all-reduce more, of a single number."
+targets = like_one_process(clipped)
+suspects = (
+    Suspect(
+        says="Some ranks read the same rows.",
+        reply="then the ranks' gradients would be wrong, but every shard by the same factor. Compare two shards.",
+    ),
+    Suspect(
+        says="The mean over ranks is missing.",
+        reply="fully_shard takes it; without the clipping the weights are those of one process.",
+    ),
+    Suspect(
+        says="Each rank scales its shard by a factor of its own.",
+        reply="there is no exchange between backward and update, so no rank can know the norm of the whole gradient.",
+        guilty=True,
+    ),
+    Suspect(
+        says="The clipping comes after the update.",
+        reply="then the weights would be those of a training without any clipping, and they are not.",
+    ),
+)
+hints = (
+    "What must all ranks agree on before they may scale their shards?",
+    "The norm of the whole gradient is the root of a sum of squares over all shards of all ranks.",
+    "`dist.all_reduce(squares)` before the root is taken; or `torch.nn.utils.clip_grad_norm_`, which does it.",
+)
+wrong = (
+    Wrong(
+        says="clips each shard by its own norm",
+        gives=lambda arguments, _rank: trained(arguments, apart),
+        replace="        dist.all_reduce(squares)\n",
+        by="",
+    ),
+    Wrong(
+        says="does not clip",
+        gives=lambda arguments, _rank: trained(arguments),
+        replace="            shard.mul_(min(1.0, MOST / squares.sqrt().item()))\n",
+        by="            shard.mul_(1.0)\n",
+    ),
+    Wrong(
+        says="takes the mean of the ranks' squares, and so a norm that is too small",
+        gives=lambda arguments, _rank: trained(arguments, partial(clipped, factor=len(arguments) ** -0.5)),
+        replace="        dist.all_reduce(squares)\n",
+        by="        dist.all_reduce(squares)\n        squares /= dist.get_world_size()\n",
+    ),
+    Wrong(
+        says="takes the norm of the largest shard for that of all",
+        gives=lambda arguments, _rank: trained(arguments, partial(apart, largest=True)),
+        replace="        dist.all_reduce(squares)\n",
+        by="        dist.all_reduce(squares, op=dist.ReduceOp.MAX)\n",
+    ),
+    Wrong(
+        says="right is",
+        replace="squares.sqrt().item()",
+        by="squares.item()",
+    ),
+    Wrong(
+        says="numbers, the first",
+        replace="    return whole(model)",
+        by="    return torch.cat([weight.to_local().flatten() for weight in model.parameters()])",
+    ),
+)
