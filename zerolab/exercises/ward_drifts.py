@@ -25,6 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.sharded import (
     GIVEN,
+    MOST,
     Batches,
     a_model,
     like_one_process,
@@ -34,8 +35,6 @@ from zerolab.exercises.harness.sharded import (
     whole,
 )
 from zerolab.exercises.harness.stages import MEND
-
-MOST = 0.25
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -85,7 +84,7 @@ def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
 
 solution = train
 hole = MEND
-given = f"{GIVEN}\n\nMOST = {MOST}"
+given = GIVEN.replace("import a_model", "import MOST, a_model, shard_of_gradient")
 look_for = "When it passes, each step has one all-reduce more, of a single number."
 targets = like_one_process(clipped)
 suspects = (

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.sharded import GIVEN, a_model, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import MEND, last_update
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -48,6 +48,7 @@ hole = MEND
 given = GIVEN
 look_for = "When it passes, the table says `equal` for every rank: an update has reached the model."
 targets = like_one_process(mean_error)
+telling = last_update
 suspects = (
     Suspect(
         says="The gradients are never reduced.",

@@ -15,11 +15,12 @@ from torch.distributed.tensor import DTensor
 from zerolab.exercises.harness.onranks import RankTargets
 
 STEPS, ROWS, WIDTH, OUT = 4, 6, 8, 4
+MOST = 0.25  # the norm to which gradients are clipped where they are
 GIVEN = """import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from zerolab.exercises.harness.sharded import a_model, shard_of_gradient, whole"""
+from zerolab.exercises.harness.sharded import a_model, whole"""
 
 Batches = list[tuple[torch.Tensor, ...]]
 """What each rank reads in a step."""
