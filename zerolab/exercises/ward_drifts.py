@@ -4,15 +4,14 @@ The cell below is what was examined: a loop over `fully_shard`, broken. Find the
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
-* `a_model()` gives the model, the same on every rank; `whole(model)` all its weights end to end. It gathers, so every
-  rank must call it.
-* The gradient is clipped: if its norm is above `MOST`, it is scaled down to it.
+* `models.build("mlp-odd")` gives a small network, the same on every rank.
+* The gradient is clipped: if its norm is above 0.25, it is scaled down to it.
 
-Return the weights after the last step.
+Return the model after the last step.
 
 Targets, on 2, 3 and 4 ranks:
 
-* the weights equal those of one process that reads the rows of all ranks at once and clips, to 1e-5.
+* its weights equal those of one process that reads the rows of all ranks at once and clips, to 1e-5.
 """
 
 from functools import partial
@@ -22,38 +21,35 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.sharded import (
     GIVEN,
-    MOST,
     Batches,
-    a_model,
     like_one_process,
     mean_error,
-    shard_of_gradient,
     trained,
-    whole,
 )
 from zerolab.exercises.harness.stages import MEND
 
 
-def train(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
     """Adds up the squares of all ranks' shards, and clips by the norm of the whole gradient."""
-    model = a_model()
-    for layer in (model[0], model[2], model[4]):
+    model = models.build("mlp-odd")
+    for layer in model.children():
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
-        shards = [shard_of_gradient(weight) for weight in model.parameters()]
+        shards = [weight.grad.to_local() for weight in model.parameters()]
         squares = torch.stack([shard.square().sum() for shard in shards]).sum()
         dist.all_reduce(squares)
         for shard in shards:
-            shard.mul_(min(1.0, MOST / squares.sqrt().item()))
+            shard.mul_(min(1.0, 0.25 / squares.sqrt().item()))
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def clipped(model: nn.Module, batches: Batches, *, factor: float = 1.0) -> None:
@@ -65,7 +61,7 @@ def clipped(model: nn.Module, batches: Batches, *, factor: float = 1.0) -> None:
     )
     for weight in weights:
         if weight.grad is not None:
-            weight.grad.mul_(min(1.0, MOST / norm.item()))
+            weight.grad.mul_(min(1.0, 0.25 / norm.item()))
 
 
 def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
@@ -79,12 +75,12 @@ def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
     norms = [torch.stack([shard.square().sum() for shard in mine]).sum().sqrt().item() for mine in shards]
     for mine, norm in zip(shards, norms, strict=True):
         for shard in mine:
-            shard.mul_(min(1.0, MOST / (max(norms) if largest else norm)))
+            shard.mul_(min(1.0, 0.25 / (max(norms) if largest else norm)))
 
 
 solution = train
 hole = MEND
-given = GIVEN.replace("import a_model", "import MOST, a_model, shard_of_gradient")
+given = GIVEN
 look_for = "When it passes, each step has one all-reduce more, of a single number."
 targets = like_one_process(clipped)
 suspects = (
@@ -121,7 +117,7 @@ wrong = (
     Wrong(
         says="does not clip",
         gives=lambda arguments, _rank: trained(arguments),
-        replace="            shard.mul_(min(1.0, MOST / squares.sqrt().item()))\n",
+        replace="            shard.mul_(min(1.0, 0.25 / squares.sqrt().item()))\n",
         by="            shard.mul_(1.0)\n",
     ),
     Wrong(
@@ -143,7 +139,7 @@ wrong = (
     ),
     Wrong(
         says="numbers, the first",
-        replace="    return whole(model)",
+        replace="    return model",
         by="    return torch.cat([weight.to_local().flatten() for weight in model.parameters()])",
     ),
 )

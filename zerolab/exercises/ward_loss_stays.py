@@ -4,29 +4,29 @@ The cell below is what was examined: a loop over `fully_shard`, broken. Find the
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
-* `a_model()` gives the model, the same on every rank; `whole(model)` all its weights end to end. It gathers, so every
-  rank must call it.
+* `models.build("mlp-odd")` gives a small network, the same on every rank.
 
-Return the weights after the last step.
+Return the model after the last step.
 
 Targets, on 2, 3 and 4 ranks:
 
-* the weights equal those of one process that reads the rows of all ranks at once, to 1e-5.
+* its weights equal those of one process that reads the rows of all ranks at once, to 1e-5.
 """
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from zerolab import models
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.sharded import GIVEN, a_model, like_one_process, mean_error, trained, whole
+from zerolab.exercises.harness.sharded import GIVEN, like_one_process, mean_error, trained, whole
 from zerolab.exercises.harness.stages import MEND, last_update
 
 
-def train(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
     """Shards first: the optimizer must get the parameters that there are afterwards."""
-    model = a_model()
-    for layer in (model[0], model[2], model[4]):
+    model = models.build("mlp-odd")
+    for layer in model.children():
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -34,10 +34,10 @@ def train(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
-ORDER = """    for layer in (model[0], model[2], model[4]):
+ORDER = """    for layer in model.children():
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -69,7 +69,7 @@ suspects = (
     ),
 )
 hints = (
-    "Compare the weights at the end with those of `a_model()`. What does that say about the update?",
+    "Compare the weights at the end with those of a new model. What does that say about the update?",
     "`fully_shard` puts new parameters into the module. Which ones did the optimizer get?",
     "First `fully_shard` on the layers and on the model, then the optimizer.",
 )
@@ -79,11 +79,11 @@ wrong = (
         says=UNMOVED,
         replace=ORDER,
         by="""    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for layer in (model[0], model[2], model[4]):
+    for layer in model.children():
         fully_shard(layer)
     fully_shard(model)
 """,
-        gives=lambda _arguments, _rank: whole(a_model()),
+        gives=lambda _arguments, _rank: whole(models.build("mlp-odd")),
     ),
     Wrong(
         says="trains every rank by itself",
@@ -99,12 +99,12 @@ wrong = (
     ),
     Wrong(
         says="returned nothing",
-        replace="    return whole(model)",
-        by="    whole(model)",
+        replace="    return model",
+        by="    model.eval()",
     ),
     Wrong(
         says="numbers, the first",
-        replace="    return whole(model)",
+        replace="    return model",
         by="    return torch.cat([weight.to_local().flatten() for weight in model.parameters()])",
     ),
     Wrong(

@@ -6,14 +6,13 @@ away.
 * `inputs`, `targets`: of every step the tokens that this rank reads, and what the model should make of them.
 * `counts`: of every step for each token 1 or 0: whether it counts. The others only fill a batch up, and each rank has
   another number of them.
-* `a_model()` gives the model, the same on every rank; `whole(model)` all its weights end to end. It gathers, so every
-  rank must call it.
+* `models.build("mlp-odd")` gives a small network, the same on every rank.
 
-Return the weights after the last step. Each token that counts must weigh the same, whichever rank reads it.
+Return the model after the last step. Each token that counts must weigh the same, whichever rank reads it.
 
 Targets, on 2, 3 and 4 ranks:
 
-* the weights equal those of one process that reads the tokens of all ranks at once, to 1e-5.
+* its weights equal those of one process that reads the tokens of all ranks at once, to 1e-5.
 """
 
 import random
@@ -26,16 +25,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness import sharded
-from zerolab.exercises.harness.sharded import GIVEN, Batches, a_model, like_one_process, trained, whole
+from zerolab.exercises.harness.sharded import GIVEN, Batches, like_one_process, trained
 from zerolab.exercises.harness.stages import MEND
 
 
-def train(inputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def train(inputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor) -> nn.Module:
     """Divides by the tokens of all ranks; times N, because fully_shard takes the mean over ranks."""
-    model = a_model()
-    for layer in (model[0], model[2], model[4]):
+    model = models.build("mlp-odd")
+    for layer in model.children():
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -47,7 +47,7 @@ def train(inputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor) -> 
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def weighted(model: nn.Module, batches: Batches, *, filled: bool = False) -> None:

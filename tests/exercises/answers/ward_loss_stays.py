@@ -1,6 +1,6 @@
 def sharded():
-    model = a_model()
-    for layer in (model[0], model[2], model[4]):
+    model = models.build("mlp-odd")
+    for layer in model.children():
         fully_shard(layer)
     return fully_shard(model)
 
@@ -12,27 +12,27 @@ def right_as_shipped(inputs, targets):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_one_unit(inputs, targets):
-    model = fully_shard(a_model())
+    model = fully_shard(models.build("mlp-odd"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_kept_for_backward(inputs, targets):
-    model = fully_shard(a_model(), reshard_after_forward=False)
+    model = fully_shard(models.build("mlp-odd"), reshard_after_forward=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_update_by_hand(inputs, targets):
@@ -44,7 +44,7 @@ def right_update_by_hand(inputs, targets):
         with torch.no_grad():
             for weight in model.parameters():
                 weight -= 0.5 * weight.grad
-    return whole(model)
+    return model
 
 
 def right_zeroed_after_the_update(inputs, targets):
@@ -54,11 +54,11 @@ def right_zeroed_after_the_update(inputs, targets):
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return whole(model)
+    return model
 
 
 def right_data_parallel_by_hand(inputs, targets):
-    model = a_model()
+    model = models.build("mlp-odd")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
@@ -67,30 +67,30 @@ def right_data_parallel_by_hand(inputs, targets):
             dist.all_reduce(weight.grad)
             weight.grad /= dist.get_world_size()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_optimizer_first(inputs, targets):
     """ends with the weights that it began with"""
-    model = a_model()
+    model = models.build("mlp-odd")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     fully_shard(model)
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_nothing_sharded(inputs, targets):
     """trains every rank by itself"""
-    model = a_model()
+    model = models.build("mlp-odd")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_never_zeroed(inputs, targets):
@@ -100,7 +100,7 @@ def wrong_never_zeroed(inputs, targets):
     for rows, wanted in zip(inputs, targets, strict=True):
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_steps_times_n(inputs, targets):
@@ -111,7 +111,7 @@ def wrong_steps_times_n(inputs, targets):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_no_update(inputs, targets):
@@ -121,7 +121,7 @@ def wrong_no_update(inputs, targets):
     for rows, wanted in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
-    return whole(model)
+    return model
 
 
 def wrong_zeroed_before_the_update(inputs, targets):
@@ -132,7 +132,7 @@ def wrong_zeroed_before_the_update(inputs, targets):
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.zero_grad()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_one_step_only(inputs, targets):
@@ -143,7 +143,7 @@ def wrong_one_step_only(inputs, targets):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_shards_returned(inputs, targets):
@@ -157,17 +157,6 @@ def wrong_shards_returned(inputs, targets):
     return torch.cat([weight.to_local().flatten() for weight in model.parameters()])
 
 
-def wrong_model_returned(inputs, targets):
-    """<FSDP"""
-    model = sharded()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for rows, wanted in zip(inputs, targets, strict=True):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(rows), wanted).backward()
-        optimizer.step()
-    return model
-
-
 def wrong_returns_nothing(inputs, targets):
     """returned nothing"""
     model = sharded()
@@ -176,7 +165,7 @@ def wrong_returns_nothing(inputs, targets):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    whole(model)
+    model.eval()
 
 
 def wrong_adam(inputs, targets):
@@ -187,4 +176,4 @@ def wrong_adam(inputs, targets):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(rows), wanted).backward()
         optimizer.step()
-    return whole(model)
+    return model

@@ -1,6 +1,6 @@
 def sharded():
-    model = a_model()
-    for layer in (model[0], model[2], model[4]):
+    model = models.build("mlp-odd")
+    for layer in model.children():
         fully_shard(layer)
     return fully_shard(model)
 
@@ -16,7 +16,7 @@ def right_as_shipped(inputs, targets, counts):
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_chosen_by_index(inputs, targets, counts):
@@ -30,7 +30,7 @@ def right_chosen_by_index(inputs, targets, counts):
         loss = losses[weights > 0].sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_gathered_numbers(inputs, targets, counts):
@@ -46,7 +46,7 @@ def right_gathered_numbers(inputs, targets, counts):
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_mean_of_numbers(inputs, targets, counts):
@@ -60,7 +60,7 @@ def right_mean_of_numbers(inputs, targets, counts):
         loss = (losses * weights).sum() / (number / dist.get_world_size())
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_gradients_scaled(inputs, targets, counts):
@@ -76,11 +76,11 @@ def right_gradients_scaled(inputs, targets, counts):
         for weight in model.parameters():
             weight.grad.mul_(dist.get_world_size() / number.item())
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def right_one_unit(inputs, targets, counts):
-    model = fully_shard(a_model())
+    model = fully_shard(models.build("mlp-odd"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for tokens, wanted, weights in zip(inputs, targets, counts, strict=True):
         optimizer.zero_grad()
@@ -90,7 +90,7 @@ def right_one_unit(inputs, targets, counts):
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_mean_of_means(inputs, targets, counts):
@@ -103,7 +103,7 @@ def wrong_mean_of_means(inputs, targets, counts):
         loss = (losses * weights).sum() / weights.sum()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_divided_by_n(inputs, targets, counts):
@@ -118,7 +118,7 @@ def wrong_divided_by_n(inputs, targets, counts):
         loss = (losses * weights).sum() / number
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_all_tokens_learned(inputs, targets, counts):
@@ -133,7 +133,7 @@ def wrong_all_tokens_learned(inputs, targets, counts):
         loss = losses.sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_whole_batch(inputs, targets, counts):
@@ -146,7 +146,7 @@ def wrong_whole_batch(inputs, targets, counts):
         loss = (losses * weights).mean()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_largest_number(inputs, targets, counts):
@@ -161,7 +161,7 @@ def wrong_largest_number(inputs, targets, counts):
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_divided_twice(inputs, targets, counts):
@@ -176,7 +176,7 @@ def wrong_divided_twice(inputs, targets, counts):
         loss = (losses * weights).sum() / number / dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_plain_mean(inputs, targets, counts):
@@ -189,7 +189,7 @@ def wrong_plain_mean(inputs, targets, counts):
         loss = losses.mean()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_summed(inputs, targets, counts):
@@ -202,7 +202,7 @@ def wrong_summed(inputs, targets, counts):
         loss = (losses * weights).sum()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_number_of_the_step_before(inputs, targets, counts):
@@ -218,7 +218,7 @@ def wrong_number_of_the_step_before(inputs, targets, counts):
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    return whole(model)
+    return model
 
 
 def wrong_shards_returned(inputs, targets, counts):
@@ -248,4 +248,4 @@ def wrong_returns_nothing(inputs, targets, counts):
         loss = (losses * weights).sum() / number * dist.get_world_size()
         loss.backward()
         optimizer.step()
-    whole(model)
+    model.eval()

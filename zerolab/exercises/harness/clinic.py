@@ -177,9 +177,9 @@ def _apart(distance: float) -> str:
 
 def _run_on_ranks(exercise_id: str, arguments: Arguments) -> Any:
     """On a rank: runs the broken answer of the second ward."""
-    targets = load(exercise_id).targets
+    targets: Any = load(exercise_id).targets
     guarded = partial(finished_answers_out_of_reach, also=targets.forbids, allows=targets.allows)
-    return trial(_broken(exercise_id), arguments, None, guarded, SECONDS)
+    return trial(_broken(exercise_id), arguments, targets.reads, guarded, SECONDS)
 
 
 def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:

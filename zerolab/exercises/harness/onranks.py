@@ -37,6 +37,7 @@ class RankTargets(Targets):
     Args:
         draw: of a `random.Random` and the number of ranks, the arguments of each rank.
         wanted: of all ranks' arguments and a rank, what that rank must get.
+        reads: what is judged of what the answer returns, taken on every rank; None takes all.
         in_place: the number of the argument that holds the result afterwards; None judges what is returned.
         collectives: of the number of ranks, the words of the exchanges that a rank starts, as a recording says them.
             Their order is free (a wrong one shows in the value); None allows any.
@@ -48,6 +49,7 @@ class RankTargets(Targets):
 
     draw: Callable[[random.Random, int], Arguments]
     wanted: Callable[[Arguments, int], Any]
+    reads: Callable[[Any], Any] | None = None
     in_place: int | None = None
     collectives: Callable[[int], tuple[str, ...]] | None = None
     peers: Callable[[int, int], tuple[int, ...]] | None = None
@@ -75,7 +77,7 @@ class RankTargets(Targets):
                 )
 
         guarded = partial(finished_answers_out_of_reach, also=self.forbids, allows=self.allows)
-        yield Run(trial, (arguments, self.in_place, guarded, seconds), judge)
+        yield Run(trial, (arguments, self.reads or self.in_place, guarded, seconds), judge)
 
     def _free(self, arguments: Arguments, rank: int) -> int:
         """The bytes beside a rank's arguments: scratch, and what it returns."""
@@ -137,11 +139,16 @@ def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
 
 
 def trial(
-    answer: Callable[..., Any], arguments: Arguments, in_place: int | None, guarded: Guarded, seconds: float
+    answer: Callable[..., Any],
+    arguments: Arguments,
+    judged: int | Callable[[Any], Any] | None,
+    guarded: Guarded,
+    seconds: float,
 ) -> Any:
     """What this rank gets from the answer, as plain data, and the most bytes that it held outside of torch.
 
-    Raises OutOfTime after so many seconds.
+    `judged` is the number of an argument, or a function of what is returned; None takes all of that. Raises OutOfTime
+    after so many seconds.
     """
     mine = [torch.tensor(item) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]]
     dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
@@ -149,9 +156,10 @@ def trial(
     tell(lambda observer: observer.beginning())
     with guarded(answer), nothing_lost(), at_most(seconds), memory_outside_of_torch(answer) as outside:
         returned = answer(*mine)
+        returned = judged(returned) if callable(judged) else returned
         dist.barrier()  # what an answer did not wait for may still come in: until then nothing of it is freed
     # Below the last event: what this copies is not the answer's.
-    return plain(returned if in_place is None else mine[in_place]), outside.highest
+    return plain(mine[judged] if isinstance(judged, int) else returned), outside.highest
 
 
 def _list(names: list[str] | tuple[str, ...]) -> str:

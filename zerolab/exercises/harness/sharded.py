@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from zerolab import models
 from zerolab.exercises.harness.onranks import RankTargets
 
-STEPS, ROWS, WIDTH, OUT = 4, 6, 8, 4
-MOST = 0.25  # the norm to which gradients are clipped where they are
+STEPS, ROWS, WIDTH, OUT = 4, 6, 6, 5
 GIVEN = """import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from zerolab.exercises.harness.sharded import a_model, whole"""
+from zerolab import models"""
 
 Batches = list[tuple[torch.Tensor, ...]]
 """What each rank reads in a step."""
@@ -29,23 +29,12 @@ Step = Callable[[nn.Module, Batches], None]
 """Of a model and what each rank reads in a step, leaves the gradients that the update is made with."""
 
 
-def a_model() -> nn.Sequential:
-    """A network of three layers, the same at each call."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        return nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, OUT))
-
-
-def whole(model: nn.Module) -> torch.Tensor:
-    """All weights of a model end to end, sharded or not; every rank must ask."""
+def whole(model: Any) -> Any:
+    """All weights of a model end to end, sharded or not; every rank must ask. Anything else as it is."""
+    if not isinstance(model, nn.Module):
+        return model
     weights = [weight.detach() for weight in model.parameters()]
     return torch.cat([(w.full_tensor() if isinstance(w, DTensor) else w).flatten() for w in weights])
-
-
-def shard_of_gradient(weight: nn.Parameter) -> torch.Tensor:
-    """This rank's part of a weight's gradient, as a plain tensor: what is done to it is done to the gradient."""
-    gradient: Any = weight.grad
-    return gradient.to_local()  # type: ignore[no-any-return]
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
@@ -64,7 +53,7 @@ def mean_error(model: nn.Module, batches: Batches) -> None:
 
 def trained(arguments: list[tuple[Any, ...]], step: Step = mean_error, *, lr: float = 0.5, forgets: bool = True) -> Any:
     """The weights that one process ends with, if `step` makes the gradients; `forgets` those of the step before."""
-    model = a_model()
+    model = models.build("mlp-odd")
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for number in range(STEPS):
         if forgets:
@@ -77,5 +66,5 @@ def trained(arguments: list[tuple[Any, ...]], step: Step = mean_error, *, lr: fl
 def like_one_process(step: Step, **options: Any) -> RankTargets:
     """Targets that are reached by whoever ends with the weights of one process on the rows of all ranks."""
     shared: dict[str, Any] = {"draw": draw, "world_sizes": (2, 3, 4), "tolerance": 1e-5}
-    shared["allows"] = ("torch.distributed.fsdp",)
+    shared |= {"allows": ("torch.distributed.fsdp",), "reads": whole}
     return RankTargets(wanted=lambda arguments, _rank: trained(arguments, step), **shared | options)
