@@ -2,6 +2,7 @@
 
 import { PAYLOAD_VERSION } from "./decode.js";
 import { element } from "./dom.js";
+import { focusOf } from "./focus.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
@@ -73,6 +74,7 @@ export function hashOptions(hash) {
     // A still is a picture of everything.
     view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
+    focus: Number.parseInt(given.get("rank") ?? "0", 10) || 0,
     walk: given.has("walk") ? Number.parseInt(given.get("walk") || "1", 10) || undefined : undefined,
   };
 }
@@ -157,6 +159,9 @@ function writeAddress(player) {
   // A chapter says by itself where it rests.
   if (chapter) given.delete("event");
   else if (given.has("event") || player.index !== player.opened) given.set("event", String(player.index + 1));
+  const focus = focusOf(player.model);
+  if (focus) given.set("rank", String(focus));
+  else given.delete("rank");
   if (given.toString() === before) return;
   const hash = given.toString().replace(/=(?=&|$)/g, "");
   try {

@@ -42,7 +42,10 @@ function fit(player) {
   }
   if (!player.options.fill) return; // a page of its own is filled
   const grow = growth(player.root, drawn);
-  if (grow > 1) give(player, grow);
+  if (grow === 1) return;
+  const grown = give(player, grow);
+  // The row in focus does not grow with the maps below it: what is left is theirs, too.
+  if (player.model.folded) give(player, grow * growth(player.root, grown));
 }
 
 /**
@@ -50,7 +53,7 @@ function fit(player) {
  * @param {Pick<Player, "model" | "shown">} player
  */
 function twice({ model, shown }) {
-  return shown === "story" && model.rows.length <= FEW_ROWS;
+  return shown === "story" && model.whole.length <= FEW_ROWS;
 }
 
 /**
