@@ -1,4 +1,4 @@
-// Many ranks as a heat map: a line a rank, or several ranks a line; where in a unit they hold something, how much of it.
+// Many ranks as a heat map: a line a rank, or several ranks a line; where they hold something of a unit, and how much.
 
 import { codeOf, partOf, size } from "./derived.js";
 import { exact, words } from "./format.js";

@@ -184,7 +184,8 @@ export class Player {
     this.clock.pace = this.byBeats ? this.pace : null;
     this.root.classList.toggle("zl-beats", this.byBeats);
     legends(this);
-    if (this.index >= 0) this.refresh();
+    this.redraw(); // legends of another height leave the panes another room
+    if (this.index >= 0) this.settle();
     this.options.altered?.(this);
   }
 

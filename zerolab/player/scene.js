@@ -255,7 +255,7 @@ export function tell(player) {
   /** @type {(rank: number, category: State) => Record<string, Spans>} */
   const held = (rank, category) =>
     Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
-  // Of many ranks or units only the event's rank and the one in focus are told, so that a notebook is not sent thousands of lists.
+  // Of many ranks or units only the event's and the one in focus are told, or a notebook is sent thousands of lists.
   const told = ranks.length * model.units.length > MOST_TOLD ? new Set([event?.rank, focusOf(model)]) : null;
   return {
     index,

@@ -49,7 +49,10 @@ function inOrder(model, stack, index, device) {
 export function spreadAt(model, stack, index, device = "live") {
   const all = inOrder(model, stack, index, device);
   if (!all.length) return [];
-  return NAMED.map(([name, place]) => ({ name, ...all[Math.floor(place * (all.length - 1))] }));
+  return NAMED.map(([name, place]) => {
+    const at = all[Math.floor(place * (all.length - 1))];
+    return { name, ...(all.find((one) => one.bytes === at.bytes) ?? at) };
+  });
 }
 
 /** Height of one of the three with its words, and of the line above them. */
