@@ -220,6 +220,29 @@ def test_the_row_in_focus_is_filled_where_owners_were_not_written_out(simulated,
     assert pixel > 128
 
 
+def test_a_collective_counts_the_ranks_that_a_simulation_did_not_write_out(simulated, show):
+    tab = show(simulated, story=True)
+    last = "(beats) => beats.findLastIndex((beat) => beat.op === 'reduce_scatter')"
+    tab.evaluate(f"{PLAYER}.steps.beat(({last})({PLAYER}.beats.list))")
+    assert {"0", "of 1,024"} <= set(texts(tab, "ownership"))
+
+
+def test_over_the_heat_map_the_pointer_is_told_whose_line_it_is_and_what_a_click_does(sixteen, show):
+    tab = show(sixteen, f"#event={place(sixteen, 3, 'hold', 'blocks.3', 2)}", story=True)
+    before = state(tab)
+    box = tab.locator(".zl-ownership .zl-layers").bounding_box()
+    at = tab.evaluate(f"{PANE}.heat.box(9, 'optimizer_state', 'blocks.2')")
+    tab.mouse.move(box["x"] + at["x"] + 5, box["y"] + at["y"] + 2)
+    said = tab.locator(".zl-tip").inner_text()
+    assert "rank 9" in said
+    assert "optimizer state of blocks.2: 1,024 of 16,384 elements" in said
+    assert "Click to draw rank 9 whole." in said
+    assert state(tab)["hover"] is None
+    tab.mouse.move(box["x"] + 3, box["y"] - 60)
+    assert tab.locator(".zl-tip").is_hidden()
+    assert state(tab)["index"] == before["index"]
+
+
 def test_of_ranks_whose_recordings_did_not_arrive_the_map_says_so(show):
     whole = made_up(40, 2)
     there = [rank for rank in whole.ranks if rank.rank < 12 or rank.rank >= 36]

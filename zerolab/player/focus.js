@@ -1,5 +1,6 @@
 // Which of many ranks is drawn whole: chosen by a click on the heat map or by key, told in words, kept in the address.
 
+import { Folded } from "./folded.js";
 import { bytes, exact, words } from "./format.js";
 import { STATE } from "./model.js";
 import { recordedRanks } from "./rows.js";
@@ -52,6 +53,30 @@ export function moveFocus(player, by) {
 }
 
 /**
+ * The pointer over the pane of who holds what: a folded rank is told in words, and elsewhere the event by which what
+ * lies there came.
+ * @param {Player} player @param {Point} at @param {PointerEvent} event
+ */
+export function hoverOwned(player, at, event) {
+  const { panes, scene, model, index } = player;
+  const { ownership } = panes;
+  const told = ownership instanceof Folded ? ownership.tellAt(at) : null;
+  ownership.pen.canvas.style.cursor = told ? "pointer" : "";
+  if (player.hovered === null) scene.tip.hide();
+  player.preview(told ? null : ownership.changeAt(model, at, index), event);
+  if (told) scene.tip.tell(told, event);
+}
+
+/**
+ * The pointer has left that pane.
+ * @param {Player} player
+ */
+export function leaveOwned(player) {
+  player.preview(null);
+  player.scene.tip.hide();
+}
+
+/**
  * A click on the pane of who holds what: on a folded rank it brings that into focus, on a row's name it shows those
  * ranks alone or all again, on what is held it goes to the event by which that came.
  * @param {Player} player @param {Point} at
@@ -59,7 +84,7 @@ export function moveFocus(player, by) {
 export function clickOwned(player, at) {
   const { model, panes, index } = player;
   const { ownership } = panes;
-  const rank = ownership.rankAt(at);
+  const rank = ownership instanceof Folded ? ownership.rankAt(at) : null;
   if (rank !== null) return focusOn(player, rank);
   const hit = ownership.hit(model, at.x, at.y);
   if (!hit || !("row" in hit)) return player.pick(ownership.changeAt(model, at, index));

@@ -8,7 +8,12 @@ import { Ownership } from "./ownership.js";
 /**
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
- * @import { Category, Filter, Frame, Hit, Point, RecordedEvent, State } from "./types.d.ts"
+ * @import { Box, Category, Filter, Frame, Hit, Point, RecordedEvent, State } from "./types.d.ts"
+ */
+
+/**
+ * A rank that takes part in a collective, and those that do the same: where they are in a map, and how many.
+ * @typedef {{ ranks: number, boxes: Box[] }} Alike
  */
 
 /** How high the maps of all categories are together, in pixels. */
@@ -72,11 +77,19 @@ export class Folded extends Ownership {
   }
 
   /**
-   * @override
+   * The rank, or the first of those, whose line of the maps lies at a point; null beside them.
    * @param {Point} point
    */
   rankAt(point) {
     return this.model.folded ? (this.heat.hit(point)?.rank ?? null) : null;
+  }
+
+  /**
+   * What lies at a point of the maps, in words; null beside them.
+   * @param {Point} point
+   */
+  tellAt(point) {
+    return this.model.folded ? this.heat.tell(point) : null;
   }
 
   /**
@@ -126,11 +139,14 @@ export class Folded extends Ownership {
     const begun = places.filter((i) => start[i] <= time);
     const over = begun.filter((i) => end[i] <= time);
     if (!category || !begun.length || over.length === places.length) return;
-    const boxes = places.map((i) => this.heat.box(rank[i], category, units[0])).filter((box) => box !== null);
+    const found = new Map(places.map((i) => [i, this.heat.boxes(rank[i], category, units[0])]));
+    const boxes = [...found.values()].flatMap((one) => one.boxes);
     if (!boxes.length) return;
     const [top, bottom] = [Math.min(...boxes.map(({ y }) => y)), Math.max(...boxes.map(({ y, height }) => y + height))];
     this.#columns(palette, category, units, top, bottom);
-    this.#band(palette, category, begun, over, { top, bottom, of: places.length });
+    const [all, doing, done] = [places, begun, over].map((list) => list.flatMap((i) => found.get(i) ?? []));
+    this.#band(palette, doing, done, top, bottom);
+    if (this.gutter.named) this.#count(palette, ranksIn(done), ranksIn(all), (top + bottom) / 2);
   }
 
   /**
@@ -147,34 +163,40 @@ export class Folded extends Ownership {
     context.setLineDash([]);
   }
 
-  /**
-   * @param {Palette} palette @param {State} category @param {number[]} begun @param {number[]} over
-   * @param {{ top: number, bottom: number, of: number }} extent
-   */
-  #band(palette, category, begun, over, { top, bottom, of }) {
-    const { over: pen, heat, model, places, gutter } = this;
-    const { rank } = model.columns;
-    const last = places[places.length - 1];
-    const x = Math.round(last.x + last.width) + 7;
-    const colour = palette.communicationColour;
-    /** @type {(list: number[], alpha: number) => void} */
-    const fill = (list, alpha) => {
-      pen.context.globalAlpha = alpha;
-      for (const i of list) {
-        const box = heat.box(rank[i], category, last.unit.name);
-        if (box) pen.box(x, box.y, BAND, box.height, colour);
-      }
-      pen.context.globalAlpha = 1;
-    };
-    fill(begun, 0.3 / Math.sqrt(heat.per));
-    fill(over, 1);
-    pen.frame(x - 1, top - 1, BAND + 2, bottom - top + 2, colour, 1);
-    if (!gutter.named) return;
-    const style = { colour: palette.ink, size: 12 };
-    const middle = (top + bottom) / 2;
-    pen.text(exact(over.length), x + BAND + 5, middle - 8, { ...style, weight: 700 });
-    pen.text(`of ${exact(of)}`, x + BAND + 5, middle + 8, { ...style, colour: palette.muted });
+  /** Where the band beside the maps begins. */
+  get #beside() {
+    const last = this.places[this.places.length - 1];
+    return Math.round(last.x + last.width) + 7;
   }
+
+  /**
+   * @param {Palette} palette @param {Alike[]} doing @param {Alike[]} done @param {number} top @param {number} bottom
+   */
+  #band({ communicationColour: colour }, doing, done, top, bottom) {
+    const { over } = this;
+    const x = this.#beside;
+    /** @type {(list: Alike[], alpha: number) => void} */
+    const fill = (list, alpha) => {
+      over.context.globalAlpha = alpha;
+      for (const { y, height } of list.flatMap(({ boxes }) => boxes)) over.box(x, y, BAND, height, colour);
+      over.context.globalAlpha = 1;
+    };
+    fill(doing, 0.3 / Math.sqrt(this.heat.per));
+    fill(done, 1);
+    over.frame(x - 1, top - 1, BAND + 2, bottom - top + 2, colour, 1);
+  }
+
+  /** @param {Palette} palette @param {number} done @param {number} all @param {number} y */
+  #count(palette, done, all, y) {
+    const x = this.#beside + BAND + 5;
+    this.over.text(exact(done), x, y - 8, { colour: palette.ink, size: 12, weight: 700 });
+    this.over.text(`of ${exact(all)}`, x, y + 8, { colour: palette.muted, size: 12 });
+  }
+}
+
+/** @param {Alike[]} list */
+function ranksIn(list) {
+  return list.reduce((sum, { ranks }) => sum + ranks, 0);
 }
 
 /**

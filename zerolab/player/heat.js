@@ -8,7 +8,7 @@ import { recordedRanks, tellTrouble } from "./rows.js";
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
  * @import { Pen } from "./pen.js"
- * @import { Box, Point, Row, Spans, State, Unit, UnitPlace } from "./types.d.ts"
+ * @import { Box, Point, Row, Spans, State, Told, Unit, UnitPlace } from "./types.d.ts"
  */
 
 /** Pixels between the maps of two categories. */
@@ -103,6 +103,16 @@ export class Heat {
   }
 
   /**
+   * As `box`, with those of all ranks that do the same as this one: `ranks` of them together.
+   * @param {number} rank @param {string | null} category @param {string | null} unit
+   */
+  boxes(rank, category, unit) {
+    const alike = [rank, ...[...this.like].flatMap(([other, like]) => (like === rank ? [other] : []))];
+    const lines = new Map(alike.map((one) => [this.lineOf(one), this.box(one, category, unit)]));
+    return { ranks: alike.length, boxes: [...lines.values()].filter((box) => box !== null) };
+  }
+
+  /**
    * The first rank of the line at a point, and what lies there; null outside the maps.
    * @param {Point} point
    */
@@ -114,6 +124,25 @@ export class Heat {
     if (y >= this.#y(map, 0) + this.height) return null;
     const place = this.places.find((one) => x >= one.x - 1 && x <= one.x + one.width + 1);
     return { rank, category: this.lines[map], unit: place?.unit.name ?? null };
+  }
+
+  /**
+   * What lies at a point of the maps, in words, for the tooltip; null beside them.
+   * @param {Point} point
+   * @returns {Told | null}
+   */
+  tell(point) {
+    const hit = this.hit(point);
+    const unit = hit && this.places.find((one) => one.unit.name === hit.unit)?.unit;
+    if (!hit || !unit) return null;
+    const line = this.lineOf(hit.rank);
+    const ranks = this.ranks.slice(line * this.per, (line + 1) * this.per);
+    const held = ranks.reduce((sum, rank) => sum + size(this.held(rank, hit.category, unit)), 0) / ranks.length;
+    const last = ranks[ranks.length - 1];
+    const head = last === hit.rank ? `rank ${exact(last)}` : `ranks ${exact(hit.rank)} to ${exact(last)}`;
+    const each = last === hit.rank ? "" : " each, in the mean";
+    const text = `${words(hit.category)} of ${unit.name}: ${exact(Math.round(held))} of ${exact(unit.padded)} elements`;
+    return { head, text: text + each, foot: `Click to draw rank ${exact(hit.rank)} whole.` };
   }
 
   /**

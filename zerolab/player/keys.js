@@ -107,6 +107,7 @@ const READING = [
   ["an arrow", "a piece on its way to another rank, with its size"],
   ["amber", "the current event, the same one in every pane"],
   ["a vertical line", "this moment, in both panes with time"],
+  ["many ranks", "the one in focus is drawn whole; the maps show how much of each unit each rank holds"],
   ["memory", "live bytes of a rank; the formula counts state alone"],
   ["dashed outline", "what DDP would hold beside it: all state, whole"],
   ["pointer", "hover lights an event everywhere, a click goes there"],

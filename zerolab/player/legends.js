@@ -38,7 +38,7 @@ export function legends(player) {
     ...(player.byBeats && player.values.reductions.size ? [element("span", {}, "solid: mean")] : []),
     ...(player.byBeats && !model.folded ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
     ...(player.byBeats && model.folded ? meant : []),
-    ...(model.folded ? heatKeys(player) : []),
+    ...(model.folded ? [heatKeys(player)] : []),
   );
   if (panes.ownership instanceof Tiles) {
     sections.ownership.heading.textContent = "Whose numbers lie where";
@@ -99,11 +99,8 @@ function worths({ palette, model, values }) {
 function heatKeys({ palette, model }) {
   const ranks = model.worldSize;
   const middle = Math.round(Math.sqrt(ranks));
-  return [
-    element("span", {}, "all ranks, share of a unit:"),
-    framed("0", palette.hollow),
-    ...[ranks, middle, 1].map((parts) =>
-      swatch(parts === 1 ? "1" : `1/${exact(parts)}`, { colour: palette.share(1 / parts, ranks) }),
-    ),
-  ];
+  const shares = [ranks, middle, 1].map((parts) =>
+    swatch(parts === 1 ? "1" : `1/${exact(parts)}`, { colour: palette.share(1 / parts, ranks) }),
+  );
+  return element("span", { class: "zl-shares" }, "share of a unit:", framed("0", palette.hollow), ...shares);
 }

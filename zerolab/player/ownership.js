@@ -175,15 +175,6 @@ export class Ownership {
   }
 
   /**
-   * The rank whose folded row lies at a point; here no row is folded.
-   * @param {Point} _
-   * @returns {number | null}
-   */
-  rankAt(_) {
-    return null;
-  }
-
-  /**
    * The place of a whole row.
    * @param {number} place
    */

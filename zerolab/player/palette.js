@@ -37,7 +37,7 @@ const CATEGORY_PATTERNS = {
  * The share of a unit that a rank holds, from the least to all of it: one hue that is no rank's, by lightness.
  * @type {Record<Theme, [least: string, whole: string]>}
  */
-const SHARES = { light: ["#6488ae", "#142c47"], dark: ["#5b7ea3", "#c4d9ee"] };
+const SHARES = { light: ["#6488ae", "#1b3857"], dark: ["#5b7ea3", "#c4d9ee"] };
 
 /**
  * The order in which memory is stacked: the state at the bottom, where the formula's line can be read against it.

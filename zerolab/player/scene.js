@@ -3,7 +3,7 @@
 import { Bars } from "./bars.js";
 import { caption, onCard } from "./caption.js";
 import { button, element, layers, pane, say } from "./dom.js";
-import { clickOwned, focusOf } from "./focus.js";
+import { clickOwned, focusOf, hoverOwned, leaveOwned } from "./focus.js";
 import { count, exact } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
 import { Memory } from "./memory.js";
@@ -144,10 +144,12 @@ function point(player, panes, { owned, time, memories, code }) {
       () => player.preview(null),
     );
   /** @type {(at: Point) => number | null} */
-  const cell = (at) => panes.ownership.changeAt(model, at, player.index);
-  /** @type {(at: Point) => number | null} */
   const bar = ({ x, y }) => panes.timeline.hit(x, y);
-  over(owned, cell);
+  hover(
+    owned,
+    (at, event) => hoverOwned(player, at, event),
+    () => leaveOwned(player),
+  );
   over(time, bar);
   panes.memories.forEach((memory, k) => {
     pointAt(player, memory, memories[k]);
