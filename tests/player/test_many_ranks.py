@@ -178,6 +178,29 @@ def test_lowest_median_and_highest_are_those_of_all_ranks_at_this_moment(sixteen
     assert "all 16 ranks" in bars(tab)
 
 
+def test_the_bar_of_the_rank_in_focus_stays_as_high_where_the_filter_leaves_one_line(sixteen, show):
+    tab = show(sixteen, story=True)
+    height = f"{PLAYER}.panes.bars.row(0).height"
+    before = tab.evaluate(height)
+    assert before >= 46, "the bar and its number"
+    tab.evaluate(f"{PLAYER}.setFilter({{ category: 'optimizer_state' }})")
+    assert tab.evaluate(height) >= 46
+    assert overlaps(tab.evaluate(f"{PLAYER}.panes.bars.pen.labels")) == []
+
+
+def test_another_rank_comes_into_focus_while_it_plays(sixteen, show):
+    tab = show(sixteen, story=True)
+    tab.keyboard.press("Space")
+    until(tab, f"{PLAYER}.state().moving.length > 0")
+    before = state(tab)
+    tab.keyboard.press("ArrowDown")
+    until(tab, f"{PLAYER}.state().time > {before['time']}")
+    now = state(tab)
+    assert now["playing"]
+    assert now["focus"] == 1
+    assert all(1 in (piece["from"], piece["to"]) for piece in now["moving"])
+
+
 def test_several_ranks_in_a_line_are_combined_as_a_share(show):
     recording = made_up(1024, 2, 2)
     tab = show(recording, f"#event={place(recording, 900, 'hold', 'blocks.1', 1)}", story=True)

@@ -29,6 +29,7 @@ export class Bars {
     this.stack = STACK;
     /** @type {Ghost | null} */
     this.ghost = null;
+    this.least = 0; // the height of a row
     this.below = 0; // where all ranks together are drawn, of many
     this.brief = false; // beside another recording: what tells the two apart is written there instead
   }
@@ -41,16 +42,27 @@ export class Bars {
     this.stack = stackOf(filter);
     this.ghost = hasState(this.stack) ? ghostOf(model) : null;
     this.top = this.stack.length === STACK.length ? top : highestOf(model, this.stack, "live");
-    this.below = beside.row(0).y + beside.row(0).height + BELOW;
+    this.least = model.folded ? HIGHEST + NUMBER : 0;
+    const first = this.row(0);
+    this.below = first ? first.y + first.height + BELOW : 0;
     return this.pen.resize(width, model.folded ? this.below + SPREAD : beside.pen.height);
+  }
+
+  /**
+   * The place of a bar with its number: beside its row; of the one in focus they need no such room as it may have.
+   * @param {number} place
+   */
+  row(place) {
+    const row = this.beside?.row(place);
+    return row && { y: row.y, height: Math.max(row.height, this.least) };
   }
 
   /** @param {Frame} frame */
   draw({ model, palette, index }) {
-    const { pen, beside } = this;
+    const { pen } = this;
     pen.clear();
     model.whole.forEach(({ rank }, place) => {
-      const row = beside?.row(place);
+      const row = this.row(place);
       const live = model.live(rank, index);
       if (!row || !live) return;
       const height = Math.max(2, Math.min(HIGHEST, row.height - NUMBER));

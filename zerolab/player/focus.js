@@ -34,8 +34,10 @@ export function focusOn(player, rank) {
   if (focusOf(model) === before) return;
   pieces.forget();
   pace.known.clear();
-  player.redraw();
-  player.settle();
+  // All rows are as high as before: they are painted anew, but not laid out.
+  player.panes.ownership.painted = null;
+  player.stale = true;
+  player.refresh();
   player.options.altered?.(player);
 }
 

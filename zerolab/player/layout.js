@@ -43,11 +43,15 @@ function fit(player) {
     return;
   }
   if (!player.options.fill) return; // a page of its own is filled
-  const grow = growth(player.root, drawn);
-  if (grow === 1) return;
-  const grown = give(player, grow);
-  // The row in focus does not grow with the maps below it: what is left is theirs, too.
-  if (player.model.folded) give(player, grow * growth(player.root, grown));
+  // The row in focus does not grow with the maps below it: what is left is theirs, in a second and a third time.
+  let grow = 1;
+  let high = drawn;
+  for (let times = player.model.folded ? 3 : 1; times > 0; times--) {
+    const more = growth(player.root, high);
+    if (more === 1) return;
+    grow *= more;
+    high = give(player, grow);
+  }
 }
 
 /**

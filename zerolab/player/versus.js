@@ -127,9 +127,10 @@ export class Versus {
 
   /** @param {Frame} frame */
   #bars({ model, palette }) {
-    const { pen, beside, top } = this.player.panes.bars;
+    const { bars } = this.player.panes;
+    const { pen, top } = bars;
     model.whole.forEach(({ rank }, place) => {
-      const row = beside?.row(place);
+      const row = bars.row(place);
       const by = changes(this.player, this.other, rank);
       const more = by && amount(sum(by));
       if (!row || !by || !more || row.height < 40) return;
