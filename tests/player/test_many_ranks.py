@@ -271,6 +271,9 @@ def test_of_ranks_whose_recordings_did_not_arrive_the_map_says_so(show):
     there = [rank for rank in whole.ranks if rank.rank < 12 or rank.rank >= 36]
     tab = show(changed(whole, ranks=there, simulated=False), "#event=40", story=True)
     assert "No recording of ranks 12 to 35 arrived." in texts(tab, "ownership")
+    place = tab.evaluate(f"{PANE}.heat.box(13, 'parameters', 'blocks.1')")
+    assert place is not None
+    assert colour(tab, 13, "blocks.1", 0.9) == (0, 0, 0), "nothing is painted"
     tab.evaluate(f"{PLAYER}.goto(200)")
     for _ in range(12):
         tab.keyboard.press("ArrowDown")

@@ -33,9 +33,10 @@ export class Heat {
     this.owned = new Map();
     /** @type {number[]} */
     this.ranks = [];
-    /** Which rank a rank does the same as that a simulation did not write out, and in which lines those are. */
     /** @type {Map<number, number>} */
-    this.like = new Map();
+    this.like = new Map(); // of each rank that a simulation did not write out the one that does the same
+    /** @type {Set<number>} */
+    this.unknown = new Set(); // ranks whose recordings did not arrive
     /** @type {UnitPlace[]} */
     this.places = [];
     /** @type {State[]} */
@@ -65,11 +66,13 @@ export class Heat {
     const { rows } = model;
     this.ranks = rows.flatMap(({ from, to }) => Array.from({ length: to - from + 1 }, (_, k) => from + k));
     const recorded = recordedRanks(rows);
-    const silent = model.payload.meta.simulated ? rows.filter((row) => row.silent) : [];
     this.like = new Map();
-    for (const { from, to } of silent) {
+    this.unknown = new Set();
+    for (const { from, to } of rows.filter((row) => row.silent)) {
       const last = recorded.findLast((rank) => rank < from) ?? recorded[0];
-      for (let rank = from; rank <= to; rank++) this.like.set(rank, last);
+      for (let rank = from; rank <= to; rank++)
+        if (model.payload.meta.simulated) this.like.set(rank, last);
+        else this.unknown.add(rank);
     }
     this.per = Math.max(1, Math.ceil(this.ranks.length / height));
     this.line = height / Math.ceil(this.ranks.length / this.per);
@@ -136,13 +139,22 @@ export class Heat {
     const unit = hit && this.places.find((one) => one.unit.name === hit.unit)?.unit;
     if (!hit || !unit) return null;
     const line = this.lineOf(hit.rank);
-    const ranks = this.ranks.slice(line * this.per, (line + 1) * this.per);
+    const ranks = this.#known(line);
+    if (!ranks.length) return null;
     const held = ranks.reduce((sum, rank) => sum + size(this.held(rank, hit.category, unit)), 0) / ranks.length;
-    const last = ranks[ranks.length - 1];
-    const head = last === hit.rank ? `rank ${exact(last)}` : `ranks ${exact(hit.rank)} to ${exact(last)}`;
-    const each = last === hit.rank ? "" : " each, in the mean";
+    const [first, last] = [ranks[0], ranks[ranks.length - 1]];
+    const head = last === first ? `rank ${exact(last)}` : `ranks ${exact(first)} to ${exact(last)}`;
+    const each = last === first ? "" : " each, in the mean";
     const text = `${words(hit.category)} of ${unit.name}: ${exact(Math.round(held))} of ${exact(unit.padded)} elements`;
-    return { head, text: text + each, foot: `Click to draw rank ${exact(hit.rank)} whole.` };
+    return { head, text: text + each, foot: `Click to draw rank ${exact(this.like.get(first) ?? first)} whole.` };
+  }
+
+  /**
+   * The ranks of a line, but those of which nothing is known.
+   * @param {number} line
+   */
+  #known(line) {
+    return this.ranks.slice(line * this.per, (line + 1) * this.per).filter((rank) => !this.unknown.has(rank));
   }
 
   /**
@@ -201,10 +213,8 @@ export class Heat {
    * @param {Pen} pen @param {Palette} palette @param {Row} row @param {number} map
    */
   #missing(pen, palette, row, map) {
-    if (this.like.has(row.from)) return;
+    if (!this.unknown.has(row.from)) return;
     const [from, to] = [this.lineOf(row.from), this.lineOf(row.to) + 1].map((line) => this.#y(map, line));
-    const { x, width } = this.places[this.places.length - 1];
-    pen.box(this.left, from, x + width - this.left, to - from, palette.paper);
     if (to - from >= HIGH) tellTrouble(pen, palette, this.model, row, this.left, (from + to) / 2);
   }
 
@@ -226,7 +236,8 @@ export class Heat {
    * @param {Pen} pen @param {Palette} palette @param {number} map @param {number} line @param {UnitPlace} place
    */
   #cell(pen, palette, map, line, { unit, x, width }) {
-    const ranks = this.ranks.slice(line * this.per, (line + 1) * this.per);
+    const ranks = this.#known(line);
+    if (!ranks.length) return;
     const [y, high] = [this.#y(map, line), this.#inked(line)];
     pen.box(x, y, width, high, palette.ghost);
     const held = ranks.map((rank) => this.held(rank, this.lines[map], unit));
