@@ -139,6 +139,8 @@ def test_the_address_keeps_the_rank_in_focus(sixteen, show):
     tab.keyboard.press("ArrowUp")
     tab.keyboard.press("ArrowUp")
     until(tab, "!location.hash.includes('rank')")
+    tab.evaluate("void (location.hash = '#rank=12')")
+    until(tab, f"{PLAYER}.state().focus === 12")
 
 
 def test_pieces_fly_to_and_from_the_rank_in_focus_alone_and_the_others_are_one_band(sixteen, show):

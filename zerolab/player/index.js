@@ -2,7 +2,7 @@
 
 import { PAYLOAD_VERSION } from "./decode.js";
 import { element } from "./dom.js";
-import { focusOf } from "./focus.js";
+import { focusOf, focusOn } from "./focus.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
@@ -74,7 +74,7 @@ export function hashOptions(hash) {
     // A still is a picture of everything.
     view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
-    focus: Number.parseInt(given.get("rank") ?? "0", 10) || 0,
+    focus: given.has("rank") ? Number.parseInt(given.get("rank") ?? "", 10) || 0 : undefined,
     walk: given.has("walk") ? Number.parseInt(given.get("walk") || "1", 10) || undefined : undefined,
   };
 }
@@ -107,7 +107,8 @@ export function startPage() {
   if (options.plays) playUnasked(player);
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
-    const { event, theme, walk } = hashOptions(window.location.hash);
+    const { event, theme, walk, focus } = hashOptions(window.location.hash);
+    if (focus !== undefined) focusOn(player, focus);
     if (event !== undefined) player.goto(event);
     if (walk !== undefined) player.walk.show(walk - 1);
     // A page around a sandboxed frame has no other way to say that its theme has changed.
