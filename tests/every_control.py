@@ -13,6 +13,8 @@ KEYS = (
     ("ArrowUp", "index"),
     ("Shift+ArrowRight", "index"),
     ("Shift+ArrowLeft", "index"),
+    ("Shift+ArrowDown", "index"),
+    ("Shift+ArrowUp", "index"),
     ("u", "index"),
     ("U", "index"),
     ("PageDown", "index"),

@@ -5,7 +5,7 @@ from showing import made_up
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
-RANKS = (1, 4, 8, 16, 64, 1024)
+RANKS = (1, 4, 8, 16, 64, 256, 1024)
 WINDOWS = [(1440, 900), (1280, 720), (1024, 768), (390, 844), (700, 1220)]
 CELLS = [(1440, 900), (1280, 720)]
 LEAST_PICTURE = 200
@@ -54,7 +54,7 @@ def test_play_and_the_picture_are_in_view_together(runs, show, ranks):
         tab.set_viewport_size({"width": width, "height": height})
         tab.evaluate(f"{PLAYER}.redraw()")
         seen = tab.evaluate(BOXES)
-        in_view(seen, height, ranks)
+        in_view(seen, height)
         assert tab.evaluate("document.documentElement.scrollHeight") == height
     tab.evaluate(AS_IN_A_CELL)
     for width, height in CELLS:
@@ -62,20 +62,19 @@ def test_play_and_the_picture_are_in_view_together(runs, show, ranks):
         tab.evaluate(f"{PLAYER}.redraw()")
         seen = tab.evaluate(BOXES)
         assert seen["height"] <= max(460, height - 280)
-        in_view(seen, seen["height"], ranks)
+        in_view(seen, seen["height"])
 
 
-def in_view(seen, bottom, ranks):
-    """Play above a height, and above it the picture: all of it up to eight ranks."""
+def in_view(seen, bottom):
+    """Play above a height, and above it all of the picture."""
     assert seen["play"] <= bottom
     assert seen["picture"] >= seen["top"]
     assert min(seen["end"], seen["bottom"]) - seen["picture"] >= min(seen["end"] - seen["picture"], LEAST_PICTURE)
-    if ranks <= 8:
-        assert seen["end"] <= seen["bottom"]
+    assert seen["end"] <= seen["bottom"]
 
 
 def test_what_does_not_fit_scrolls_inside_and_by_keyboard(runs, show):
-    tab = show(runs[64], width=1280, height=720, story=True)
+    tab = show(runs[8], "#view=all", width=1280, height=720, story=True)
     before = tab.evaluate(BOXES)
     assert before["scrolls"]
     tab.locator(".zl-body").focus()

@@ -3,6 +3,7 @@
 import { bytes } from "./format.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
+import { SPREAD, spreadBars } from "./spread.js";
 import { ghostOf, hasState, highestOf, saving, stackOf } from "./strata.js";
 
 /**
@@ -16,6 +17,8 @@ import { ghostOf, hasState, highestOf, saving, stackOf } from "./strata.js";
 /** How high a bar is at most, and the room for its number. */
 const HIGHEST = 30;
 const NUMBER = 16;
+/** Between the rank in focus and all of them. */
+const BELOW = 16;
 
 /** The pane; its rows stand beside those of the ownership pane. */
 export class Bars {
@@ -26,6 +29,8 @@ export class Bars {
     this.stack = STACK;
     /** @type {Ghost | null} */
     this.ghost = null;
+    this.least = 0; // the height of a row
+    this.below = 0; // where all ranks together are drawn, of many
     this.brief = false; // beside another recording: what tells the two apart is written there instead
   }
 
@@ -37,15 +42,27 @@ export class Bars {
     this.stack = stackOf(filter);
     this.ghost = hasState(this.stack) ? ghostOf(model) : null;
     this.top = this.stack.length === STACK.length ? top : highestOf(model, this.stack, "live");
-    return this.pen.resize(width, beside.pen.height);
+    this.least = model.folded ? HIGHEST + NUMBER : 0;
+    const first = this.row(0);
+    this.below = first ? first.y + first.height + BELOW : 0;
+    return this.pen.resize(width, model.folded ? this.below + SPREAD : beside.pen.height);
+  }
+
+  /**
+   * The place of a bar with its number: beside its row; of the one in focus they need no such room as it may have.
+   * @param {number} place
+   */
+  row(place) {
+    const row = this.beside?.row(place);
+    return row && { y: row.y, height: Math.max(row.height, this.least) };
   }
 
   /** @param {Frame} frame */
   draw({ model, palette, index }) {
-    const { pen, beside } = this;
+    const { pen } = this;
     pen.clear();
-    model.rows.forEach(({ rank }, place) => {
-      const row = beside?.row(place);
+    model.whole.forEach(({ rank }, place) => {
+      const row = this.row(place);
       const live = model.live(rank, index);
       if (!row || !live) return;
       const height = Math.max(2, Math.min(HIGHEST, row.height - NUMBER));
@@ -75,6 +92,9 @@ export class Bars {
       const small = { colour: palette.muted, size: 12, room };
       pen.text(pen.fits(said, small) ? said : said.split(",")[0], after, y + height + 9, small);
     });
+    if (!model.folded) return;
+    const formula = hasState(this.stack) ? model.formulaOn("live") : null;
+    spreadBars(pen, palette, model, { y: this.below, scale: pen.width / this.top, stack: this.stack, index, formula });
   }
 
   /**

@@ -156,6 +156,23 @@ export function size(spans) {
 }
 
 /**
+ * Who owns what of a unit. Of a simulation only the first ranks are known; what is nobody's is cut into equal parts, as
+ * it is for all of them.
+ * @param {Unit} unit @param {number} rank who holds it where nobody owns a part @param {number} worldSize
+ * @returns {[start: number, stop: number, owner: number][]}
+ */
+export function ownersOf({ owners, padded }, rank, worldSize) {
+  if (!owners) return [[0, padded, rank]];
+  const known = owners.length;
+  const share = padded / worldSize;
+  if (known === worldSize || owners[known - 1]?.[1] !== known * share) return owners;
+  /** @type {typeof owners} */
+  const rest = [];
+  for (let owner = known; owner < worldSize; owner++) rest.push([owner * share, (owner + 1) * share, owner]);
+  return [...owners, ...rest];
+}
+
+/**
  * Where a rank's part lies in a unit: what it owns; where nobody owns a part, its share of equal parts among the group.
  * @param {Unit} unit @param {number} rank @param {number[] | null} group @param {number} worldSize
  * @returns {Spans}

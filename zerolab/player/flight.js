@@ -56,7 +56,7 @@ export class Flights {
     const about = units.length ? units : model.units;
     for (const i of places) {
       for (const { name } of start[i] <= time && time < end[i] ? about : []) {
-        const cell = pane.cell(model.rowOf(rank[i]), null, name);
+        const cell = pane.cell(model.wholeRowOf(rank[i]), null, name);
         if (cell) pane.over.frame(cell.x - 2, cell.y - 2, cell.width + 4, cell.height + 4, colour, 3);
       }
     }
@@ -65,7 +65,7 @@ export class Flights {
   /** @param {Ownership} pane @param {Frame} frame @param {Flight} flight @param {number} strength */
   #fly(pane, { model, palette, time }, flight, strength) {
     const { unit, category, from, to, piece, start, end, spans } = flight;
-    const [source, target] = [from, to].map((rank) => pane.cell(model.rowOf(rank), category, unit.name));
+    const [source, target] = [from, to].map((rank) => pane.boxOf(model, rank, category, unit.name));
     if (!source || !target || source.y === target.y) return;
     const share = this.pace.elapsed(start, time) / this.pace.elapsed(start, end);
     const eased = share * share * (3 - 2 * share);
@@ -103,7 +103,7 @@ export class Flights {
    * @param {Ownership} pane @param {Frame} frame @param {Flight} flight
    */
   #landed(pane, { model, palette, index, time }, { unit, category, to, piece, spans, half, over }) {
-    const target = pane.cell(model.rowOf(to), category, unit.name);
+    const target = pane.cell(model.wholeRowOf(to), category, unit.name);
     if (!target) return;
     const { at, spans: held } = model.changes(to, category, unit.name);
     const last = lastAtMost(at, index);
@@ -121,7 +121,7 @@ export class Flights {
    */
   #sum(pane, { model, palette, time, index }, parts) {
     const [{ unit, category, to, spans, recorded, over: ends }] = parts;
-    const target = pane.cell(model.rowOf(to), category, unit.name);
+    const target = pane.cell(model.wholeRowOf(to), category, unit.name);
     const last = Math.max(...parts.map(({ end }) => end));
     const ago = time < last ? 0 : this.pace.elapsed(last, time);
     if (parts.every(({ start }) => time < start) || (time >= ends && ago >= FLASH)) return;

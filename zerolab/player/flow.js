@@ -106,8 +106,9 @@ export function flow(pane, model, palette, event, time) {
   const drawn = [];
   if (!unit) return [];
   for (const { category, from, to, piece } of moving) {
+    if (model.folded && ![from, to].some((rank) => model.wholeRowOf(rank) === 0)) continue;
     const [start, end] = [from, to].map((rank) =>
-      model.ofRank[rank].length ? pane.cell(model.rowOf(rank), category, unit.name) : null,
+      model.ofRank[rank].length ? pane.boxOf(model, rank, category, unit.name) : null,
     );
     if (!start || !end || start.y === end.y) continue;
     const [left, right] = placeOf(model, unit, piece);
@@ -161,13 +162,15 @@ function frame(pen, palette, cell, left, right) {
  * @param {Unit} unit @param {Piece[]} moving
  */
 function label(pane, model, palette, event, unit, moving) {
-  const row = model.rowOf(event.rank);
+  const row = model.wholeRowOf(event.rank);
   const cell = pane.cell(row, moving[0].category, unit.name);
   const gap = pane.rows.pitch - pane.rows.row;
   const all = pane.cell(row, null, unit.name);
   if (!cell || !all || gap < LABEL_ROOM) return;
   const last =
-    row === model.rows.length - 1 || moving.every(({ from, to }) => model.rowOf(from === event.rank ? to : from) < row);
+    row > 0 &&
+    (row === model.whole.length - 1 ||
+      moving.every(({ from, to }) => model.wholeRowOf(from === event.rank ? to : from) < row));
   const y = last ? all.y - gap / 2 : all.y + all.height + gap / 2;
   const sending = moving[0].from === event.rank;
   const many = moving.length > 1 ? (sending ? " to each" : " from each") : "";

@@ -2,6 +2,7 @@
 
 import { PAYLOAD_VERSION } from "./decode.js";
 import { element } from "./dom.js";
+import { focusOf, focusOn } from "./focus.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
 import { surroundingTheme } from "./theme.js";
@@ -73,6 +74,7 @@ export function hashOptions(hash) {
     // A still is a picture of everything.
     view: VIEWS.find(([view]) => view === given.get("view"))?.[0] ?? (given.has("still") ? "all" : undefined),
     events: given.has("events") || given.has("still"),
+    focus: given.has("rank") ? Number.parseInt(given.get("rank") ?? "", 10) || 0 : undefined,
     walk: given.has("walk") ? Number.parseInt(given.get("walk") || "1", 10) || undefined : undefined,
   };
 }
@@ -105,7 +107,8 @@ export function startPage() {
   if (options.plays) playUnasked(player);
   window.addEventListener("resize", () => player.redraw());
   window.addEventListener("hashchange", () => {
-    const { event, theme, walk } = hashOptions(window.location.hash);
+    const { event, theme, walk, focus } = hashOptions(window.location.hash);
+    if (focus !== undefined) focusOn(player, focus);
     if (event !== undefined) player.goto(event);
     if (walk !== undefined) player.walk.show(walk - 1);
     // A page around a sandboxed frame has no other way to say that its theme has changed.
@@ -157,6 +160,9 @@ function writeAddress(player) {
   // A chapter says by itself where it rests.
   if (chapter) given.delete("event");
   else if (given.has("event") || player.index !== player.opened) given.set("event", String(player.index + 1));
+  const focus = focusOf(player.model);
+  if (focus) given.set("rank", String(focus));
+  else given.delete("rank");
   if (given.toString() === before) return;
   const hash = given.toString().replace(/=(?=&|$)/g, "");
   try {

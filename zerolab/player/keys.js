@@ -1,6 +1,7 @@
 // The keyboard: one table, which the player follows and the help lists.
 
 import { element } from "./dom.js";
+import { FAR, moveFocus } from "./focus.js";
 import { stateAlone } from "./strata.js";
 import { VIEWS } from "./views.js";
 
@@ -22,8 +23,12 @@ export const KEYS = [
   [[" ", "k"], "space", "play or pause", (player) => player.toggle()],
   [["ArrowRight"], "→", "next beat, or event", (player) => player.step(1)],
   [["ArrowLeft"], "←", "previous beat, or event", (player) => player.step(-1)],
-  [["Shift+ArrowRight", "ArrowDown"], "↓ or shift →", "next phase of this rank", (player) => player.steps.phase(1)],
-  [["Shift+ArrowLeft", "ArrowUp"], "↑ or shift ←", "previous phase of it", (player) => player.steps.phase(-1)],
+  [["Shift+ArrowRight"], "shift →", "next phase of this rank", (player) => player.steps.phase(1)],
+  [["Shift+ArrowLeft"], "shift ←", "previous phase of it", (player) => player.steps.phase(-1)],
+  [["ArrowDown"], "↓", "the same; of more than 8 ranks the next in focus", (player) => down(player, 1, 1)],
+  [["ArrowUp"], "↑", "the same; the one before in focus", (player) => down(player, -1, 1)],
+  [["Shift+ArrowDown"], "shift ↓", `the rank ${FAR} on in focus`, (player) => down(player, 1, FAR)],
+  [["Shift+ArrowUp"], "shift ↑", `the rank ${FAR} back in focus`, (player) => down(player, -1, FAR)],
   [["u"], "u", "next unit of this rank", (player) => player.steps.unit(1)],
   [["U"], "shift u", "previous unit of this rank", (player) => player.steps.unit(-1)],
   [["PageDown"], "page down", "next training step", (player) => player.steps.window(1)],
@@ -47,6 +52,14 @@ export const KEYS = [
   [["t"], "t", "light or dark", (player) => player.toggleTheme()],
   [["?"], "?", "this list", (player) => player.scene.panels.toggleHelp()],
 ];
+
+/**
+ * Down or up among many ranks; of few to another phase.
+ * @param {Player} player @param {number} direction @param {number} ranks
+ */
+function down(player, direction, ranks) {
+  if (!moveFocus(player, direction * ranks)) player.steps.phase(direction);
+}
 
 const BY_KEY = new Map(KEYS.flatMap(([keys, , , action]) => keys.map((key) => /** @type {const} */ ([key, action]))));
 
@@ -94,6 +107,7 @@ const READING = [
   ["an arrow", "a piece on its way to another rank, with its size"],
   ["amber", "the current event, the same one in every pane"],
   ["a vertical line", "this moment, in both panes with time"],
+  ["many ranks", "the one in focus is drawn whole; the maps show how much of each unit each rank holds"],
   ["memory", "live bytes of a rank; the formula counts state alone"],
   ["dashed outline", "what DDP would hold beside it: all state, whole"],
   ["pointer", "hover lights an event everywhere, a click goes there"],

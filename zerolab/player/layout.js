@@ -8,8 +8,9 @@ import { shows } from "./views.js";
 /** Up to so many rows the story has room for rows of twice the height. */
 const FEW_ROWS = 8;
 
-/** The least share of its height to which the story is drawn so that it need not scroll. */
+/** The least share of its height to which the story is drawn so that it need not scroll, and the maps of many ranks. */
 const LEAST_SHARE = 0.5;
+const LEAST_MAPS = 0.3;
 
 /**
  * Gives the panes their sizes. They lie in a box that is no higher than the window leaves it: where there is room rows
@@ -34,15 +35,23 @@ function fit(player) {
   const over = () => body.scrollHeight - body.clientHeight;
   if (over() > 0) {
     // Not all of it shrinks with the rows, such as the units' names, so it may take a second time.
-    for (let share = 1; twice(player) && over() > 0 && share > LEAST_SHARE; ) {
-      share = Math.max(LEAST_SHARE, share - (over() + 4) / drawn);
+    const least = player.model.folded ? LEAST_MAPS : LEAST_SHARE;
+    for (let share = 1; twice(player) && over() > 0 && share > least; ) {
+      share = Math.max(least, share - (over() + 4) / drawn);
       give(player, share);
     }
     return;
   }
   if (!player.options.fill) return; // a page of its own is filled
-  const grow = growth(player.root, drawn);
-  if (grow > 1) give(player, grow);
+  // The row in focus does not grow with the maps below it: what is left is theirs, in a second and a third time.
+  let grow = 1;
+  let high = drawn;
+  for (let times = player.model.folded ? 3 : 1; times > 0; times--) {
+    const more = growth(player.root, high);
+    if (more === 1) return;
+    grow *= more;
+    high = give(player, grow);
+  }
 }
 
 /**
@@ -50,7 +59,7 @@ function fit(player) {
  * @param {Pick<Player, "model" | "shown">} player
  */
 function twice({ model, shown }) {
-  return shown === "story" && model.rows.length <= FEW_ROWS;
+  return shown === "story" && model.whole.length <= FEW_ROWS;
 }
 
 /**

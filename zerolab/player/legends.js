@@ -1,7 +1,7 @@
 // The keys to colours and patterns beside the panes' names.
 
 import { dashed, element, framed, swatch } from "./dom.js";
-import { words } from "./format.js";
+import { exact, words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { STATE } from "./model.js";
 import { ghostOf, toggles } from "./strata.js";
@@ -25,7 +25,7 @@ export function legends(player) {
   const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
   const lines = named ? [] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`)];
   const told = model.units.some(({ owners }) => owners)
-    ? [...lines, named ? "colour: its owner" : "colour: owner"]
+    ? [...lines, model.folded ? "colour: owner, 8 in turn" : named ? "colour: its owner" : "colour: owner"]
     : lines;
   const meant = player.pieces.meant
     ? [element("span", {}, "messages not recorded: drawn as what the collective means")]
@@ -36,7 +36,9 @@ export function legends(player) {
     ...worths(player),
     ...(player.options.drawn ? [framed("the other holds it", palette.ink, "1.5 2")] : []),
     ...(player.byBeats && player.values.reductions.size ? [element("span", {}, "solid: mean")] : []),
-    ...(player.byBeats ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
+    ...(player.byBeats && !model.folded ? meant : [framed("on its way", palette.communicationColour, "3 2")]),
+    ...(player.byBeats && model.folded ? meant : []),
+    ...(model.folded ? [heatKeys(player)] : []),
   );
   if (panes.ownership instanceof Tiles) {
     sections.ownership.heading.textContent = "Whose numbers lie where";
@@ -88,4 +90,17 @@ function worths({ palette, model, values }) {
       ? [swatch("copy, the same on every rank", { colour: palette.copy, ...SHEET, stroke: palette.paper })]
       : []),
   ];
+}
+
+/**
+ * What the colours of the heat map mean, from nothing to all of a unit.
+ * @param {Player} player
+ */
+function heatKeys({ palette, model }) {
+  const ranks = model.worldSize;
+  const middle = Math.round(Math.sqrt(ranks));
+  const shares = [ranks, middle, 1].map((parts) =>
+    swatch(parts === 1 ? "1" : `1/${exact(parts)}`, { colour: palette.share(1 / parts, ranks) }),
+  );
+  return element("span", { class: "zl-shares" }, "share of a unit:", framed("0", palette.hollow), ...shares);
 }

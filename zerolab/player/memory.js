@@ -5,7 +5,8 @@ import { bytes } from "./format.js";
 import { lastAtMost } from "./model.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
-import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
+import { endedEarly, MARK, nameRow, rowHeights, tellTrouble } from "./rows.js";
+import { spreadRow } from "./spread.js";
 import { ghostOf, hasState, highestOf, percent, saving, stackOf, tellStratum } from "./strata.js";
 import { drawTicks } from "./timeline.js";
 
@@ -19,8 +20,6 @@ import { drawTicks } from "./timeline.js";
 
 /** Height of the time axis' numbers, which stand once, below this last of the panes. */
 const AXIS_FOOT = 20;
-/** Room above a row for the mark of its peak. */
-const MARK = 7;
 
 /** The pane of a device. The stacks are drawn once per view; the cursor and this moment's numbers lie over them. */
 export class Memory {
@@ -52,8 +51,8 @@ export class Memory {
     this.stack = stackOf(filter);
     this.whole = this.stack.length === STACK.length;
     this.ghost = hasState(this.stack) ? ghostOf(model, this.device) : null;
-    this.rows = rowHeights(model.rows.length, 1, 32, 9, grow);
-    this.height = this.rows.pitch * model.rows.length;
+    this.rows = rowHeights(model.whole.length, 1, 32, 9, grow);
+    this.height = this.rows.pitch * (model.whole.length + (model.folded ? 1 : 0));
     // One scale for all ranks and the whole recording, so that nothing jumps and rows can be compared.
     this.top = (this.whole ? top : highestOf(model, this.stack, this.device)) * 1.04;
     this.over.resize(width, this.height + this.foot);
@@ -61,11 +60,13 @@ export class Memory {
   }
 
   /** @param {Frame} frame */
-  drawView({ model, palette, axis }) {
+  drawView(frame) {
+    const { model, palette, axis } = frame;
     this.pen.clear();
     drawTicks(this.pen, palette, axis, this.height);
     this.#times(palette, axis);
-    for (const [place, row] of model.rows.entries()) this.#row(model, palette, axis, row, place);
+    for (const [place, row] of model.whole.entries()) this.#row(model, palette, axis, row, place);
+    if (model.folded) spreadRow(this, frame);
   }
 
   /** @param {Frame} frame */
@@ -75,7 +76,7 @@ export class Memory {
     over.clear();
     if (hover && this.pointed) this.#light(frame, this.pointed);
     const x = Math.round(axis.x(time)) + 0.5;
-    model.rows.forEach((row, place) => {
+    model.whole.forEach((row, place) => {
       this.#now(frame, row, place, hover ? Math.round(axis.x(hover.end)) + 0.5 : x);
     });
     if (hover) {
@@ -123,7 +124,7 @@ export class Memory {
    */
   hit(model, axis, x, y) {
     const place = Math.floor(y / this.rows.pitch);
-    const row = model.rows[place];
+    const row = model.whole[place];
     if (!row || x < axis.left) return null;
     const places = model.ofRank[row.rank];
     const last = lastAtMost(places, model.at(axis.t(x)));
@@ -232,7 +233,7 @@ export class Memory {
    * @param {Frame} frame @param {Stratum} pointed
    */
   #light({ model, palette, axis }, { rank, category }) {
-    const place = model.rowOf(rank);
+    const place = model.wholeRowOf(rank);
     if (!category || place < 0) return;
     const steps = this.#steps(model, axis, rank);
     const base = place * this.rows.pitch + MARK + this.rows.line;

@@ -2,6 +2,7 @@
 
 import { caption } from "./caption.js";
 import { element, say } from "./dom.js";
+import { focusInWords, focusOf } from "./focus.js";
 import { exact, words } from "./format.js";
 import { STATE } from "./model.js";
 import { MOST_ROWS } from "./rows.js";
@@ -39,7 +40,9 @@ export class Mirror {
     const title = element("caption", {}, "What each rank holds after the current event");
     const table = element("table", {}, title, element("thead", {}, head), element("tbody", {}, ...rows));
     this.list = element("ol", { "aria-label": "Events around the current one" });
-    this.element = element("div", { class: "zl-hidden zl-mirror" }, table, this.list);
+    this.focus = element("p", { role: "status" }); // said aloud when it changes, what it holds when it is asked for
+    this.holds = element("p");
+    this.element = element("div", { class: "zl-hidden zl-mirror" }, this.focus, this.holds, table, this.list);
   }
 
   /**
@@ -49,6 +52,9 @@ export class Mirror {
   draw(index, moving) {
     const { model } = this;
     if (!moving) this.#tell(index);
+    const focus = focusOf(model);
+    say(this.focus, focus === null ? "" : `Rank ${focus} is in focus: up and down lead to others.`);
+    say(this.holds, focusInWords(model, index));
     this.cells.forEach((cells, place) => {
       const rank = this.ranks[place];
       const totals = model.devices.map((device) => {

@@ -15,6 +15,7 @@ import {
   stepWindows,
 } from "./derived.js";
 import { readEvent } from "./events.js";
+import { wholeRows } from "./rows.js";
 
 /** @import { Category, Changes, Device, Live, Payload, Peak, Row, RunningSum, State } from "./types.d.ts" */
 
@@ -70,6 +71,9 @@ export class Model {
     this.totals = null;
     /** @type {Row[]} */
     this.rows = [];
+    /** @type {Row[]} */
+    this.whole = []; // those that are drawn whole: all, or of many the one of the rank in focus
+    this.focus = 0;
     /** @type {Map<number, number>} */
     this.places = new Map();
   }
@@ -102,43 +106,6 @@ export class Model {
     let at = lastAtMost(places, i);
     while (at >= 0 && !this.columns.source[places[at]]) at -= 1;
     return at < 0 ? null : this.lineOf(places[at]);
-  }
-
-  /**
-   * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and
-   * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none.
-   * Where that is a mere pass, nothing is sent and nothing but parameters is held yet: then while gradients are
-   * reduced.
-   */
-  opening() {
-    const { payload, columns, units } = this;
-    const largest = units.reduce((best, unit, k) => (unit.padded > (units[best]?.padded ?? 0) ? k : best), -1) + 1;
-    /** @type {number | null} */
-    let first = null;
-    const hold = codeOf(payload.words, "hold");
-    const [collective, pass] = [codeOf(payload.kinds, "collective"), codeOf(payload.kinds, "module")];
-    for (let i = 0; i < this.count; i++) {
-      if (columns.step[i] < 1 || !columns.source[i] || columns.parent[i] >= 0) continue;
-      const kind = columns.kind[i];
-      if (kind !== collective && kind !== pass && columns.op[i] !== hold) continue;
-      if (!largest || columns.unit[i] === largest) return kind === pass ? (this.#reducing() ?? i) : i;
-      first ??= i;
-    }
-    return first ?? this.windows.find((window) => window.step > 0)?.first ?? 0;
-  }
-
-  /**
-   * Halfway through the reductions of rank 0 in step 2, the first with optimizer state (or the last before it); null
-   * without any.
-   */
-  #reducing() {
-    const { step: steps, phase, kind, parent, source } = this.columns;
-    const [reduce, collective] = [codeOf(this.payload.phases, "reduce"), codeOf(this.payload.kinds, "collective")];
-    const isOne = (/** @type {number} */ i) => phase[i] === reduce && kind[i] === collective && parent[i] < 0;
-    const all = (this.ofRank[0] ?? []).filter((i) => reduce && isOne(i) && source[i]);
-    const step = Math.min(2, ...all.slice(-1).map((i) => steps[i]));
-    const of = all.filter((i) => steps[i] === step);
-    return of.length ? of[of.length >> 1] : null;
   }
 
   /**
@@ -295,6 +262,7 @@ export class Model {
    */
   chooseRows(rows) {
     this.rows = rows;
+    this.whole = wholeRows(rows, this);
     this.places = new Map();
     rows.forEach(({ from, to }, place) => {
       for (let rank = from; rank <= to; rank++) this.places.set(rank, place);
@@ -307,6 +275,19 @@ export class Model {
    */
   rowOf(rank) {
     return this.places.get(rank) ?? -1;
+  }
+
+  /** Whether ranks are so many that one alone is drawn whole. */
+  get folded() {
+    return this.whole !== this.rows;
+  }
+
+  /**
+   * Which of the rows that are drawn whole is `rank`'s; -1 if none is.
+   * @param {number} rank
+   */
+  wholeRowOf(rank) {
+    return this.folded ? this.whole.findIndex((row) => row.rank === rank) : this.rowOf(rank);
   }
 
   /**

@@ -1,6 +1,7 @@
 // Who holds what right now: a row per rank, a line per category, units side by side, true to their sizes.
 
 import { gutter } from "./axis.js";
+import { ownersOf } from "./derived.js";
 import { flow, MOVED } from "./flow.js";
 import { words } from "./format.js";
 import { lastAtMost, STATE } from "./model.js";
@@ -21,8 +22,6 @@ const HEAD = 20;
 const LEAST = 2;
 /** Lines lower than this, in pixels, are drawn in plain colours: a pattern could not be seen, and costs its time. */
 const PATTERNED = 6;
-/** With more rows than this nobody could tell a stale part from a fresh one. */
-const MOST_VALUED = 16;
 
 /**
  * The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels.
@@ -71,18 +70,21 @@ export class Ownership {
     this.worldSize = 1;
   }
 
-  /** @param {Model} model @param {number} width @param {Filter} filter @param {number} grow */
-  layout(model, width, filter, grow) {
+  /**
+   * @param {Model} model @param {number} width @param {Filter} filter @param {number} grow
+   * @param {number} [beside] pixels that are left free at the right
+   */
+  layout(model, width, filter, grow, beside = 0) {
     this.gutter = gutter(width);
     this.worldSize = model.worldSize;
     const chosen = STATE.filter((category) => category === filter.category);
     this.lines = chosen.length ? chosen : STATE;
-    this.rows = rowHeights(model.rows.length, this.lines.length, 13, 12, grow);
+    this.rows = rowHeights(model.whole.length, this.lines.length, 13, 12, grow);
     this.named = this.rows.line >= 10 && this.gutter.named;
     const units = filter.unit ? model.units.filter(({ name }) => name === filter.unit) : model.units;
-    this.places = unitPlaces(units, this.gutter.left, width - 2);
+    this.places = unitPlaces(units, this.gutter.left, width - 2 - beside);
     this.painted = null;
-    const height = HEAD + this.rows.pitch * (model.rows.length - 1) + Math.max(this.rows.row + 6, 14);
+    const height = HEAD + this.rows.pitch * (model.whole.length - 1) + Math.max(this.rows.row + 6, 14);
     this.over.resize(width, height);
     return this.pen.resize(width, height);
   }
@@ -90,7 +92,7 @@ export class Ownership {
   /** @param {Frame} frame */
   draw(frame) {
     const { model, palette, index, event, hover, time, flights } = frame;
-    this.values = model.rows.length > MOST_VALUED ? null : frame.values;
+    this.values = frame.values;
     this.time = time;
     if (this.painted === null || this.palette !== palette) this.#paint(model, palette, index);
     else this.#repaint(palette, index);
@@ -106,7 +108,7 @@ export class Ownership {
     }
     unitNames(this, palette, told?.unit ? [told.unit] : []);
     if (told) this.#light(model, palette, told);
-    model.rows.forEach(({ rank }, row) => {
+    model.whole.forEach(({ rank }, row) => {
       for (const flight of model.inFlight(rank, time)) this.#flight(palette, model.event(flight), row);
     });
     // As above: what a hovered event sent was sent at another time than what is held here.
@@ -129,12 +131,12 @@ export class Ownership {
    */
   hit(model, x, y) {
     const row = Math.floor((y - HEAD + 3) / this.rows.pitch);
-    if (row < 0 || row >= model.rows.length) return null;
+    if (row < 0 || row >= model.whole.length) return null;
     if (x < this.gutter.left) return { row };
     const line = Math.floor((y - HEAD - row * this.rows.pitch) / (this.rows.line + 2));
     const place = this.places.find((one) => x >= one.x - 1 && x <= one.x + one.width + 1);
     return place && line >= 0 && line < this.lines.length
-      ? { rank: model.rows[row].rank, category: this.lines[line], unit: place.unit.name }
+      ? { rank: model.whole[row].rank, category: this.lines[line], unit: place.unit.name }
       : null;
   }
 
@@ -165,6 +167,14 @@ export class Ownership {
   }
 
   /**
+   * The place of a unit's line of a rank, as `cell`.
+   * @param {Model} model @param {number} rank @param {Category | null} category @param {string | null} unit
+   */
+  boxOf(model, rank, category, unit) {
+    return this.cell(model.wholeRowOf(rank), category, unit);
+  }
+
+  /**
    * The place of a whole row.
    * @param {number} place
    */
@@ -177,7 +187,7 @@ export class Ownership {
     this.pen.clear();
     this.palette = palette;
     this.watched = [];
-    for (const [place, row] of model.rows.entries()) this.#row(model, palette, row, place, index);
+    for (const [place, row] of model.whole.entries()) this.#row(model, palette, row, place, index);
   }
 
   /**
@@ -199,7 +209,10 @@ export class Ownership {
   #row(model, palette, row, place, index) {
     const { pen, rows } = this;
     const top = HEAD + place * rows.pitch;
-    nameRow(pen, palette, row, place, top, rows.row >= 34 ? rows.line : rows.row, rows.pitch);
+    // Among many ranks its number is longer, and has the line of the units' names.
+    const above = model.folded && this.gutter.named;
+    const height = rows.row >= 34 ? rows.line : rows.row;
+    nameRow(pen, palette, row, place, above ? 2 : top, above ? 14 : height, rows.pitch);
     if (tellTrouble(pen, palette, model, row, this.gutter.left, top + rows.row / 2)) return;
     this.lines.forEach((category, line) => {
       const y = top + line * (rows.line + 2);
@@ -229,7 +242,7 @@ export class Ownership {
     pen.frame(x, y, width, rows.line, palette.hollow);
     cell.worth = this.#worth(cell);
     if (!held.length) return;
-    const owners = unit.owners ?? [[0, unit.padded, rank]];
+    const owners = ownersOf(unit, rank, this.worldSize);
     // A shard among very many ranks is never drawn so narrow that it looks as if nothing were here.
     if (held.length === 2 && (held[1] - held[0]) * scale < LEAST) {
       const left = Math.min(x + held[0] * scale, x + width - LEAST);
@@ -294,7 +307,8 @@ export class Ownership {
    */
   #light(model, palette, event) {
     const shared = event.kind === "collective" || event.kind === "wait" ? model.drawnCollective(event.index) : [];
-    for (const other of shared) this.#ring(model, palette, model.event(other), 1);
+    for (const other of shared.map((i) => model.event(i)))
+      if (model.wholeRowOf(other.rank) >= 0) this.#ring(model, palette, other, 1);
     this.#ring(model, palette, event, 2.5);
   }
 
@@ -302,7 +316,7 @@ export class Ownership {
   #ring(model, palette, event, lineWidth) {
     // A send, a receive or a wait is about what its collective moves.
     const { op } = event.parent === null ? event : model.event(event.parent);
-    const cell = event.unit && this.cell(model.rowOf(event.rank), event.category ?? MOVED[op] ?? null, event.unit);
+    const cell = event.unit && this.boxOf(model, event.rank, event.category ?? MOVED[op] ?? null, event.unit);
     if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
   }
 }

@@ -2,6 +2,7 @@
 
 import { caption } from "./caption.js";
 import { button, element, say } from "./dom.js";
+import { focusOn } from "./focus.js";
 import { listen } from "./keys.js";
 import { Player } from "./player.js";
 import { SharedClock, SharedSteps, Together } from "./together.js";
@@ -227,6 +228,7 @@ export class Pair {
     if (other.byBeats !== changed.byBeats) other.tellEvents(!changed.byBeats);
     if (other.chosenTheme !== changed.chosenTheme) other.setTheme(changed.chosenTheme);
     if (other.filter !== changed.filter) other.setFilter(changed.filter);
+    focusOn(other, changed.model.focus);
     this.following = was;
     this.matching = false;
     if (!was) this.#keepRoom();

@@ -34,6 +34,12 @@ const CATEGORY_PATTERNS = {
 };
 
 /**
+ * The share of a unit that a rank holds, from the least to all of it: one hue that is no rank's, by lightness.
+ * @type {Record<Theme, [least: string, whole: string]>}
+ */
+const SHARES = { light: ["#6488ae", "#1b3857"], dark: ["#5b7ea3", "#c4d9ee"] };
+
+/**
  * The order in which memory is stacked: the state at the bottom, where the formula's line can be read against it.
  * @type {Category[]}
  */
@@ -143,6 +149,20 @@ export class Palette {
    */
   stale(context, owner) {
     return this.#pattern(context, this.hair, "checks", this.rankColour(owner), 0.9);
+  }
+
+  /**
+   * The colour of a share of a unit: by its order of magnitude between one of `ranks` parts and all of them.
+   * @param {number} share @param {number} ranks
+   */
+  share(share, ranks) {
+    const [least, whole] = SHARES[this.theme];
+    const place = Math.min(1, Math.max(0, 1 + Math.log(share) / Math.log(ranks)));
+    const channel = (/** @type {number} */ k) => {
+      const [from, to] = [least, whole].map((colour) => Number.parseInt(colour.slice(k, k + 2), 16));
+      return Math.round(from + place * (to - from));
+    };
+    return `rgb(${[1, 3, 5].map(channel)})`;
   }
 
   /**

@@ -9,10 +9,6 @@ import { MOVED } from "./flow.js";
  * @import { Beat, Flight } from "./types.d.ts"
  */
 
-/** Among more ranks than this a piece is drawn for the nearest neighbours alone, or they would hide each other. */
-const FOLLOWED = 8;
-const NEAR = 2;
-
 /** The pieces of each beat, found when first asked for. */
 export class Pieces {
   /** @param {Model} model @param {Beats} beats */
@@ -21,6 +17,11 @@ export class Pieces {
     this.beats = beats;
     /** @type {Map<Beat, Flight[]>} */
     this.known = new Map();
+  }
+
+  /** Another rank is in focus: other pieces are followed. */
+  forget() {
+    this.known.clear();
   }
 
   /** Whether there are collectives whose messages were not recorded. */
@@ -59,12 +60,16 @@ export class Pieces {
       const recorded = this.#recorded(beat, places);
       return recorded.length ? recorded : this.#meant(beat, places);
     });
-    return all.filter(({ from, to }) => this.#drawn(from, to));
+    return all;
   }
 
-  /** @param {number} from @param {number} to */
+  /**
+   * Whether a piece is followed: of many ranks those of the one in focus are, or all would hide each other.
+   * @param {number} from @param {number} to
+   */
   #drawn(from, to) {
-    return this.model.worldSize <= FOLLOWED || Math.abs(from - to) <= NEAR;
+    const { model } = this;
+    return !model.folded || model.wholeRowOf(from) === 0 || model.wholeRowOf(to) === 0;
   }
 
   /**
@@ -77,7 +82,7 @@ export class Pieces {
     const receiving = (/** @type {number} */ k) => /recv/.test(model.payload.words[op[k] - 1]);
     /** @type {Map<string, number[]>} */
     const received = new Map();
-    const parts = places.flatMap((i) => model.partsOf(i));
+    const parts = places.flatMap((i) => model.partsOf(i)).filter((k) => this.#drawn(rank[k], peer[k] - 1));
     for (const k of parts) {
       const key = `${peer[k] - 1}:${rank[k]}`;
       if (receiving(k)) received.set(key, [...(received.get(key) ?? []), k]);

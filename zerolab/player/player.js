@@ -11,6 +11,7 @@ import { layOut } from "./layout.js";
 import { legends } from "./legends.js";
 import { Lens } from "./lens.js";
 import { Model } from "./model.js";
+import { openingOf } from "./opening.js";
 import { Pace } from "./pace.js";
 import { Palette } from "./palette.js";
 import { Pieces } from "./pieces.js";
@@ -39,6 +40,7 @@ export class Player {
   /** @param {HTMLElement} host @param {Payload} payload @param {Options} [options] */
   constructor(host, payload, options = {}) {
     this.model = new Model(payload);
+    this.model.focus = options.focus ?? 0;
     this.options = options;
     this.index = -1;
     /** @type {number | null} */
@@ -92,7 +94,7 @@ export class Player {
     this.resizing.observe(this.root);
     this.tellEvents(Boolean(options.events) || !this.beats.list.length);
     const opening = this.byBeats ? this.beats.list[this.beats.opening()].t0 : 0;
-    this.opened = this.byBeats ? this.model.at(opening) : this.model.opening();
+    this.opened = this.byBeats ? this.model.at(opening) : openingOf(this.model);
     if (this.byBeats && options.event === undefined) this.showTime(opening);
     else this.goto(options.event ?? this.opened);
     if (options.walk) this.walk.show(options.walk - 1);
@@ -182,7 +184,8 @@ export class Player {
     this.clock.pace = this.byBeats ? this.pace : null;
     this.root.classList.toggle("zl-beats", this.byBeats);
     legends(this);
-    if (this.index >= 0) this.refresh();
+    this.redraw(); // legends of another height leave the panes another room
+    if (this.index >= 0) this.settle();
     this.options.altered?.(this);
   }
 
@@ -203,16 +206,6 @@ export class Player {
    */
   setFilter(change) {
     chooseFilter(this, change);
-  }
-
-  /**
-   * Shows the ranks of one row alone, or all of them again.
-   * @param {number} place
-   */
-  toggleRow(place) {
-    const { from, to } = this.model.rows[place];
-    const alone = this.filter.ranks && this.model.rows.length === 1;
-    this.setFilter({ ranks: alone ? null : [from, to] });
   }
 
   /**

@@ -33,6 +33,9 @@ export function growth(root, drawn) {
   return free < 24 ? 1 : Math.min(MOST_GROWTH, 1 + free / drawn);
 }
 
+/** Room above a row of memory for the mark of its peak. */
+export const MARK = 7;
+
 /** No more rows than this are drawn; beyond it neighbours share a row. */
 export const MOST_ROWS = 64;
 /** Among more ranks than this, neighbours of which nothing was recorded share a row, or they would fill the picture. */
@@ -61,6 +64,30 @@ export function rowsOf(ranks, peaks) {
     k += group.length;
   }
   return rows;
+}
+
+/** Of more rows than this one is drawn whole, and the others are folded. */
+const MOST_WHOLE = 8;
+
+/**
+ * The rows that are drawn whole: all of few; of many that of the rank in focus, or of the recorded one next to it.
+ * Tensors of no model are never folded: their picture has other columns.
+ * @param {Row[]} rows @param {Pick<Model, "units" | "focus">} model
+ */
+export function wholeRows(rows, { units, focus }) {
+  if (rows.length <= MOST_WHOLE || !units.some(({ padded }) => padded)) return rows;
+  const rank = recordedRanks(rows).reduce((best, one) => (Math.abs(one - focus) < Math.abs(best - focus) ? one : best));
+  return [{ rank, from: rank, to: rank, silent: false }];
+}
+
+/**
+ * All ranks of some rows of which anything was recorded.
+ * @param {Row[]} rows
+ */
+export function recordedRanks(rows) {
+  return rows.flatMap(({ from, to, silent }) =>
+    silent ? [] : Array.from({ length: to - from + 1 }, (_, k) => from + k),
+  );
 }
 
 /**

@@ -3,6 +3,7 @@
 import { Bars } from "./bars.js";
 import { caption, onCard } from "./caption.js";
 import { button, element, layers, pane, say } from "./dom.js";
+import { clickOwned, focusOf, hoverOwned, leaveOwned } from "./focus.js";
 import { count, exact } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
 import { Memory } from "./memory.js";
@@ -143,10 +144,12 @@ function point(player, panes, { owned, time, memories, code }) {
       () => player.preview(null),
     );
   /** @type {(at: Point) => number | null} */
-  const cell = (at) => panes.ownership.changeAt(model, at, player.index);
-  /** @type {(at: Point) => number | null} */
   const bar = ({ x, y }) => panes.timeline.hit(x, y);
-  over(owned, cell);
+  hover(
+    owned,
+    (at, event) => hoverOwned(player, at, event),
+    () => leaveOwned(player),
+  );
   over(time, bar);
   panes.memories.forEach((memory, k) => {
     pointAt(player, memory, memories[k]);
@@ -163,12 +166,7 @@ function point(player, panes, { owned, time, memories, code }) {
     () => player.preview(null),
   );
   code.addEventListener("click", (event) => player.pick(caused(event)));
-  owned.addEventListener("click", (event) => {
-    const at = within(owned, event);
-    const hit = panes.ownership.hit(model, at.x, at.y);
-    if (hit && "row" in hit) player.toggleRow(hit.row);
-    else player.pick(cell(at));
-  });
+  owned.addEventListener("click", (event) => clickOwned(player, within(owned, event)));
   scrubs(player, time, bar);
 }
 
@@ -259,8 +257,8 @@ export function tell(player) {
   /** @type {(rank: number, category: State) => Record<string, Spans>} */
   const held = (rank, category) =>
     Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
-  // Of many ranks or units only the event's rank is told, so that a notebook is not sent thousands of lists.
-  const told = ranks.length * model.units.length > MOST_TOLD ? new Set([event?.rank]) : null;
+  // Of many ranks or units only the event's and the one in focus are told, or a notebook is sent thousands of lists.
+  const told = ranks.length * model.units.length > MOST_TOLD ? new Set([event?.rank, focusOf(model)]) : null;
   return {
     index,
     events: model.count,
@@ -278,6 +276,7 @@ export function tell(player) {
     theme: player.palette.theme,
     view: player.axis ? [player.axis.t0, player.axis.t1] : null,
     filter: player.filter,
+    focus: focusOf(model),
     hover: player.hovered,
     live: ranks.map((rank) => (told && !told.has(rank) ? null : model.live(rank, index))),
     held: ranks.map((rank) =>

@@ -1,6 +1,7 @@
 // The pane of a recording without a model: a row a rank, a column a part, and in each block whose numbers lie there.
 
 import { contents, exchangesOf } from "./exchanges.js";
+import { Folded } from "./folded.js";
 import { count, words } from "./format.js";
 import { numbersAt, written } from "./numbers.js";
 import { Ownership } from "./ownership.js";
@@ -24,7 +25,7 @@ const WIDEST = 3;
  */
 export function paneOf(canvas, overlay, model) {
   const exchanges = exchangesOf(model);
-  return exchanges.length ? new Tiles(canvas, overlay, exchanges) : new Ownership(canvas, overlay);
+  return exchanges.length ? new Tiles(canvas, overlay, exchanges) : new Folded(canvas, overlay, model);
 }
 
 /** The blocks lie in `pen`, and are painted where one has changed; what is on its way in `over`. */

@@ -507,6 +507,8 @@ export interface Options {
   view?: ViewName;
   /** Tells events one by one instead of beats. */
   events?: boolean;
+  /** Of many ranks the one that is drawn whole. */
+  focus?: number;
   /** The chapter at which the guided walk is open, counted from 1. */
   walk?: number;
   /** Fills the height of the window. */

@@ -68,7 +68,7 @@ function amount(by) {
  * @param {Player} first @param {Player} second @param {string[]} names
  */
 export function difference(first, second, [one, other]) {
-  const rank = first.model.rows.find((row) => second.model.rows.some((own) => own.rank === row.rank))?.rank;
+  const rank = first.model.whole.find((row) => second.model.whole.some((own) => own.rank === row.rank))?.rank;
   const by = rank === undefined ? null : changes(second, first, rank);
   if (!by) return "";
   const told = by.filter(([, more]) => Math.abs(more) >= LEAST_TOLD);
@@ -110,7 +110,7 @@ export class Versus {
     context.setLineDash(DOTTED);
     for (const { unit } of pane.places) {
       const same = their.units.find(({ name }) => name === unit.name);
-      for (const [row, { rank }] of same ? model.rows.entries() : []) {
+      for (const [row, { rank }] of same ? model.whole.entries() : []) {
         if (!their.ofRank[rank]?.length) continue;
         for (const category of pane.lines) {
           const cell = pane.cell(row, category, unit.name);
@@ -127,9 +127,10 @@ export class Versus {
 
   /** @param {Frame} frame */
   #bars({ model, palette }) {
-    const { pen, beside, top } = this.player.panes.bars;
-    model.rows.forEach(({ rank }, place) => {
-      const row = beside?.row(place);
+    const { bars } = this.player.panes;
+    const { pen, top } = bars;
+    model.whole.forEach(({ rank }, place) => {
+      const row = bars.row(place);
       const by = changes(this.player, this.other, rank);
       const more = by && amount(sum(by));
       if (!row || !by || !more || row.height < 40) return;
@@ -153,7 +154,7 @@ export class Versus {
     const made = stale ? { view: axis, top: pane.rows.line, lines: new Map() } : known;
     this.lines.set(pane, made);
     const { context } = pane.over;
-    model.rows.forEach(({ rank }, place) => {
+    model.whole.forEach(({ rank }, place) => {
       if (!this.other.model.live(rank, this.other.index)) return;
       const base = (place + 1) * pane.rows.pitch - (pane.rows.pitch - pane.rows.line - 7);
       const points = made.lines.get(rank) ?? this.#line(pane, axis, rank);

@@ -2,6 +2,7 @@
 
 import { chaptersOf } from "./chapters.js";
 import { button, element, say } from "./dom.js";
+import { focusOn } from "./focus.js";
 import { Veil } from "./veil.js";
 
 /**
@@ -122,6 +123,7 @@ export class Walk {
     this.#mark(true);
     this.cameFrom = { view: player.shown, events: !player.byBeats };
     player.setFilter({ ranks: null, category: null, unit: null });
+    focusOn(player, 0); // the rank that the chapters speak of
     if (!player.byBeats) player.tellEvents(false);
     player.setView("story"); // the memory bars are what the questions speak of
   }

@@ -1,0 +1,44 @@
+// Where a player that goes by events opens: where there is something to see.
+
+import { codeOf } from "./derived.js";
+
+/** @import { Model } from "./model.js" */
+
+/**
+ * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and
+ * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none.
+ * Where that is a mere pass, nothing is sent and nothing but parameters is held yet: then while gradients are
+ * reduced.
+ * @param {Model} model
+ */
+export function openingOf(model) {
+  const { payload, columns, units } = model;
+  const largest = units.reduce((best, unit, k) => (unit.padded > (units[best]?.padded ?? 0) ? k : best), -1) + 1;
+  /** @type {number | null} */
+  let first = null;
+  const hold = codeOf(payload.words, "hold");
+  const [collective, pass] = [codeOf(payload.kinds, "collective"), codeOf(payload.kinds, "module")];
+  for (let i = 0; i < model.count; i++) {
+    if (columns.step[i] < 1 || !columns.source[i] || columns.parent[i] >= 0) continue;
+    const kind = columns.kind[i];
+    if (kind !== collective && kind !== pass && columns.op[i] !== hold) continue;
+    if (!largest || columns.unit[i] === largest) return kind === pass ? (reducing(model) ?? i) : i;
+    first ??= i;
+  }
+  return first ?? model.windows.find((window) => window.step > 0)?.first ?? 0;
+}
+
+/**
+ * Halfway through the reductions of rank 0 in step 2, the first with optimizer state (or the last before it); null
+ * without any.
+ * @param {Model} model
+ */
+function reducing({ payload, columns, ofRank }) {
+  const { step: steps, phase, kind, parent, source } = columns;
+  const [reduce, collective] = [codeOf(payload.phases, "reduce"), codeOf(payload.kinds, "collective")];
+  const isOne = (/** @type {number} */ i) => phase[i] === reduce && kind[i] === collective && parent[i] < 0;
+  const all = (ofRank[0] ?? []).filter((i) => reduce && isOne(i) && source[i]);
+  const step = Math.min(2, ...all.slice(-1).map((i) => steps[i]));
+  const of = all.filter((i) => steps[i] === step);
+  return of.length ? of[of.length >> 1] : null;
+}
