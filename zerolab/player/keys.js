@@ -92,7 +92,7 @@ const READING = [
   ["a colour", "the rank that owns a part: keeps it and updates it"],
   ["filled, hollow", "here; not here, so another rank has it"],
   ["an arrow", "a piece on its way to another rank, with its size"],
-  ["amber", "the current event, the same one in every pane"],
+  ["a heavy frame", "the current event, the same one in every pane"],
   ["a vertical line", "this moment, in both panes with time"],
   ["memory", "live bytes of a rank; the formula counts state alone"],
   ["dashed outline", "what DDP would hold beside it: all state, whole"],

@@ -4,7 +4,7 @@ import { gutter } from "./axis.js";
 import { MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { Lanes } from "./lanes.js";
-import { Pen } from "./pen.js";
+import { Pen, ring } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 /**
@@ -105,7 +105,7 @@ export class Timeline {
    */
   hit(x, y) {
     const found = this.bars.findLast(
-      (bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + this.rows.line,
+      (bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + bar.height,
     );
     return found ? found.index : null;
   }
@@ -113,6 +113,15 @@ export class Timeline {
   /** @param {number} row @param {number} lane */
   #lane(row, lane) {
     return row * this.rows.pitch + lane * (this.rows.line + 2) + 2;
+  }
+
+  /**
+   * How high a stretch stands, and where: those that share a lane at one time lie one below the other.
+   * @param {number} row @param {Stretch} stretch
+   */
+  #inLane(row, { lane, place, places }) {
+    const height = this.rows.line / places;
+    return { y: this.#lane(row, lane) + place * height, height: places > 1 ? Math.max(1, height - 1) : height };
   }
 
   /**
@@ -151,27 +160,28 @@ export class Timeline {
   }
 
   /**
-   * A row's bars; of those that share one pixel of a lane only the first is drawn.
+   * A row's bars; of those that share one pixel of a place only the first is drawn.
    * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} place @param {Filter} filter
    */
   #bars(model, palette, axis, place, filter) {
-    const { pen, rows } = this;
+    const { pen } = this;
     const { unit } = model.columns;
-    /** @type {number[]} */
-    const full = [];
-    for (const { index: i, lane, start, end } of this.order[place]) {
+    /** @type {Map<number, number>} */
+    const full = new Map(); // by height: up to where its pixels are taken
+    for (const stretch of this.order[place]) {
+      const { index: i, start, end } = stretch;
       if (start > axis.t1) break;
       const extent = axis.extent(start, end);
       const kind = model.payload.kinds[model.columns.kind[i] - 1];
       if (!extent) continue;
       const [x, width] = extent;
-      if (width <= 1 && x < (full[lane] ?? -1)) continue;
-      full[lane] = Math.floor(x) + 1;
-      const y = this.#lane(place, lane);
+      const { y, height } = this.#inLane(place, stretch);
+      if (width <= 1 && x < (full.get(y) ?? -1)) continue;
+      full.set(y, Math.floor(x) + 1);
       const faded = filter.unit !== null && model.units[unit[i] - 1]?.name !== filter.unit;
-      pen.box(x, y, width, rows.line, faded ? palette.hair : this.#fill(palette, kind, model, i));
-      if (kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
-      this.bars.push({ index: i, x, y, width, faded });
+      pen.box(x, y, width, height, faded ? palette.hair : this.#fill(palette, kind, model, i));
+      if (kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, height, palette.paper);
+      this.bars.push({ index: i, x, y, width, height, faded });
     }
   }
 
@@ -182,7 +192,7 @@ export class Timeline {
   #label(model, palette, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
-    if (this.rows.line < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
+    if (bar.height < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
     const names = [
       this.#name(event, event.unit ?? ""),
       this.#name(event, tail(event.unit ?? "")),
@@ -192,7 +202,7 @@ export class Timeline {
     /** @type {TextStyle} */
     const style = { colour, size: 12, align: "center", room: width - 12 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
-    if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, style);
+    if (fits) this.pen.text(fits, x + width / 2, y + bar.height / 2, style);
   }
 
   /** @param {RecordedEvent} event @param {string} unit */
@@ -220,11 +230,11 @@ export class Timeline {
     const kind = model.payload.kinds[model.columns.kind[index] - 1];
     const at = parent >= 0 && kind === "collective" ? parent : index;
     const row = model.rowOf(model.columns.rank[at]);
-    for (const { lane, start, end } of this.lanes?.of(model, at) ?? []) {
-      const extent = axis.extent(start, end);
+    for (const stretch of this.lanes?.of(model, at) ?? []) {
+      const extent = axis.extent(stretch.start, stretch.end);
       if (!extent || row < 0) continue;
       const [x, width] = extent;
-      this.over.frame(x - 2, this.#lane(row, lane) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+      ring(this.over, palette, { x, width, ...this.#inLane(row, stretch) }, lineWidth + 1);
     }
   }
 }
