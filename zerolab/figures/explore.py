@@ -3,11 +3,11 @@
 from typing import Any
 
 import ipywidgets as widgets
-import plotly.graph_objects as go
 
 from zerolab import theory
 from zerolab.comparison import Comparison, compare
 from zerolab.figures import beforehand, chart, plots
+from zerolab.figures.live import LiveFigure
 from zerolab.figures.what_fits import labelled
 from zerolab.models import RECIPES
 from zerolab.player.widget import Player
@@ -132,8 +132,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Bars of all rows, and the player on the first two recordings."""
         figure = plots.stages(rows)
         title = chart.heading("State a rank: measured, and beside it the formula")
-        figure.update_layout(title=title, width=chart.PANEL_WIDTH)
-        bars = go.FigureWidget(figure)
+        bars = LiveFigure(figure.update_layout(title=title, width=chart.PANEL_WIDTH))
         self._put(bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
 
     def _put(self, *widgets_: widgets.Widget) -> None:

@@ -42,6 +42,8 @@ export const KEYS = [
   [["a"], "a, or shift drag", "pan left", (player) => player.zoom.pan(-0.25)],
   [["d"], "d, or shift drag", "pan right", (player) => player.zoom.pan(0.25)],
   [["0"], "0", "no zoom", (player) => player.zoom.reset()],
+  [["/"], "/", "find events by words", (player) => player.scene.tools.open()],
+  [["m"], "m", "measure from here to the cursor", (player) => player.scene.tools.measure.toggle()],
   [["s"], "s", "state alone, in memory", stateAlone],
   [["f"], "f", "show only some ranks, a category, a unit", (player) => player.scene.panels.toggleFilter()],
   [["t"], "t", "light or dark", (player) => player.toggleTheme()],

@@ -4,11 +4,13 @@ import { gutter } from "./axis.js";
 import { MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { Lanes } from "./lanes.js";
+import { wires } from "./messages.js";
 import { Pen, ring } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 /**
  * @import { Axis } from "./axis.js"
+ * @import { Tools } from "./find.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
  * @import { Bar, Filter, Frame, Kind, RecordedEvent, Row, Stretch, TextStyle } from "./types.d.ts"
@@ -31,6 +33,8 @@ export class Timeline {
     this.gutter = gutter(0);
     this.rows = rowHeights(0, 1, 0, 0);
     this.height = 0;
+    /** @type {Tools | null} */
+    this.tools = null;
     /** @type {Lanes | null} */
     this.lanes = null;
     /** @type {Stretch[][]} */
@@ -67,10 +71,15 @@ export class Timeline {
    * The cursor, the current event's bar with its like on the other ranks, and the same of the one under the pointer.
    * @param {Frame} frame
    */
-  draw({ model, palette, axis, event, hover, time }) {
+  draw(frame) {
+    const { model, palette, axis, event, hover, time } = frame;
     const { over } = this;
     over.clear();
     if (!event) return;
+    this.tools?.draw(over, frame, this.height);
+    const about = hover ?? event;
+    if (about.kind === "collective" || about.kind === "wait")
+      wires(over, palette, axis, model, about.index, (collective) => this.#middle(model, collective));
     for (const told of hover ? [event, hover] : [event]) {
       const shared = told.kind === "collective" || told.kind === "wait" ? model.drawnCollective(told.index) : [];
       for (const other of shared) this.#light(model, palette, axis, other, 1);
@@ -113,6 +122,18 @@ export class Timeline {
   /** @param {number} row @param {number} lane */
   #lane(row, lane) {
     return row * this.rows.pitch + lane * (this.rows.line + 2) + 2;
+  }
+
+  /**
+   * The middle of a collective's bar; null where its rank has no row.
+   * @param {Model} model @param {number} collective
+   */
+  #middle(model, collective) {
+    const row = model.rowOf(model.columns.rank[collective]);
+    const [stretch] = this.lanes?.of(model, collective) ?? [];
+    if (row < 0 || !stretch) return null;
+    const { y, height } = this.#inLane(row, stretch);
+    return y + height / 2;
   }
 
   /**
