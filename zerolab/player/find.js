@@ -46,7 +46,7 @@ export class Tools {
     this.said = element("p", { class: "zl-sums", "aria-live": "polite", hidden: "" });
     this.element = element(
       "div",
-      { class: "zl-tools", role: "search", "aria-label": "Events" },
+      { class: "zl-tools", role: "group", "aria-label": "Events" },
       this.input,
       button("Previous match (shift enter)", "‹", () => this.next(-1)),
       button("Next match (enter)", "›", () => this.next(1)),
