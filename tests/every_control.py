@@ -35,6 +35,8 @@ KEYS = (
     ("0", "view"),
     ("s", "filter"),
     ("s", "filter"),
+    ("m", "measured"),
+    ("m", "measured"),
     ("t", "theme"),
     ("t", "theme"),
     (" ", "playing"),
@@ -116,7 +118,7 @@ def try_every_control(player):
     track = player.get_by_role("slider", name="Event")
     assert changes(player, "index", lambda: track.click(position={"x": 12, "y": 6}))
     _panels(player)
-    assert {key for key, _ in KEYS} | {"f", "?"} == listed_keys() - {"="}  # the same key as +, without shift
+    assert {key for key, _ in KEYS} | {"f", "?", "/"} == listed_keys() - {"="}  # the same key as +, without shift
 
 
 def _panels(player):

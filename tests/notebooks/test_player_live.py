@@ -248,19 +248,20 @@ def test_the_panel_runs_what_is_chosen_and_shows_it(tab, player):
     tab.evaluate(SHOW_CELL, 2)
     run = tab.locator(".jupyter-button", has_text="Run")
     run.wait_for(timeout=10_000)
-    shown = tab.locator(".zl-player").count()
-    run.click()
-    tab.wait_for_function(f"() => document.querySelectorAll('.zl-player').length > {shown}", timeout=60_000)
     panel = tab.locator(".jp-Cell", has=run)
-    # The figure is drawn once without bars, on an axis of numbers.
     ticks = expect(panel.locator(".js-plotly-plot .xtick"))
+    panel.get_by_text("Recorded beforehand on real ranks").wait_for(timeout=10_000)
+    ticks.to_have_text(["ddp", "zero3"], timeout=10_000)
+    run.click()
+    panel.get_by_text("zero3, measured just now").wait_for(timeout=60_000)
     ticks.to_have_text(["run 1: zero3, 4 ranks"], timeout=10_000)
-    panel.get_by_role("button", name="ddp").click()
+    panel.get_by_role("button", name="DDP").click()
+    panel.get_by_text("Recorded beforehand on real ranks").wait_for(timeout=10_000)
     run.click()
     panel.locator(".zl-pair").wait_for(timeout=60_000)
     assert panel.locator(".zl-player h2").all_inner_texts() == ["zero3", "ddp"]
     ticks.to_have_text(["run 1: zero3, 4 ranks", "run 2: ddp, 4 ranks"], timeout=10_000)
-    panel.get_by_text("ddp done").wait_for(timeout=10_000)
+    panel.get_by_text("ddp, measured just now").wait_for(timeout=10_000)
 
 
 @in_lab

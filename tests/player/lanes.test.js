@@ -55,3 +55,15 @@ test("what is sent within a collective has no bar", () => {
   const part = pass(0, 2, 3, { kind: "collective", op: "send", parent: 0 });
   assert.deepEqual(drawn(lanesOf([gather(1, 4), part])), [["communication", 1, 4]]);
 });
+
+test("gathers that are under way at the same time lie one below the other, and alone a collective has its lane", () => {
+  const all = [gather(0, 5), gather(3, 9, { number: 1 }), gather(6, 8, { number: 2 }), gather(20, 30, { number: 3 })];
+  const { model, lanes } = lanesOf(all);
+  const places = lanes.ofRank(model, 0).map(({ start, place, places }) => [start, place, places]);
+  assert.deepEqual(places, [
+    [0, 0, 2],
+    [3, 1, 2],
+    [6, 0, 2],
+    [20, 0, 1],
+  ]);
+});

@@ -1,16 +1,17 @@
-"""explore(): a panel in a notebook that trains on real ranks as chosen, and shows what happened."""
+"""explore(): a panel in a notebook that shows what real ranks did as chosen: beforehand at once, or measured now."""
 
 from typing import Any
 
 import ipywidgets as widgets
-import plotly.graph_objects as go
 
 from zerolab import theory
 from zerolab.comparison import Comparison, compare
-from zerolab.figures import chart, plots
+from zerolab.figures import beforehand, chart, plots
+from zerolab.figures.live import LiveFigure
 from zerolab.figures.what_fits import labelled
 from zerolab.models import RECIPES
 from zerolab.player.widget import Player
+from zerolab.recording.recording import Recording
 
 OPTIONS = {
     "overlap": ("reduce while backward goes on", theory.STAGES),
@@ -19,41 +20,47 @@ OPTIONS = {
 }
 """The engines' options that the panel offers: keyword, words, and the stages that have it. All are on by default."""
 
+STAGES = (("DDP", "ddp"), ("ZeRO-1", "zero1"), ("ZeRO-2", "zero2"), ("ZeRO-3", "zero3"))
+"""The stages in the words and the order of the site's page "Try it"."""
+
 STEPS = 4  # of the progress bar: ranks, training, drawing, done
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Widgets for stage, ranks, model, precision, steps and the engine's options; Run trains and shows player and bars.
+    """Widgets for stage, ranks, model, precision, steps and the engine's options, and below them player and bars.
 
-    A second run is shown beside the first: their bars, and both recordings in the player on common axes. `runs` lists
-    all runs, the latest last; the last two are shown.
+    What the package ships a run of is shown at once, with DDP's bars beside it, and says that it was recorded
+    beforehand. Run trains as chosen, and says so. A second run is shown beside the first: their bars, and both
+    recordings in the player on common axes. `runs` lists all runs made here, the latest last; the last two are shown.
     """
 
     def __init__(self) -> None:
         self.runs: list[Comparison] = []
-        self.stage = widgets.ToggleButtons(options=theory.STAGES, value="zero3")
-        self.world_size = widgets.IntSlider(4, 1, 8, description="ranks")
-        self.model = widgets.Dropdown(options=sorted(RECIPES), value="gpt-tiny", description="model")
-        self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="precision")
-        self.steps = widgets.IntSlider(2, 2, 6, description="steps")
+        self.stage = widgets.ToggleButtons(options=STAGES, value="zero3")
+        self.world_size = widgets.IntSlider(4, 1, 8, description="Ranks (N)")
+        self.model = widgets.Dropdown(options=sorted(RECIPES), value=beforehand.MODEL, description="Model")
+        self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="Precision")
+        self.steps = widgets.IntSlider(beforehand.STEPS, 2, 6, description="Steps")
         self.options = {name: _box(text) for name, (text, _stages) in OPTIONS.items()}
         self.button = widgets.Button(description="Run", button_style="primary", icon="play")
         self.progress = widgets.IntProgress(0, 0, STEPS, layout={"width": "160px"})
-        self.said = widgets.Label("Choose, then press Run.")
+        self.said = widgets.Label()
         self.shown = widgets.VBox()
         self.button.on_click(lambda _: self.run())
-        self.stage.observe(self._offer, "value")
         self._offer()
         for widget in (self.world_size, self.steps, self.model, self.precision):
             widget.style.description_width, widget.layout.width = "90px", "420px"  # in two aligned columns
         rows = [
-            (labelled("stage", self.stage),),
+            (labelled("Stage", self.stage),),
             (self.world_size, self.steps),
             (self.model, self.precision),
             tuple(self.options.values()),
         ]
         head = [widgets.HBox(row) for row in rows]
         super().__init__([*head, widgets.HBox([self.button, self.progress, self.said]), self.shown])
+        for widget in (self.stage, self.world_size, self.model, self.precision, self.steps, *self.options.values()):
+            widget.observe(self._on_change, "value")
+        self._answer()
 
     # Runs in the kernel's main thread, as a cell would: the stop button then stops the ranks, too.
     def run(self) -> None:
@@ -74,13 +81,35 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.runs.append(run)
             self._say(3, "drawing ...")
             self._show()
-            self._say(STEPS, f"{self.stage.value} done; change something and run again to compare.")
+            self._say(STEPS, f"{self.stage.value}, measured just now; change something and run again to compare.")
         except (RuntimeError, ValueError) as error:
             self._say(0, str(error).splitlines()[0])
         finally:
             self.button.disabled = False
 
-    def _offer(self, *_: object) -> None:
+    def _on_change(self, _: object) -> None:
+        self._offer()
+        self._answer()
+
+    def _answer(self) -> None:
+        """Shows the run that was made beforehand of what is chosen, or says that there is none."""
+        found = self._shipped()
+        if found is None:
+            self._say(0, "Not recorded beforehand: press Run to measure it on ranks of your own.")
+            self._put()
+            return
+        ddp = beforehand.shipped("ddp", self.world_size.value)
+        rows = found.rows if ddp is None or self.stage.value == "ddp" else [*ddp.rows, *found.rows]
+        self._draw(rows, list(found.recordings.values()))
+        self._say(STEPS, "Recorded beforehand on real ranks. Run measures it on ranks of your own.")
+
+    def _shipped(self) -> Comparison | None:
+        usual = (beforehand.MODEL, beforehand.PRECISION, beforehand.STEPS)
+        if (self.model.value, self.precision.value, self.steps.value) != usual or not all(self._chosen().values()):
+            return None
+        return beforehand.shipped(self.stage.value, self.world_size.value)
+
+    def _offer(self) -> None:
         """Enables only the options of the chosen stage."""
         for name, (_text, stages) in OPTIONS.items():
             self.options[name].disabled = self.stage.value not in stages
@@ -97,10 +126,20 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         rows: list[dict[str, Any]] = []
         for number, run in enumerate(last, start=len(self.runs) - len(last) + 1):
             rows += [{**row, "stage": f"run {number}: {row['stage']}, {row['world_size']} ranks"} for row in run.rows]
-        bars = go.FigureWidget(plots.stages(rows))
+        self._draw(rows, recordings)
+
+    def _draw(self, rows: list[dict[str, Any]], recordings: list[Recording]) -> None:
+        """Bars of all rows, and the player on the first two recordings."""
+        figure = plots.stages(rows)
         title = chart.heading("State a rank: measured, and beside it the formula")
-        bars.layout.update(title=title, width=chart.PANEL_WIDTH)
-        self.shown.children = (bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
+        bars = LiveFigure(figure.update_layout(title=title, width=chart.PANEL_WIDTH))
+        self._put(bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
+
+    def _put(self, *widgets_: widgets.Widget) -> None:
+        """Shows these instead of what was shown, which the browser then forgets: a recording is 100 kB and more."""
+        before, self.shown.children = self.shown.children, widgets_
+        for widget in before:
+            widget.close()
 
     def _say(self, stage: int, text: str) -> None:
         self.progress.value, self.said.value = stage, text
@@ -115,7 +154,7 @@ def _box(text: str) -> Any:
 
 
 def explore() -> Explorer:
-    """Shows a panel that trains the chosen stage on real ranks: for the last line of a cell.
+    """Shows a panel of what real ranks did under the chosen stage, and measures it anew: for the last line of a cell.
 
     Needs `pip install zerolab[lab]`.
     """

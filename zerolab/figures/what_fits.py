@@ -3,11 +3,11 @@
 from typing import Any
 
 import ipywidgets as widgets
-import plotly.graph_objects as go
 
 from zerolab import catalog
 from zerolab.catalog import GIB
 from zerolab.figures import chart, plots
+from zerolab.figures.live import LiveFigure
 from zerolab.moved import renamed
 from zerolab.runtime import variables
 from zerolab.theory.activations import CHECKPOINTING
@@ -49,8 +49,8 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "123"
         )
         self._find()
-        self.figure = go.FigureWidget(plots.plan(self.found))
-        self.figure.layout.width = chart.PANEL_WIDTH  # by default, both plots would share 700 pixels
+        # By default, both plots would share 700 pixels.
+        self.figure = LiveFigure(plots.plan(self.found).update_layout(width=chart.PANEL_WIDTH))
         self._tell()
         sliders = (self.model, self.world_size, self.memory, self.bandwidth, self.rows, self.kernels)
         for widget in sliders:

@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 # `page` is not among them: inside a notebook its rules for `body` would restyle the notebook.
-STYLES = ("base", "layout", "window", "walk", "pair", "strata", "many")
+STYLES = ("base", "layout", "window", "walk", "pair", "strata", "many", "find")
 
 _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)

@@ -5,7 +5,7 @@ import { ownersOf } from "./derived.js";
 import { flow, MOVED } from "./flow.js";
 import { words } from "./format.js";
 import { lastAtMost, STATE } from "./model.js";
-import { Pen } from "./pen.js";
+import { Pen, ring } from "./pen.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { unitNames } from "./unitnames.js";
 
@@ -317,7 +317,9 @@ export class Ownership {
     // A send, a receive or a wait is about what its collective moves.
     const { op } = event.parent === null ? event : model.event(event.parent);
     const cell = event.unit && this.boxOf(model, event.rank, event.category ?? MOVED[op] ?? null, event.unit);
-    if (cell) this.over.frame(cell.x - 3, cell.y - 3, cell.width + 6, cell.height + 6, palette.lit, lineWidth);
+    if (!cell) return;
+    const around = { x: cell.x - 1, y: cell.y - 1, width: cell.width + 2, height: cell.height + 2 };
+    ring(this.over, palette, around, lineWidth);
   }
 }
 

@@ -1,5 +1,5 @@
 // Colours and patterns. One meaning each: saturated hues are ranks (owners), muted ones are categories of memory,
-// greys are computing, amber is "lit" (the current event), red hatching is waiting. No two meanings share a colour,
+// greys are computing, ink is "lit" (the current event), red hatching is waiting. No two meanings share a colour,
 // and every rank and category also has a pattern, so that nothing is told by colour alone.
 
 import { drawing } from "./dom.js";
@@ -50,13 +50,13 @@ export const STACK = ["parameters", "gradients", "optimizer_state", "communicati
 const INKS = {
   light: {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
-    lit: "#f5b700", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
+    lit: "#10141c", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
     optimizer: "#454c58", onDark: "#ffffff", copy: "#8d97a5", formula: "#c2185b", reduction: "#4f3676",
     ghost: "#f1f2ef",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
-    lit: "#ffcf33", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
+    lit: "#ffffff", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
     optimizer: "#c3c9d2", onDark: "#14171c", copy: "#76808e", formula: "#ff6f9f", reduction: "#d7c6f5",
     ghost: "#1f242b",
   },
@@ -70,11 +70,11 @@ const INKS = {
 const STRONG = {
   light: {
     ink: "#000000", muted: "#000000", faint: "#333333", hair: "#b5b5b5", hollow: "#555555", wait: "#a00000",
-    lit: "#c47f00", forward: "#c4c8ce", backward: "#7d8591", optimizer: "#1d2430", formula: "#a00047",
+    lit: "#000000", forward: "#c4c8ce", backward: "#7d8591", optimizer: "#1d2430", formula: "#a00047",
   },
   dark: {
     paper: "#000000", ink: "#ffffff", muted: "#ffffff", faint: "#cccccc", hair: "#555555", hollow: "#aaaaaa",
-    wait: "#ff8f75", lit: "#ffe000", forward: "#4a515b", backward: "#a5adb9", formula: "#ff8fb5",
+    wait: "#ff8f75", lit: "#ffffff", forward: "#4a515b", backward: "#a5adb9", formula: "#ff8fb5",
   },
 };
 
@@ -174,7 +174,7 @@ export class Palette {
   }
 
   /**
-   * The fill of waiting: red hatching over paper, never a solid colour, because nothing is done.
+   * The fill of waiting: red hatching over paper, faint and never a solid colour, because nothing is done.
    * @param {CanvasRenderingContext2D} context
    */
   waiting(context) {
@@ -213,7 +213,7 @@ export class Palette {
 
   /** @returns {Paint} */
   #ofWaiting() {
-    return [this.paper, "rising", this.wait, 0.62];
+    return [this.paper, "rising", this.wait, 0.3];
   }
 
   /**

@@ -2,7 +2,10 @@
 
 import { drawing } from "./dom.js";
 
-/** @import { Box, Fill, TextStyle } from "./types.d.ts" */
+/**
+ * @import { Palette } from "./palette.js"
+ * @import { Box, Fill, TextStyle } from "./types.d.ts"
+ */
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
@@ -143,4 +146,13 @@ export class Pen {
     this.widths.set(key, width);
     return width;
   }
+}
+
+/**
+ * Marks a box as the current event's: framed in ink, and the frame edged with paper so that it shows on any colour.
+ * @param {Pen} pen @param {Palette} palette @param {Box} box @param {number} lineWidth
+ */
+export function ring(pen, palette, { x, y, width, height }, lineWidth) {
+  pen.frame(x - 3, y - 3, width + 6, height + 6, palette.paper, lineWidth + 2);
+  pen.frame(x - 2, y - 2, width + 4, height + 4, palette.lit, lineWidth);
 }

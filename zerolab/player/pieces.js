@@ -2,6 +2,7 @@
 
 import { partOf } from "./derived.js";
 import { MOVED } from "./flow.js";
+import { messages } from "./messages.js";
 
 /**
  * @import { Beats } from "./beats.js"
@@ -73,31 +74,16 @@ export class Pieces {
   }
 
   /**
-   * Each send with its receive on the other rank: the n-th between two ranks belong together.
+   * Each recorded send with its receive on the other rank.
    * @param {Beat} beat @param {number[]} places
    */
   #recorded(beat, places) {
     const { model } = this;
-    const { rank, peer, op, t_start: start, t_end: end } = model.columns;
-    const receiving = (/** @type {number} */ k) => /recv/.test(model.payload.words[op[k] - 1]);
-    /** @type {Map<string, number[]>} */
-    const received = new Map();
-    const parts = places.flatMap((i) => model.partsOf(i)).filter((k) => this.#drawn(rank[k], peer[k] - 1));
-    for (const k of parts) {
-      const key = `${peer[k] - 1}:${rank[k]}`;
-      if (receiving(k)) received.set(key, [...(received.get(key) ?? []), k]);
-    }
-    /** @type {Map<string, number>} */
-    const sent = new Map();
-    return parts.flatMap((k) => {
-      if (receiving(k)) return [];
-      const key = `${rank[k]}:${peer[k] - 1}`;
-      const half = sent.get(key) ?? 0;
-      sent.set(key, half + 1);
-      const other = received.get(key)?.[half];
-      if (other === undefined) return [];
-      const times = { start: start[k], end: Math.max(end[other], start[k] + 1), half, recorded: true };
-      return this.#pieces(beat, places, { from: rank[k], to: peer[k] - 1, ...times });
+    const { rank, peer, t_start: start, t_end: end } = model.columns;
+    const followed = messages(model, places, (from, to) => this.#drawn(from, to));
+    return followed.flatMap(({ send, receive, half }) => {
+      const times = { start: start[send], end: Math.max(end[receive], start[send] + 1), half, recorded: true };
+      return this.#pieces(beat, places, { from: rank[send], to: peer[send] - 1, ...times });
     });
   }
 

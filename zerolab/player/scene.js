@@ -3,6 +3,7 @@
 import { Bars } from "./bars.js";
 import { caption, onCard } from "./caption.js";
 import { button, element, layers, pane, say } from "./dom.js";
+import { Tools } from "./find.js";
 import { clickOwned, focusOf, hoverOwned, leaveOwned } from "./focus.js";
 import { count, exact } from "./format.js";
 import { hover, timeGestures, within } from "./gestures.js";
@@ -79,6 +80,9 @@ export function build(player, host) {
   const mirror = new Mirror(model);
   const panels = new Panels(player);
   const transport = new Transport(player);
+  const tools = new Tools(player);
+  tools.attach(sections.timeline, boxes.time);
+  panes.timeline.tools = tools;
   const chosen = views(player);
   const top = head(player, panels, chosen.element);
   const sentence = element("p", { class: "zl-sentence" });
@@ -125,7 +129,7 @@ export function build(player, host) {
   const { filterBadge } = top;
   const tip = new Tip(root);
   const said = { sentence, why, where, spoken, card };
-  const parts = { root, now: both, body, sections, panes, mirror, tip, filterBadge, panels, transport };
+  const parts = { root, now: both, body, sections, panes, mirror, tip, filterBadge, panels, transport, tools };
   return { ...parts, ...said, views: chosen };
 }
 
@@ -277,6 +281,7 @@ export function tell(player) {
     view: player.axis ? [player.axis.t0, player.axis.t1] : null,
     filter: player.filter,
     focus: focusOf(model),
+    ...player.scene.tools.state(),
     hover: player.hovered,
     live: ranks.map((rank) => (told && !told.has(rank) ? null : model.live(rank, index))),
     held: ranks.map((rank) =>

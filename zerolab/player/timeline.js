@@ -4,11 +4,13 @@ import { gutter } from "./axis.js";
 import { MOVED } from "./flow.js";
 import { tail, words } from "./format.js";
 import { Lanes } from "./lanes.js";
-import { Pen } from "./pen.js";
+import { wires } from "./messages.js";
+import { Pen, ring } from "./pen.js";
 import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 /**
  * @import { Axis } from "./axis.js"
+ * @import { Tools } from "./find.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
  * @import { Bar, Filter, Frame, Kind, RecordedEvent, Row, Stretch, TextStyle } from "./types.d.ts"
@@ -31,6 +33,8 @@ export class Timeline {
     this.gutter = gutter(0);
     this.rows = rowHeights(0, 1, 0, 0);
     this.height = 0;
+    /** @type {Tools | null} */
+    this.tools = null;
     /** @type {Lanes | null} */
     this.lanes = null;
     /** @type {Stretch[][]} */
@@ -67,10 +71,15 @@ export class Timeline {
    * The cursor, the current event's bar with its like on the other ranks, and the same of the one under the pointer.
    * @param {Frame} frame
    */
-  draw({ model, palette, axis, event, hover, time }) {
+  draw(frame) {
+    const { model, palette, axis, event, hover, time } = frame;
     const { over } = this;
     over.clear();
     if (!event) return;
+    this.tools?.draw(over, frame, this.height);
+    const about = hover ?? event;
+    if (about.kind === "collective" || about.kind === "wait")
+      wires(over, palette, axis, model, about.index, (collective) => this.#middle(model, collective));
     for (const told of hover ? [event, hover] : [event]) {
       const shared = told.kind === "collective" || told.kind === "wait" ? model.drawnCollective(told.index) : [];
       for (const other of shared) this.#light(model, palette, axis, other, 1);
@@ -105,7 +114,7 @@ export class Timeline {
    */
   hit(x, y) {
     const found = this.bars.findLast(
-      (bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + this.rows.line,
+      (bar) => x >= bar.x - 1 && x <= bar.x + bar.width + 1 && y >= bar.y && y <= bar.y + bar.height,
     );
     return found ? found.index : null;
   }
@@ -113,6 +122,27 @@ export class Timeline {
   /** @param {number} row @param {number} lane */
   #lane(row, lane) {
     return row * this.rows.pitch + lane * (this.rows.line + 2) + 2;
+  }
+
+  /**
+   * The middle of a collective's bar; null where its rank has no row.
+   * @param {Model} model @param {number} collective
+   */
+  #middle(model, collective) {
+    const row = model.rowOf(model.columns.rank[collective]);
+    const [stretch] = this.lanes?.of(model, collective) ?? [];
+    if (row < 0 || !stretch) return null;
+    const { y, height } = this.#inLane(row, stretch);
+    return y + height / 2;
+  }
+
+  /**
+   * How high a stretch stands, and where: those that share a lane at one time lie one below the other.
+   * @param {number} row @param {Stretch} stretch
+   */
+  #inLane(row, { lane, place, places }) {
+    const height = this.rows.line / places;
+    return { y: this.#lane(row, lane) + place * height, height: places > 1 ? Math.max(1, height - 1) : height };
   }
 
   /**
@@ -151,27 +181,28 @@ export class Timeline {
   }
 
   /**
-   * A row's bars; of those that share one pixel of a lane only the first is drawn.
+   * A row's bars; of those that share one pixel of a place only the first is drawn.
    * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} place @param {Filter} filter
    */
   #bars(model, palette, axis, place, filter) {
-    const { pen, rows } = this;
+    const { pen } = this;
     const { unit } = model.columns;
-    /** @type {number[]} */
-    const full = [];
-    for (const { index: i, lane, start, end } of this.order[place]) {
+    /** @type {Map<number, number>} */
+    const full = new Map(); // by height: up to where its pixels are taken
+    for (const stretch of this.order[place]) {
+      const { index: i, start, end } = stretch;
       if (start > axis.t1) break;
       const extent = axis.extent(start, end);
       const kind = model.payload.kinds[model.columns.kind[i] - 1];
       if (!extent) continue;
       const [x, width] = extent;
-      if (width <= 1 && x < (full[lane] ?? -1)) continue;
-      full[lane] = Math.floor(x) + 1;
-      const y = this.#lane(place, lane);
+      const { y, height } = this.#inLane(place, stretch);
+      if (width <= 1 && x < (full.get(y) ?? -1)) continue;
+      full.set(y, Math.floor(x) + 1);
       const faded = filter.unit !== null && model.units[unit[i] - 1]?.name !== filter.unit;
-      pen.box(x, y, width, rows.line, faded ? palette.hair : this.#fill(palette, kind, model, i));
-      if (kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, rows.line, palette.paper);
-      this.bars.push({ index: i, x, y, width, faded });
+      pen.box(x, y, width, height, faded ? palette.hair : this.#fill(palette, kind, model, i));
+      if (kind !== "wait" && width > 3) pen.box(x + width - 1, y, 1, height, palette.paper);
+      this.bars.push({ index: i, x, y, width, height, faded });
     }
   }
 
@@ -182,7 +213,7 @@ export class Timeline {
   #label(model, palette, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
-    if (this.rows.line < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
+    if (bar.height < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
     const names = [
       this.#name(event, event.unit ?? ""),
       this.#name(event, tail(event.unit ?? "")),
@@ -192,7 +223,7 @@ export class Timeline {
     /** @type {TextStyle} */
     const style = { colour, size: 12, align: "center", room: width - 12 };
     const fits = names.find((name) => name && this.pen.fits(name, style));
-    if (fits) this.pen.text(fits, x + width / 2, y + this.rows.line / 2, style);
+    if (fits) this.pen.text(fits, x + width / 2, y + bar.height / 2, style);
   }
 
   /** @param {RecordedEvent} event @param {string} unit */
@@ -220,11 +251,11 @@ export class Timeline {
     const kind = model.payload.kinds[model.columns.kind[index] - 1];
     const at = parent >= 0 && kind === "collective" ? parent : index;
     const row = model.rowOf(model.columns.rank[at]);
-    for (const { lane, start, end } of this.lanes?.of(model, at) ?? []) {
-      const extent = axis.extent(start, end);
+    for (const stretch of this.lanes?.of(model, at) ?? []) {
+      const extent = axis.extent(stretch.start, stretch.end);
       if (!extent || row < 0) continue;
       const [x, width] = extent;
-      this.over.frame(x - 2, this.#lane(row, lane) - 2, width + 4, this.rows.line + 4, palette.lit, lineWidth + 1);
+      ring(this.over, palette, { x, width, ...this.#inLane(row, stretch) }, lineWidth + 1);
     }
   }
 }

@@ -426,11 +426,13 @@ export interface Stretch {
   lane: number;
   start: number;
   end: number;
+  /** Which of how many places, one below the other, it has in its lane: more than one where several are under way. */
+  place: number;
+  places: number;
 }
 
-export interface Bar extends Point {
+export interface Bar extends Box {
   index: number;
-  width: number;
   faded: boolean;
 }
 
