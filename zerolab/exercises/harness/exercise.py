@@ -15,6 +15,7 @@ from zerolab.names import unknown
 from zerolab.recording.events import Event
 
 TAG = "zerolab.exercise="
+TOP = "from zerolab import "
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,10 @@ class Exercise:
         lines = self.given.splitlines()
         own = [line for line in lines if line.startswith("from zerolab")]
         others = [line for line in lines if line and line not in own]
-        given = "\n".join([*others, *([""] if others else []), "from zerolab import check, hint, hole, solution", *own])
+        top = [line.removeprefix(TOP) for line in own if line.startswith(TOP)]
+        names = ", ".join(sorted(["check", "hint", "hole", "solution", *top]))
+        own = [f"{TOP}{names}", *(line for line in own if not line.startswith(TOP))]
+        given = "\n".join([*others, *([""] if others else []), *own])
         # Below the imports, so that who is stuck finds it where they are stuck, with both names at hand.
         help_line = f'# hint("{self.id}") helps, three times; solution("{self.id}") shows ours.'
         hole_cell = f"{given}\n\n{help_line}\n\n\n{self._with_holes()}"
