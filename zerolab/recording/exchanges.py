@@ -305,8 +305,12 @@ class Exchanges(Observer):
         return draft
 
     def _look(self, draft: Draft, given: list[torch.Tensor], brought: list[torch.Tensor]) -> None:
-        """Notes what a collective is given, where there are few numbers and no model; and where to look afterwards."""
-        if self._inside is None and not self._ownership.units and not self._log.times_only:
+        """Notes what a collective is given, where there are few numbers and no model; and where to look afterwards.
+
+        Not where a device sends: to look would have the host wait for it.
+        """
+        apart = self._log.times_only or self._log.streams is not None
+        if self._inside is None and not self._ownership.units and not apart:
             draft["numbers"] = None if draft["op"] == "recv" else numbers_of(given)
             if draft["numbers"] is not None or draft["op"] == "recv":
                 self._small[draft["seq"]] = brought
