@@ -62,4 +62,10 @@ def test_it_may_write_pages_and_nothing_else():
     assert workflow["permissions"] == {"contents": "read"}
     assert workflow["jobs"]["publish"]["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
     assert workflow["jobs"]["publish"]["needs"] == "test"
+    # Started by hand it runs on any branch, and only one is the site's.
+    conditions = set(workflow["jobs"]["publish"]["if"].split(" && "))
+    assert conditions == {
+        "github.event_name != 'pull_request'",
+        "github.ref_name == github.event.repository.default_branch",
+    }
     assert all(job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
