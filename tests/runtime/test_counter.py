@@ -175,6 +175,17 @@ def test_functional_collectives_are_counted_with_the_others_and_their_wait_is_on
         assert (last.label, last.state) == (f"all_reduce #0 of ranks {rank}", DONE)
 
 
+def test_a_functional_collective_of_a_fake_tensor_has_a_shape_and_nothing_to_wait_for(cluster):
+    def fake():
+        from torch._subclasses import FakeTensorMode
+        from torch.distributed import _functional_collectives as functional
+
+        with FakeTensorMode():
+            return list(functional.wait_tensor(functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)).shape)
+
+    assert cluster.run(fake) == [[3], [3]]
+
+
 def test_a_group_of_its_own_has_a_count_of_its_own(cluster):
     def count():
         alone = dist.new_group([1])

@@ -120,8 +120,10 @@ class _Counter(Observer):
 
     def functional(self, name: str, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a functional collective, noted unless it is part of one that is noted already, or is only compiled."""
+        if self._position is not None or torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         request = reader.read(args, kwargs)
-        if self._position is not None or torch.compiler.is_compiling() or not request.is_mine:
+        if not request.is_mine:
             return function(*args, **kwargs)
         position = self._enter(name, True, request)
         with self._inside(position):

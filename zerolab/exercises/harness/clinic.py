@@ -7,14 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
 
 from zerolab.exercises.harness.exercise import Exercise, load
-from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.onranks import Arguments, RankTargets, trial
 from zerolab.exercises.harness.plain import plain
 from zerolab.exercises.harness.reference import run_reference
@@ -178,8 +176,7 @@ def _apart(distance: float) -> str:
 def _run_on_ranks(exercise_id: str, arguments: Arguments) -> Any:
     """On a rank: runs the broken answer of the second ward."""
     targets: Any = load(exercise_id).targets
-    guarded = partial(finished_answers_out_of_reach, also=targets.forbids, allows=targets.allows)
-    return trial(_broken(exercise_id), arguments, targets.reads, guarded, SECONDS)
+    return trial(_broken(exercise_id), arguments, targets.reads, targets.guarded, SECONDS)
 
 
 def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:

@@ -76,8 +76,12 @@ class RankTargets(Targets):
                     ),
                 )
 
-        guarded = partial(finished_answers_out_of_reach, also=self.forbids, allows=self.allows)
-        yield Run(trial, (arguments, self.reads or self.in_place, guarded, seconds), judge)
+        yield Run(trial, (arguments, self.reads or self.in_place, self.guarded, seconds), judge)
+
+    @property
+    def guarded(self) -> Guarded:
+        """What keeps finished answers out of the reach of an answer, but for those that it may use."""
+        return partial(finished_answers_out_of_reach, also=self.forbids, allows=self.allows)
 
     def _free(self, arguments: Arguments, rank: int) -> int:
         """The bytes beside a rank's arguments: scratch, and what it returns."""
