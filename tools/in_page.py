@@ -1,8 +1,10 @@
 """What the site's pages ask of Python in a browser: text in, text out. Runs there, and in a test also here."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
+from zerolab.exercises.harness import here
 from zerolab.theory.configs import as_json
 from zerolab.theory.planner import plan
 
@@ -24,6 +26,14 @@ def planned(asked: str) -> str:
             "settings": _settings(found.settings()) if found.fitting else {},
         }
     )
+
+
+def checked(asked: str) -> str:
+    """What `check` says of an answer to a plain exercise: `id`, its `text` and, if it is to be repeated, a `seed`."""
+    given = json.loads(asked)
+    found = here.checked(given["id"], given["text"], given.get("seed"))
+    table = found.table._repr_html_() if found.table else ""
+    return json.dumps({**asdict(found), "table": table})
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:

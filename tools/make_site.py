@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import nbformat
 import site_choices
+import site_exercises
 import site_pages
 import site_python
 from site_lessons import Lesson, Pictures, executed
@@ -56,12 +57,13 @@ def stage(source: Path, cache: Path, chosen: list[str] | None) -> None:
         wanted = chosen is None or any(part in path.name for part in chosen)
         lesson = Lesson(path, executed(path, cache) if wanted else None)
         book = lesson.page(pictures)
+        book.cells = site_exercises.with_forms(book.cells)
         for cell in book.cells:
             if cell.cell_type == "markdown":
                 cell.source = relinked(cell.source, "notebooks", "notebooks")
         nbformat.write(book, source / "notebooks" / path.name)
         lessons.append(lesson)
-    site_pages.write_exercises(source, lessons, relinked)
+    site_exercises.write_exercises(source, lessons, relinked)
     site_python.fill_planner(source / "planner.md")
     site_python.write_python(source / "extra" / "_static" / "python")
     site_pages.fill_landing(source / "index.md", lessons, pictures)

@@ -22,7 +22,10 @@ NOTICE = """pyodide.* and python_stdlib.zip are Pyodide, Copyright (C) 2018 to 2
 Pyodide contributors, under the Mozilla Public License, version 2.0 (https://www.mozilla.org/MPL/2.0/), unchanged; their
 source is at https://github.com/pyodide/pyodide. python_stdlib.zip is Python's own library, under the PSF licence.
 """
-NEEDED = ("__init__.py", "__init__.pyi", "catalog.py", "moved.py", "names.py", "tables.py", "theory", "runtime", "data")
+NEEDED = (
+    *("__init__.py", "__init__.pyi", "catalog.py", "files.py", "moved.py", "names.py", "tables.py"),
+    *("data", "exercises", "lessons", "recording", "runtime", "theory"),
+)
 PLANNER = "<!-- planner -->"
 ASKED = '{"model": "7b", "world_size": 8}'
 

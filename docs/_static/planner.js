@@ -90,32 +90,7 @@ function asked() {
   return given;
 }
 
-/** @type {Worker | undefined} */
-let worker;
-/** @type {Map<number, { resolve: (text: string) => void, reject: (error: Error) => void }>} */
-const waiting = new Map();
-let count = 0;
-
-/** The worker, which loads Python as soon as it is made. */
-function started() {
-  if (worker) return worker;
-  worker = new Worker(new URL("_static/python.js", document.baseURI), { type: "module" });
-  worker.onmessage = ({ data: { number, answer, trouble } }) => {
-    const { resolve, reject } = /** @type {any} */ (waiting.get(number));
-    waiting.delete(number);
-    if (trouble) reject(new Error(trouble));
-    else resolve(answer);
-  };
-  return worker;
-}
-
-/** Asks Python. @param {string} ask @param {string} given @returns {Promise<string>} */
-function python(ask, given) {
-  const number = count++;
-  const answer = new Promise((resolve, reject) => waiting.set(number, { resolve, reject }));
-  started().postMessage({ number, ask, given });
-  return /** @type {Promise<string>} */ (answer);
-}
+const ASK = new URL("ask.js", /** @type {HTMLScriptElement} */ (document.currentScript).src).href;
 
 async function answer() {
   if (!form.checkValidity()) {
@@ -125,7 +100,8 @@ async function answer() {
   const question = JSON.stringify(asked());
   const late = setTimeout(() => shown.prepend(element("p", {}, "Loading Python …")), 300);
   try {
-    const text = await python("planned", question);
+    const { ask } = await import(ASK);
+    const text = await ask("planned", question);
     clearTimeout(late);
     if (question === JSON.stringify(asked())) show(JSON.parse(text)); // else a later answer is on its way
   } catch (error) {
@@ -142,5 +118,5 @@ form.addEventListener("change", () => {
 });
 // Whoever touches the form will change something: by then Python is on its way.
 for (const touch of ["focusin", "pointerenter"]) {
-  form.addEventListener(touch, () => isServed && started(), { once: true });
+  form.addEventListener(touch, () => isServed && import(ASK).then(({ started }) => started()), { once: true });
 }

@@ -2,6 +2,8 @@
 
 /** @typedef {{ loadPyodide: (options: { indexURL: string }) => Promise<any> }} Interpreter */
 
+const READY = -1; // the number of the message that says that Python is there, or why it is not
+
 /** @param {string} name */
 const file = (name) => new URL(`python/${name}`, import.meta.url);
 
@@ -15,7 +17,10 @@ async function start() {
 }
 
 const starting = start();
-starting.catch(() => {}); // told to whoever asks
+starting.then(
+  () => self.postMessage({ number: READY }),
+  (error) => self.postMessage({ number: READY, trouble: String(error) }),
+);
 
 self.onmessage = async ({ data: { number, ask, given } }) => {
   try {

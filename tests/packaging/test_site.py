@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from zerolab import catalog, theory
+from zerolab.exercises import load, names
 from zerolab.theory.activations import CHECKPOINTING
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +32,7 @@ KINDS = (
     "index",
     "notebooks/09-traffic-and-overlap",
     "exercises/zero1-average",
+    "exercises/gpus-needed",
     "solutions",
     "hosts",
     "questions",
@@ -107,15 +109,24 @@ def show(site, browser):
 
 
 @pytest.fixture
-def planner(site, browser):
-    """The planner's page, from a server on this machine: from a folder, browsers run no Python."""
+def served(site, browser):
+    """Opens a page from a server on this machine: from a folder, browsers run no Python."""
     handler = functools.partial(Quiet, directory=site)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser.new_context() as context:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         tab = context.new_page()
-        tab.goto(f"http://127.0.0.1:{server.server_port}/planner.html")
-        yield tab
+
+        def opening(page):
+            tab.goto(f"http://127.0.0.1:{server.server_port}/{page}.html")
+            return tab
+
+        yield opening
         server.shutdown()
+
+
+@pytest.fixture
+def planner(served):
+    return served("planner")
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -264,7 +275,7 @@ def test_axe_finds_nothing(show, scheme, require):
     require(found, "axe-playwright-python", "pip install 'zerolab[test]'")
     from axe_playwright_python.sync_playwright import Axe
 
-    for page in KINDS[:4]:  # the other kinds have the same parts
+    for page in KINDS[:5]:  # the other kinds have the same parts
         told = Axe().run(show(page, scheme=scheme), options={"iframes": False})  # the player has tests of its own
         faults = [
             (fault["id"], node["html"][:160]) for fault in told.response["violations"] for node in fault["nodes"][:3]
@@ -322,7 +333,8 @@ def test_the_planner_in_the_page_has_the_numbers_of_python_for_a_thousand_inputs
         for _ in range(1000)
     ]
     answers = planner.evaluate(
-        "(asked) => Promise.all(asked.map((one) => python('planned', one)))",
+        "async (asked) => { const { ask } = await import(ASK);"
+        " return Promise.all(asked.map((one) => ask('planned', one))); }",
         asked,
     )
     for question, answer in zip(asked, answers, strict=True):
@@ -339,3 +351,86 @@ def test_from_a_folder_the_planner_says_how_to_have_python(show):
     tab = show("planner")
     tab.select_option("[name=world_size]", "16")
     tab.get_by_text("python -m http.server").wait_for()
+
+
+def answer(tab, text):
+    """Writes an answer to the page's exercise, has it checked, and gives what the page says."""
+    said = tab.locator(".zl-said")
+    tab.locator(".zl-exercise textarea").fill(text)
+    tab.get_by_role("button", name="Check").click()
+    said.locator(".zl-verdict").wait_for(timeout=60_000)
+    return said.inner_text()
+
+
+NEEDED = "def gpus_needed(stage, num_params, precision, memory):\n    "
+
+
+def test_an_exercise_that_is_a_plain_function_is_answered_on_the_page(served):
+    tab = served("exercises/gpus-needed")
+    exercise = load("gpus-needed")
+    assert tab.locator(".zl-exercise textarea").input_value() == exercise.opening() + "\n"
+    assert 'The hole "find the smallest number of GPUs" is still open' in answer(tab, exercise.opening())
+    assert tab.locator(".zl-tried").text_content() == ""  # nothing ran
+    assert "`gpus_needed` failed: ZeroDivisionError" in answer(tab, f"{NEEDED}return 1 / 0")
+    assert tab.locator(".zl-tried").text_content() == "not passed yet, 1 try"
+    assert "✓ Passed." in answer(tab, exercise.solution_source())
+    assert tab.locator(".zl-rows tbody tr").count() == exercise.targets.tries
+    tab = served("notebooks/11-beyond-one-box")  # where the same exercise stands
+    assert tab.locator(".zl-tried").first.text_content() == "✓ passed, 2 tries"
+    assert tab.locator(".zl-exercise textarea").first.input_value() == exercise.solution_source()
+    tab.get_by_role("button", name="Start again").first.click()
+    assert tab.locator(".zl-exercise textarea").first.input_value() == exercise.opening() + "\n"
+    tab = served("exercises/index")
+    assert tab.locator("tr", has_text="passed here").all_inner_texts()[0].startswith(exercise.title)
+
+
+def test_an_answer_that_never_ends_is_ended_and_the_next_one_is_checked(served):
+    tab = served("exercises/gpus-needed")
+    never = "while True:\n        try:\n            pass\n        except BaseException:\n            pass"
+    tab.evaluate("() => { document.querySelector('.zl-exercise').dataset.seconds = 1; }")  # the words stay
+    assert "`gpus_needed` did not finish in 10 seconds" in answer(tab, NEEDED + never)
+    assert "✓ Passed." in answer(tab, load("gpus-needed").solution_source())
+
+
+def test_the_text_of_an_answer_is_written_with_the_keys_of_an_editor(served):
+    tab = served("exercises/gpus-needed")
+    area = tab.locator(".zl-exercise textarea")
+    area.fill("")
+    area.press_sequentially("def f():")
+    area.press("Enter")
+    area.press_sequentially("if 1:")
+    area.press("Enter")
+    area.press_sequentially("x")
+    area.press("Tab")
+    assert area.input_value() == "def f():\n    if 1:\n        x    "
+    area.press("Escape")
+    area.press("Tab")
+    assert tab.evaluate("() => document.activeElement.textContent") == "Check"
+
+
+def test_pythons_words_on_every_answer_are_the_same_in_the_page(served, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    in_page = importlib.import_module("in_page")
+    plain = [exercise for exercise in map(load, names()) if not exercise.targets.on_ranks]
+    texts = [(e.id, text) for e in plain for text in (e.solution_source(), *map(e.wrong_source, e.wrong))]
+    asked = [json.dumps({"id": name, "text": text, "seed": 7}) for name, text in texts]
+    answers = served("exercises/gpus-needed").evaluate(
+        "async (asked) => { const { ask } = await import(ASK_HERE);"
+        " return Promise.all(asked.map((one) => ask('checked', one))); }",
+        asked,
+    )
+    assert len(plain) > 10
+    for question, there in zip(asked, answers, strict=True):
+        assert json.loads(there) == json.loads(in_page.checked(question)), question
+
+
+def test_from_a_folder_an_exercise_says_how_to_have_python(show):
+    tab = show("exercises/gpus-needed")
+    tab.get_by_role("button", name="Check").click()
+    tab.get_by_text("python -m http.server").wait_for()
+
+
+def test_an_exercise_on_ranks_says_where_it_runs(show):
+    tab = show("exercises/zero1-average")
+    assert tab.locator(".zl-exercise").count() == 0
+    tab.get_by_text("which a web page cannot start").wait_for()

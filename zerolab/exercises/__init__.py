@@ -45,16 +45,21 @@ reach, the learner's import line. `targets.forbids` names functions that would b
 `"zerolab.theory:state_bytes"`.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.checking import check
-from zerolab.exercises.harness.clinic import Patient, diagnose, examine
 from zerolab.exercises.harness.exercise import Exercise, Suspect, Wrong, load, names
 from zerolab.exercises.harness.function import FunctionTargets
 from zerolab.exercises.harness.guard import NotAllowedHere
 from zerolab.exercises.harness.help import hint, solution
 from zerolab.exercises.harness.hole import OpenHole, hole
-from zerolab.exercises.harness.onranks import RankTargets
-from zerolab.exercises.harness.training import TrainingTargets
+
+if TYPE_CHECKING:
+    from zerolab.exercises.harness.clinic import Patient, diagnose, examine
+    from zerolab.exercises.harness.onranks import RankTargets
+    from zerolab.exercises.harness.training import TrainingTargets
 
 __all__ = [
     "Attempt",
@@ -76,3 +81,18 @@ __all__ = [
     "names",
     "solution",
 ]
+
+_ON_RANKS = {
+    "Patient": "clinic",
+    "RankTargets": "onranks",
+    "TrainingTargets": "training",
+    "diagnose": "clinic",
+    "examine": "clinic",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What runs on ranks needs torch: imported when first asked for, so that plain functions are judged without it."""
+    if name not in _ON_RANKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.harness.{_ON_RANKS[name]}"), name)

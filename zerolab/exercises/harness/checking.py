@@ -41,13 +41,13 @@ def _attempt(exercise_id: str, answer: Callable[..., Any], seed: int | None) -> 
         exercise = load(exercise_id)
     except ValueError as error:
         return Attempt(exercise_id, said=(f"{error}.",))
-    refusal = _refuse(exercise, answer) or _refuse_ranks(max(exercise.targets.world_sizes))
+    refusal = refuse(exercise, answer) or _refuse_ranks(max(exercise.targets.world_sizes))
     if refusal:
         return Attempt(exercise_id, said=(refusal,))
     return _run(exercise, answer, random.SystemRandom().randrange(2**31) if seed is None else seed)
 
 
-def _refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
+def refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
     """Why the answer cannot be run at all, in a sentence; empty if it can."""
     kind = "class" if exercise.is_class else "function"
     if not callable(answer) or isinstance(answer, type) != exercise.is_class:

@@ -104,7 +104,7 @@ class Exercise:
         given = "\n".join([*others, *([""] if others else []), *own])
         # Below the imports, so that who is stuck finds it where they are stuck, with both names at hand.
         help_line = f'# hint("{self.id}") helps, three times; solution("{self.id}") shows ours.'
-        hole_cell = f"{given}\n\n{help_line}\n\n\n{self._with_holes()}"
+        hole_cell = f"{given}\n\n{help_line}\n\n\n{self.opening()}"
         return [
             ("markdown", f"## Exercise: {self.title}\n\n{self.statement}"),
             ("code", hole_cell),
@@ -113,7 +113,7 @@ class Exercise:
             ("code", "attempt.play()"),
         ]
 
-    def _with_holes(self) -> str:
+    def opening(self) -> str:
         """What the learner begins with: the function or class with a hole in place of each body."""
         if self.suspects:
             head, _, body = self.broken_source().partition("\n")

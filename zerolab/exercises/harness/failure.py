@@ -22,8 +22,9 @@ def in_words(error: RankError, name: str) -> str:
         )
     # The other ranks then wait in a collective, but they are not the cause.
     if error.exception == "OutOfTime":
-        what = f"`{name}` did not finish in {error.said} on rank {error.rank}. Does a loop never end?"
-        return f"{what} It was stopped here:\n{indent(error.frames, '  ')}"
+        return (
+            f"{too_long(name, f'{error.said} on rank {error.rank}')} It was stopped here:\n{indent(error.frames, '  ')}"
+        )
     if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
         said = without_volatile(error.said)
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
@@ -44,6 +45,11 @@ def in_words(error: RankError, name: str) -> str:
     if error.native:
         parts += [*error.mismatches, f"  at {_seen_from(name, error.where)}"]
     return "\n".join([*parts, indent(error.frames, "  ")]).rstrip()
+
+
+def too_long(name: str, seconds: str) -> str:
+    """The sentence for an answer that was ended: `seconds` says after how many, and where."""
+    return f"`{name}` did not finish in {seconds}. Does a loop never end?"
 
 
 def _seen_from(name: str, place: str) -> str:

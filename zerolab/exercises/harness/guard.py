@@ -11,50 +11,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-from zerolab.engines import ENGINES
 from zerolab.exercises.harness import exercise
 from zerolab.recording.patches import replace
-from zerolab.theory import STAGES
 
 WRITE = "write the step yourself, with collectives and an optimizer"
-FORBIDDEN_MODULES = (
-    *ENGINES.modules(),
-    "zerolab.engines.native",
-    "torch.nn.parallel.distributed",
-    "torch.distributed.fsdp",
-    "torch.distributed.optim.zero_redundancy_optimizer",
-    "deepspeed",
-)
-FINISHED = [ENGINES[stage] for stage in STAGES]
-FORBIDDEN_NAMES = (
-    *(engine.__name__ for engine in FINISHED),
-    "ENGINES",
-    "DistributedDataParallel",
-    "FullyShardedDataParallel",
-    "fully_shard",
-    "ZeroRedundancyOptimizer",
-)
-QUESTIONS = ("own", "reduce", "keep", "publish", "gather", "release")  # what a stage decides
-FORBIDDEN_CALLS = (
-    *(
-        f"{engine.__module__}:{engine.__name__}.{question}"
-        for engine in FINISHED
-        for question in QUESTIONS
-        if question in vars(engine)
-    ),
-    "zerolab.engines.native:Native.__init__",
-    "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
-    "torch.distributed.fsdp:FullyShardedDataParallel.__init__",
-    "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState.__init__",
-    "torch.distributed.optim.zero_redundancy_optimizer:ZeroRedundancyOptimizer.__init__",
-    "deepspeed:initialize",
-)
 
 
 class NotAllowedHere(RuntimeError):
     """An exercise's answer reached for what is the answer, finished; the exercise is to write it."""
+
+
+class Engines(NamedTuple):
+    """Of finished engines the modules and names that an answer may not import, and the functions not to be called."""
+
+    modules: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -66,11 +40,22 @@ def finished_answers_out_of_reach(
     `also` names what else may not be called, as `"module:function"`; `allows` modules that may be used all the same. A
     class of the learner's own may derive from `Engine`; of a finished stage it would inherit what may not be called.
     """
-    calls = tuple(call for call in FORBIDDEN_CALLS if not call.startswith(allows))
+    engines = _engines()
+    calls = tuple(call for call in engines.calls if not call.startswith(allows))
     refused = [*_refused(calls, WRITE), *_refused(also, "write the function yourself")]
     refused += [(code, "the shipped solution is a finished answer: write your own") for code in _shipped_solutions()]
-    with replace(builtins, "__import__", _watched_import(_globals_of(answer), allows)), _calls_refused(refused):
+    watched = _watched_import(_globals_of(answer), engines, allows)
+    with replace(builtins, "__import__", watched), _calls_refused(refused):
         yield
+
+
+def _engines() -> Engines:
+    """Those that are here: none without torch, as in a browser, where a plain function is all that can be answered."""
+    if "torch" not in sys.modules:
+        return Engines()
+    from zerolab.exercises.harness import finished
+
+    return Engines(finished.MODULES, finished.NAMES, finished.CALLS)
 
 
 def _globals_of(answer: Callable[..., Any]) -> dict[str, Any]:
@@ -126,19 +111,19 @@ def _is_exercise(path: str) -> bool:
     return package == "zerolab.exercises" and name.replace("_", "-") in exercise.names()
 
 
-def _watched_import(own_globals: dict[str, Any], allows: tuple[str, ...]) -> Callable[..., Any]:
+def _watched_import(own_globals: dict[str, Any], engines: Engines, allows: tuple[str, ...]) -> Callable[..., Any]:
     def watched(really_import: Callable[..., Any], name: str, *args: Any, **keywords: Any) -> Any:
         given = {**dict(zip(("globals", "locals", "fromlist", "level"), args, strict=False)), **keywords}
         fromlist = given.get("fromlist") or ()
         # Only the learner's own imports; torch and zerolab go on importing what they need.
         if given.get("globals") is own_globals and not name.startswith(allows):
             asked = [name, *(f"{name}.{item}" for item in fromlist)]
-            for module in (path for path in asked if path.startswith(FORBIDDEN_MODULES)):
+            for module in (path for path in asked if path.startswith(engines.modules)):
                 raise NotAllowedHere(f"importing {module} is not allowed in an exercise: {WRITE}")
             for module in filter(_is_exercise, asked):
                 raise NotAllowedHere(f"{module} has the shipped solution, which is a finished answer: write your own")
             if name.partition(".")[0] in ("zerolab", "torch", "deepspeed"):
-                for item in (item for item in fromlist if item in FORBIDDEN_NAMES):
+                for item in (item for item in fromlist if item in engines.names):
                     raise NotAllowedHere(f"importing {item} is not allowed in an exercise: {WRITE}")
         return really_import(name, *args, **keywords)
 

@@ -1,20 +1,22 @@
-"""Values as plain data, so that what an answer gave can be sent, compared and shown."""
+"""Values as plain data, so that what an answer gave can be sent, compared and shown.
 
+Neither torch nor NumPy is imported: a plain function is also judged in a browser, which has neither.
+"""
+
+import sys
 from numbers import Real
 from typing import Any
-
-import numpy as np
-import torch
 
 
 def plain(value: Any) -> Any:
     """The same value in numbers, text, lists, dicts and numpy arrays; anything else as its type's name."""
     # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
-    if isinstance(value, torch.Tensor):
-        value = value.detach().to("cpu", torch.float64 if value.is_floating_point() else None).numpy().copy()
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+    if _is("torch.Tensor", value):
+        whole = value.detach().cpu()
+        value = (whole.double() if whole.is_floating_point() else whole).numpy().copy()
+    if _is("numpy.generic", value) or (_is_array(value) and value.ndim == 0):
         return value.item()  # a tensor without dimensions is a number
-    if isinstance(value, (bool, int, float, str, type(None), np.ndarray)):
+    if isinstance(value, (bool, int, float, str, type(None))) or _is_array(value):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
@@ -28,7 +30,7 @@ def plain(value: Any) -> Any:
 
 def listed(value: Any) -> Any:
     """A plain value with lists in place of arrays: `[2, 3]` is right whether it came as list, array or tensor."""
-    if isinstance(value, np.ndarray):
+    if _is_array(value):
         return value.tolist()
     return [listed(item) for item in value] if isinstance(value, list) else value
 
@@ -39,12 +41,12 @@ def same(one: Any, other: Any, tolerance: float) -> bool:
         return len(one) == len(other) and all(same(*pair, tolerance) for pair in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key], tolerance) for key in other)
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.shape == other.shape and bool((np.abs(one - other) <= tolerance * np.maximum(1, abs(other))).all())
+    if _is_array(one) and _is_array(other):
+        return one.shape == other.shape and bool((abs(one - other) <= tolerance * abs(other).clip(1)).all())
     if _is_number(one) and _is_number(other):
         return bool(abs(one - other) <= tolerance * max(1, abs(other)))
     # True is no 1 here: a function that says yes has not counted.
-    return type(one) is type(other) and not isinstance(one, np.ndarray) and bool(one == other)
+    return type(one) is type(other) and not _is_array(one) and bool(one == other)
 
 
 def first_difference(one: Any, other: Any, tolerance: float) -> str:
@@ -59,7 +61,7 @@ def first_difference(one: Any, other: Any, tolerance: float) -> str:
 
 def describe(value: Any) -> str:
     """A plain value in few characters: `1,234`, `[1, 2, 3]`, `4 numbers from 0.5 to 2`."""
-    if isinstance(value, np.ndarray):
+    if _is_array(value):
         if value.size <= 6:
             return str([float(f"{item:.4g}") for item in value.reshape(-1).tolist()])
         return f"{value.size:,} numbers, the first {value.reshape(-1)[0]:.4g}, the last {value.reshape(-1)[-1]:.4g}"
@@ -70,3 +72,13 @@ def describe(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_array(value: Any) -> bool:
+    return _is("numpy.ndarray", value)
+
+
+def _is(name: str, value: Any) -> bool:
+    """Whether a value is of this class of a library; of one that nobody has imported, nothing is."""
+    library, _, kind = name.partition(".")
+    return library in sys.modules and isinstance(value, getattr(sys.modules[library], kind))
