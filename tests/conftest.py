@@ -37,6 +37,7 @@ MINUTES = {
     "browser": 6,
     "exercises": 4,
     "engines": 6,
+    "trace": 6,
     "runtime": 5,
     "truth": 4,
     "player": 1,

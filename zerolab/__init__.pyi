@@ -5,6 +5,7 @@ from zerolab import engines as engines
 from zerolab import facts as facts
 from zerolab import figures as figures
 from zerolab import models as models
+from zerolab import recording as recording
 from zerolab import tables as tables
 from zerolab import theory as theory
 from zerolab.comparison import Comparison as Comparison

@@ -1,1 +1,20 @@
-"""What happened, as data: a rank is watched from outside, and all ranks are merged into one recording."""
+"""What happened, as data: a rank is watched from outside, and all ranks are merged into one recording.
+
+The module itself can be called: `with zerolab.recording("run.json", steps=(2, 4)):` records what trains within the
+block, as `zerolab.trace.recording` says.
+"""
+
+import sys
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+
+class _Callable(ModuleType):
+    def __call__(self, *arguments: Any, **keywords: Any) -> AbstractContextManager[Any]:
+        from zerolab.trace import recording
+
+        return recording(*arguments, **keywords)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -5,7 +5,7 @@ answer was given somewhere in between, so half the round trip bounds the error, 
 (Cristian 1989, "Probabilistic clock synchronization"). Two readings give the drift; between them it is taken as even.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import monotonic_ns
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from zerolab.recording.events import RankRecording, moved
 
 # Enough that some are not interrupted: only the fastest counts.
 ROUNDS = 64
+_NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
 class Reading(NamedTuple):
@@ -39,6 +40,39 @@ def read(clock: Callable[[], int] = monotonic_ns) -> list[Reading]:
     # Rank 0 is the clock, and exactly right by definition.
     here = Reading(clock(), 0, 0)
     return [here, *(_ask(rank, clock) for rank in range(1, dist.get_world_size()))]
+
+
+def from_collectives(first: RankRecording, other: RankRecording) -> Reading:
+    """How far a rank's clock is from the first one's, as their collectives tell: none ends before all have begun it.
+
+    Each gives two bounds, and the closest of all count: the offset is in their middle, and right to half of what is
+    between them. Raises ValueError if the two have no such collective in common.
+    """
+    theirs = dict(_together(other))
+    pairs = [(mine, theirs[number]) for number, mine in _together(first) if number in theirs]
+    if not pairs:
+        raise ValueError(
+            f"rank {other.rank} is on another node than rank {first.rank}, and they have recorded no collective in "
+            "common: their clocks cannot be compared, so record at least one whole step"
+        )
+    least = max(start - end for (_, end), (start, _) in pairs)
+    most = min(end - start for (start, _), (_, end) in pairs)
+    return Reading(0, (least + most) // 2, abs(most - least + 1) // 2)
+
+
+def _together(recording: RankRecording) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The numbers of the collectives that need all ranks' data, and when the rank began each and surely had it."""
+    waits = {event.parent: event.t_end for event in recording.events if event.kind == "wait"}
+    updates = [event.t_start for event in recording.events if event.kind == "optimizer"]
+    for event in recording.events:
+        if event.number is None or event.op not in _NEEDS_ALL or event.group is not None:
+            continue
+        ended = event.device_end if recording.info.device != "cpu" else waits.get(event.seq)
+        if ended is None and event.phase == "reduce" and recording.info.device == "cpu":
+            # DDP's own code waits, unseen, before its backward is over; and no rank updates before that.
+            ended = next((time for time in updates if time >= event.t_start), None)
+        if ended is not None:
+            yield event.number, (event.t_start, ended)
 
 
 def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecording:

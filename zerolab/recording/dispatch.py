@@ -1,5 +1,6 @@
 """Sees every operation that torch executes on this rank, those of autograd included."""
 
+import sys
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
@@ -51,6 +52,9 @@ class Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._communicate = log, log.ledger, communicate
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
+        compiler: Any = sys.modules.get("torch._dynamo.trace_rules")
+        if compiler is not None:  # somebody compiles a model: what watches it is not to be compiled with it
+            compiler.add("zerolab.recording")
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

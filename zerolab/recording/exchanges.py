@@ -19,6 +19,7 @@ from zerolab.recording import c10d
 from zerolab.recording.aliases import Alias, with_aliases
 from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import Phase, SourceLine
+from zerolab.recording.labels import Labels
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.numbers import numbers_of
@@ -52,11 +53,13 @@ class Exchanges(Observer):
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
         self._newest: Any = None
         self._awaited: list[Draft] = []
+        self._labels = Labels()
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` is closed."""
         stack.enter_context(watching(self))
+        self._labels.install(stack)
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
         if self._log.streams is not None:
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
@@ -293,7 +296,7 @@ class Exchanges(Observer):
             "collective",
             op,
             phase=PHASES_OF.get(op, log.phase) if log.step else log.phase,
-            unit=log.ledger.unit_of(tensor) if tensor is not None else None,
+            unit=self._unit_of(tensor),
             group=None if len(ranks) == dist.get_world_size() else tuple(ranks),
             dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,
             numel=numel,
@@ -303,6 +306,13 @@ class Exchanges(Observer):
         if self._comparing:
             draft |= {"step": 0, "phase": "setup"}
         return draft
+
+    def _unit_of(self, tensor: torch.Tensor | None) -> str | None:
+        """The unit whose memory a tensor is, or else the one that whoever sends it names."""
+        known = self._log.ledger.unit_of(tensor) if tensor is not None else None
+        named = self._labels.unit
+        flats = (named, f"{named} frozen")  # who gathers both names the module, for which the first stands
+        return known or next((flat for flat in flats if flat in self._ownership.units), None)
 
     def _look(self, draft: Draft, given: list[torch.Tensor], brought: list[torch.Tensor]) -> None:
         """Notes what a collective is given, where there are few numbers and no model; and where to look afterwards.

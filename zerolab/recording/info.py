@@ -45,11 +45,11 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
         card=[step.card for step in log.steps if step.card is not None],
         losses=log.known_losses(),
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(log.steps, log.device) if log.steps and not log.times_only else {}),
+        **(_figures(log.steps, log.device, had_state=ownership.had_state) if log.steps and not log.times_only else {}),
     )
 
 
-def _figures(steps: list[StepFigures], device: str) -> dict[str, Any]:
+def _figures(steps: list[StepFigures], device: str, *, had_state: bool) -> dict[str, Any]:
     last, updates = steps[-1], [step for step in steps if step.state]
     peak = levels_on(last.peak, device) or dict.fromkeys(CATEGORIES, 0)  # a GPU on which nothing lay yet
     figures: dict[str, Any] = {
@@ -61,7 +61,7 @@ def _figures(steps: list[StepFigures], device: str) -> dict[str, Any]:
         figures["host_peak"] = levels_on(last.peak, HOST)
     # At its first update Adam has no moments yet, so what is held then is not yet the state; and a step that fp16 skips
     # has no update.
-    if len(updates) > 1 and updates[-1].state:
+    if len(updates) > (0 if had_state else 1) and updates[-1].state:
         here, host = (levels_on(updates[-1].state, place) for place in (device, HOST))
         figures["state"] = {category: here.get(category, 0) for category in STATE}
         figures["step_counters"] = updates[-1].step_counters

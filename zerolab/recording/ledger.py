@@ -21,6 +21,7 @@ _HOST = torch.device(HOST)
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
 # As an index it is the last place of a list: code that forgets to ask for it would change `other`.
 EXCLUDED = -1
+SEVERAL = ""  # in the place of a flat's name: the storage holds parts of several, as a bucket does
 
 
 class Entry(weakref.ref[torch.UntypedStorage]):
@@ -193,7 +194,7 @@ class Ledger:
             # No operation of torch's dispatcher, so it is named here.
             self.operation = "resize_"
             self._grow(entry, nbytes)
-        return entry.unit if entry is not None else None
+        return (entry.unit or None) if entry is not None else None
 
     def count_temporary(self, operation: object, nbytes: int) -> None:
         """Counts bytes that an operation needed only while it ran, on top of all else on the host; they are `other`."""
@@ -216,7 +217,8 @@ class Ledger:
         if entry.category == category and entry.unit == unit:
             return
         # A gradient hook knows the category and not the flat; what a flat has said before stays true.
-        entry.unit = unit or entry.unit
+        if unit is not None and entry.unit != unit:
+            entry.unit = unit if entry.unit is None else SEVERAL
         if entry.category == EXCLUDED:
             entry.category = category
             self._grow(entry, entry.nbytes)
@@ -232,9 +234,9 @@ class Ledger:
             self.assign(tensor, COMMUNICATION, None)
 
     def unit_of(self, tensor: torch.Tensor) -> str | None:
-        """The flat that the storage of `tensor` was assigned to."""
+        """The flat that the storage of `tensor` was assigned to; None if it holds parts of several."""
         entry = self._known(tensor.untyped_storage())
-        return entry.unit if entry is not None else None
+        return (entry.unit or None) if entry is not None else None
 
     def settle(self) -> None:
         """Removes the storages that were dropped since the last call.

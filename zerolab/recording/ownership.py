@@ -1,5 +1,6 @@
 """Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
 
+import functools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,11 @@ from torch.utils._pytree import tree_leaves
 from zerolab.engines.flat import Flat
 from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
-from zerolab.engines.partition import FlatLayout, partition
+from zerolab.engines.partition import ROOT, FlatLayout, partition
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
+from zerolab.recording.wrappers import is_part, units_of, whole
 from zerolab.runtime.observers import Call, Holder
 
 Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
@@ -46,6 +48,7 @@ class Ownership:
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
         self.precision: str | None = None  # as the engine says it; its layouts have the dtypes of the module as it was
+        self.had_state = False  # whether the first update that is recorded finds the optimizers' state
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that made the last update
         # Where an optimizer has not updated all of a flat: elements of each tensor that it has updated.
@@ -65,20 +68,31 @@ class Ownership:
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
 
-    def add_model(self, module: nn.Module) -> None:
-        """Notes a model that no engine trains; its units are those that an engine would make."""
-        layouts = partition(module, 1)
-        self._learn_units(layouts)
-        self.follows_others |= _has(module, _fsdp_classes())
-        self._sees_buffers |= self.follows_others or _has(module, (DistributedDataParallel,))
-        self._log.compute_on(next(module.parameters()).device)
-        places: Places = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
-        known: Places = {id(parameter): places[name] for name, parameter in module.named_parameters()}
+    def add_model(self, model: nn.Module, outermost: nn.Module) -> dict[str, nn.Module]:
+        """Notes a model that no engine trains, within its wrappers; returns its units by name, the root's included.
+
+        Those of a second model, such as a GAN's, have its class before their names.
+        """
+        layouts = partition(model, 1, units_of(model))
+        self.follows_others |= _has(outermost, _fsdp_classes())
+        self._sees_buffers |= self.follows_others or _has(outermost, (DistributedDataParallel,))
+        self._log.compute_on(next(model.parameters()).device)
+        ids = {id(parameter) for parameter in model.parameters()}
         for other, others in list(self._models.items()):
-            if known.keys() & others.keys():  # the same model, wrapped since
+            if ids & others.keys():  # the same model, wrapped since
                 del self._models[other]
-        self._models[module] = {**known, **places}
-        self.sync()
+        prefix = f"{type(model).__name__}." if self._models or self._engines else ""
+        modules = {unit: model.get_submodule(unit) for unit in units_of(model)} | {ROOT: outermost}
+        parameters = dict(model.named_parameters())
+        layouts = [whole(layout, parameters, prefix) for layout in layouts]
+        self._learn_units(layouts)
+        known = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
+        by_name = {name: known[name] for name, mine in parameters.items() if not is_part(mine)}
+        places: Places = {id(parameters[name]): place for name, place in by_name.items()}
+        places.update(by_name)
+        self._models[model] = places
+        self.sync(updates=True)
+        return {f"{prefix}{name}": module for name, module in modules.items()}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update something, and what is held at that moment."""
@@ -86,7 +100,12 @@ class Ownership:
         # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
-        self.sync()
+        self.sync(updates=True)
+
+    def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Notes optimizers that have made updates before the recording, and so have their state."""
+        self._optimizers.update(optimizers)
+        self.had_state = bool(self._optimizers)
 
     def before_inner_update(self, inner: torch.optim.Optimizer, outer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that another hands its work to, and its state with it: ZeroRedundancyOptimizer does."""
@@ -106,7 +125,7 @@ class Ownership:
                     self.updated[flat.layout.name] = sizes
         if self._states.get(optimizer) != len(optimizer.state):
             self._states[optimizer] = len(optimizer.state)
-            self.sync()
+            self.sync(updates=True)
 
     def step_counters(self) -> int:
         """Bytes of the single numbers that the optimizers keep, those of engines left out."""
@@ -140,22 +159,35 @@ class Ownership:
         if flat is not None:
             self._later.add(flat)
 
-    def sync(self, flat: str | None = None) -> None:
-        """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat."""
+    def released(self, flat: str | None) -> None:
+        """A storage was emptied. Other systems have one for each parameter: the next look sees them all at once."""
+        if self.follows_others:
+            if self._log.in_backward and not self._later:
+                self.sync()  # and this one the moment at which a unit's gradient is still whole
+            self._later.add(flat or "")
+        else:
+            self.sync(flat)
+
+    def sync(self, flat: str | None = None, *, updates: bool = False) -> None:
+        """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat.
+
+        What optimizers of no engine keep changes with their updates, and is looked at only where `updates` says so.
+        """
         if self._log.times_only:
             return
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
+        stays = not (updates or self._engines)
         self._later.clear()
         # Assigned first and logged after: an event's live bytes must already be in the right category.
         now: dict[tuple[int, str], Spans] = {}
-        for category, unit, span, tensor in self._held() if names is None else self._held_in(names):
+        for category, unit, span, tensor in self._held(updates=not stays) if names is None else self._held_in(names):
             assign(tensor, category, unit)
             if unit is not None and span[1] > span[0]:
                 now[category, unit] = (*now.get((category, unit), ()), span)
         # What is not mentioned any more has been let go of, and that is an event as well.
         for key in self._seen:
-            if key not in now and (names is None or key[1] in names):
+            if key not in now and (names is None or key[1] in names) and not (stays and key[0] == OPTIMIZER_STATE):
                 now[key] = ()
         for key, spans in now.items():
             if self._seen.get(key, ()) != spans:
@@ -175,20 +207,27 @@ class Ownership:
         flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
         # Other systems keep one buffer for many flats: there is no cheap look at a single one.
         if not all(isinstance(flat, Flat) for _, flat in flats):
-            yield from self._held()
+            yield from self._held(updates=True)
             return
         for engine, flat in flats:
             for holding in held_in(flat, engine.optimizer.state):
                 yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
+        yield from self._held_by_models(names, updates=False)
 
-    def _held(self) -> Iterator[Held]:
+    def _held(self, *, updates: bool) -> Iterator[Held]:
         for engine in self._living():
             for holding in engine.holdings():
                 yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
+        yield from self._held_by_models(None, updates=updates)
+
+    def _held_by_models(self, names: set[str] | None, *, updates: bool) -> Iterator[Held]:
+        """What models hold that no engine trains, in some flats or in all; and what their optimizers hold."""
         for model, places in self._models.items():
             for name, parameter in model.named_parameters():
-                yield from self._held_of(parameter, *places.get(name, (None, 0)))
-        for optimizer in self._optimizers:
+                unit, start = places.get(name, (None, 0))
+                if names is None or unit in names:
+                    yield from self._held_of(parameter, unit, start)
+        for optimizer in self._optimizers if updates else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     yield from self._held_of(parameter, None, 0)
@@ -201,10 +240,10 @@ class Ownership:
                 yield category, unit, _span(tensor, start), mine
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
-        # An optimizer knows its parameters as objects, not by name.
-        places = {key: place for known in self._models.values() for key, place in known.items()}
         for parameter, state in optimizer.state.items():
-            unit, start = places.get(id(parameter), (None, 0))
+            # An optimizer knows its parameters as objects, not by name.
+            found = (places[id(parameter)] for places in self._models.values() if id(parameter) in places)
+            unit, start = next(found, (None, 0))
             for value in state.values():
                 mine = _local(value) if isinstance(value, torch.Tensor) else None
                 if mine is not None:
@@ -262,9 +301,15 @@ def _span(tensor: torch.Tensor, start: int) -> tuple[int, int]:
         return start, start + tensor.numel()
     if any(placement.is_shard() and placement.dim for placement in placements):
         return 0, 0
+    first, numel = _rows(tensor.shape, mesh, tuple(placements))
+    return start + first, start + first + numel
+
+
+@functools.lru_cache(maxsize=4096)  # asked for each parameter at each of a step's hundred looks
+def _rows(shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> tuple[int, int]:
+    """Of a tensor that is sharded by rows: where this rank's elements begin, and how many they are."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    row = tensor.numel() // tensor.shape[0] if tensor.ndim and tensor.shape[0] else 1
-    first = start + (offset[0] if offset else 0) * row
-    return first, first + (shape[0] if shape else 1) * row
+    mine, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
+    row = shape.numel() // shape[0] if shape and shape[0] else 1
+    return (offset[0] if offset else 0) * row, (mine[0] if mine else 1) * row

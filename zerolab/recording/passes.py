@@ -18,7 +18,14 @@ from zerolab.engines.partition import ROOT, find_units
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
+from zerolab.recording.wrappers import is_compiled, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
+
+COMPILED_EAGER = (
+    "this model is compiled, but while memory is recorded torch executes it uncompiled, operation by operation: bytes "
+    "and times are those of the uncompiled model, so record with times_only to see the compiled one's times"
+)
+COMPILED_HIDDEN = "this model is compiled: what happens within its compiled parts is not recorded"
 
 
 class Passes(Observer):
@@ -28,6 +35,7 @@ class Passes(Observer):
         self._log, self._ownership = log, ownership
         # By identity: a module's class may define equality and hashing, and would run the learner's code.
         self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._roots = {ROOT}  # names of whole models
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and on top of it that of the current unit
         self._updating: list[tuple[Any, Draft]] = []
@@ -39,14 +47,18 @@ class Passes(Observer):
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
         self._stack = stack
+        stack.callback(self._left)
         stack.enter_context(watching(self))
         for handle in (
-            register_module_forward_pre_hook(self._before_forward),
+            register_module_forward_pre_hook(self.forward_begins),
             register_module_forward_hook(self._after_forward),
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ):
             stack.callback(handle.remove)
+
+    def _left(self) -> None:
+        self._stack = None
 
     def made(self, engine: Holder) -> None:
         """Registers an engine, whose flats say which modules of its model are units."""
@@ -85,25 +97,38 @@ class Passes(Observer):
         known = self._names.get(id(module))
         return known[1] if known is not None and known[0]() is module else None
 
-    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:
-            return  # activation checkpointing runs it again within backward
+    def forward_begins(self, module: nn.Module, inputs: Any) -> None:
+        """A module is about to be called."""
+        # Activation checkpointing runs it again within backward; who stops recording in a hook has others called yet.
+        if self._stack is None or torch._C._current_graph_task_id() != -1:
+            return
         name = self._name(module)
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
-            self._learn(module)
-            name = ROOT
+            name = self._learn(module)
+        elif self._running and self._running[-1][1]["unit"] == name and self._running[-1][0] is not module:
+            return  # a model that was called before without its wrapper
         if self._running and self._running[0][0] is module:
             self._running.clear()  # the last forward has raised
         if not self._running:
             self._begin(training=module.training)
         self._running.append((module, self._log.add("module", "forward", unit=name)))
 
-    def _learn(self, module: nn.Module) -> None:
-        if not self._ownership.is_known(module):
-            self._ownership.add_model(module)
-        self._learn_names({unit: module.get_submodule(unit) for unit in find_units(module)} | {ROOT: module})
+    def _learn(self, module: nn.Module) -> str:
+        """Notes a model that is called for the first time, and gives the name of its root."""
+        model = unwrapped(module)
+        if is_compiled(module):
+            text = COMPILED_HIDDEN if self._log.times_only else COMPILED_EAGER
+            self._log.add("note", "torch.compile", text=text)
+        if self._ownership.is_known(model):
+            modules = {unit: model.get_submodule(unit) for unit in find_units(model)} | {ROOT: module}
+        else:
+            modules = self._ownership.add_model(model, module)
+        self._learn_names(modules)
+        root = next(name for name, part in modules.items() if part is module)
+        self._roots.add(root)
+        return root
 
     def beginning(self) -> None:
         """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
@@ -170,29 +195,35 @@ class Passes(Observer):
             self.watch_gradients(module)
             self._ownership.sync()
         self._log.end(draft)
-        hook = partial(self._before_backward, draft["unit"])
+        outermost = self._running[0][1]["unit"] if self._running else draft["unit"]
+        hook = partial(self._before_backward, draft["unit"], outermost if outermost in self._roots else ROOT)
         for output in (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs):
             if isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(hook)
         if not self._running and not torch.is_grad_enabled():
             self._log.rest()
 
-    def _before_backward(self, unit: str, gradient: torch.Tensor) -> None:
+    def _before_backward(self, unit: str, root: str, gradient: torch.Tensor) -> None:
         """The gradient of a unit's output has arrived: its backward begins, and that of the unit before it is over."""
         log = self._log
         log.enter_backward()
         if not self._backward:
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-            self._backward.append(log.add("module", "backward", unit=ROOT))
-        if unit == ROOT or self._backward[-1]["unit"] == unit:
+        if not self._backward or self._backward[0]["unit"] != root:  # a GAN's goes from one model into the other
+            self._end_backward()
+            self._backward.append(log.add("module", "backward", unit=root))
+        if unit == root or self._backward[-1]["unit"] == unit:
             return
         if len(self._backward) > 1:
             log.end(self._backward.pop())
         self._backward.append(log.add("module", "backward", unit=unit))
 
-    def _after_backward(self) -> None:
+    def _end_backward(self) -> None:
         while self._backward:
             self._log.end(self._backward.pop())
+
+    def _after_backward(self) -> None:
+        self._end_backward()
         self._log.in_backward = False
         self._log.rest()
         self._ownership.sync()

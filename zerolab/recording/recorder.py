@@ -110,6 +110,14 @@ class Recorder:
             raise RuntimeError("the recording is still going on: call finish() after the with block has ended")
         return self._finished
 
+    def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Notes optimizers that have made updates before, of a loop of one's own."""
+        self._ownership.add_optimizers(optimizers)
+
+    def forward_begins(self, module: torch.nn.Module, inputs: Any) -> None:
+        """For who begins to record in a hook before a forward: torch has chosen by then whom to call, without this."""
+        self._passes.forward_begins(module, inputs)
+
     def so_far(self) -> RankRecording:
         """What was recorded so far, from any thread: a rank that hangs never leaves the with block."""
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
@@ -158,7 +166,7 @@ class Recorder:
         unit = self._ledger.resized(storage)
         # A release is an event of its own; where a storage grows, the gather that fills it is the event.
         if size == 0 < before:
-            self._ownership.sync(unit)
+            self._ownership.released(unit)
         return result
 
 

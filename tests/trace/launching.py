@@ -1,0 +1,37 @@
+"""Runs scripts under torchrun, as they are or recorded; the losses that they print; what a recording has of a step."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+LOSS = re.compile(r"^(?:rank \d+ )?step \d+ .*$", re.MULTILINE)
+
+
+def launch(*command, ranks=2):
+    """Runs a script, or what records it; returns the finished process."""
+    start = [*TORCHRUN, f"--nproc-per-node={ranks}"] if ranks else [sys.executable]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    return subprocess.run(
+        [*start, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def traced(out, script, *arguments, ranks=2, options=()):
+    """Runs a script of ours, recorded."""
+    command = ["-m", "zerolab.trace", "--out", out, *options, SCRIPTS / script, *arguments]
+    return launch(*command, ranks=ranks)
+
+
+def losses(done):
+    """What each rank said of each step, in an order that does not depend on who was first."""
+    return sorted(LOSS.findall(done.stdout))
+
+
+def passes(recording, step, rank=0):
+    """What a rank did in a step: (phase, operation, unit) of modules, collectives and updates, in order."""
+    events = [event for event in recording.ranks[rank].events if event.step == step]
+    return [(e.phase, e.op, e.unit) for e in events if e.kind in ("module", "collective", "optimizer")]

@@ -1,0 +1,78 @@
+"""What the ranks left is put together: on one clock where they were on several nodes, or refused in a sentence."""
+
+from dataclasses import replace
+
+import pytest
+
+from zerolab import Cluster
+from zerolab.recording import clocks
+from zerolab.recording.events import moved
+from zerolab.recording.recording import Recording
+from zerolab.trace import parts
+from zerolab.trace.parts import Parts
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Four ranks that have made two steps."""
+
+    def train():
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = DistributedDataParallel(torch.nn.Linear(64, 64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(8, 64)).sum().backward()
+            optimizer.step()
+            dist.barrier()
+            dist.all_reduce(torch.ones(1), async_op=True)  # for which nobody waits
+
+    with Cluster(world_size=4, device="cpu") as cluster:
+        return cluster.record(train).ranks
+
+
+def ahead(rank, nanoseconds):
+    """The same, by a clock that is so far ahead."""
+    events = tuple(moved(event, lambda time: time + nanoseconds) for event in rank.events)
+    return replace(rank, events=events, info=replace(rank.info, started_ns=rank.info.started_ns + nanoseconds))
+
+
+@pytest.mark.parametrize("offset", [0, 5_000_000_000, -7_300_000_000])
+def test_the_distance_of_two_clocks_follows_from_collectives(ranks, offset):
+    reading = clocks.from_collectives(ranks[0], ahead(ranks[3], offset))
+    assert abs(reading.offset - offset) <= reading.uncertainty
+    assert reading.uncertainty < 20_000_000
+
+
+def test_ranks_on_two_nodes_are_put_on_one_clock_and_how_exactly_is_said(ranks, tmp_path, monkeypatch):
+    left = Parts(tmp_path / "run.json")
+    for rank in ranks:
+        monkeypatch.setattr(parts, "_host", lambda rank=rank: f"node{rank.rank // 2}")
+        left.write(ahead(rank, 3_000_000_000 * (rank.rank // 2)), 2)
+    merged = left.merge()
+    assert not left.folder.exists()
+    assert merged.info.clocks.startswith("times of all nodes are on one clock, to within ")
+    begun = [next(event.t_start for event in rank.events if event.op == "barrier") for rank in merged.ranks]
+    assert max(begun) - min(begun) < 2_000_000_000
+    assert [bool(rank.info.clock) for rank in Recording.load(tmp_path / "run.json").ranks] == [False, False, True, True]
+
+
+def test_nodes_without_a_collective_in_common_cannot_be_compared(ranks):
+    alone = replace(ranks[3], events=tuple(event for event in ranks[3].events if event.kind != "collective"))
+    with pytest.raises(ValueError, match="rank 3 is on another node than rank 0, and they have recorded no collective"):
+        clocks.from_collectives(ranks[0], alone)
+
+
+def test_the_parts_of_ranks_that_never_came_stay(ranks, tmp_path):
+    left = Parts(tmp_path / "run.json")
+    left.write(ranks[0], 2)
+    left.write(ranks[2], 2)
+    assert [rank.rank for rank in left.merge().ranks] == [0, 2]
+    assert left.merge() is None  # nothing new
+    assert sorted(left.ranks()) == [0, 2]
+    left.write(ranks[1], 2)
+    left.write(ranks[3], 2)
+    assert [rank.rank for rank in left.merge().ranks] == [0, 1, 2, 3]
+    assert not left.folder.exists()

@@ -1,0 +1,177 @@
+"""Scripts that know nothing of it are recorded under torchrun, on real ranks: as they are, and step by step."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from launching import SCRIPTS, launch, losses, passes, traced
+
+from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
+from zerolab.recording.recording import Recording
+
+UNITS = ["root", "layers.0", "layers.1", "layers.2"]
+NUMELS = {"root": 212, "layers.0": 2160, "layers.1": 2160, "layers.2": 2160}
+
+
+@pytest.mark.parametrize("system", ["ddp", "fsdp1", "fsdp2", "zero", "compiled"])
+def test_a_script_trains_as_if_nobody_looked_and_its_steps_are_recorded(system, tmp_path):
+    out = tmp_path / "run.json"
+    plain, done = launch(SCRIPTS / "wrapped.py", system), traced(out, "wrapped.py", system)
+    assert done.returncode == 0, done.stderr
+    assert losses(done) == losses(plain)
+    assert len(losses(done)) == 12
+    assert f"zerolab: 3 steps of 2 ranks, from step 2 on, in {out}" in done.stderr
+    assert not out.with_name("run.json.parts").exists()
+    recording = Recording.load(out)
+    assert (recording.info.steps, recording.info.first_step, recording.world_size) == (3, 2, 2)
+    assert {unit.name: unit.numel for unit in recording.units} == NUMELS
+    assert {event.step for rank in recording.ranks for event in rank.events} <= {0, 1, 2, 3}
+    forwards = [unit for _, op, unit in passes(recording, 2) if op == "forward"]
+    assert forwards == UNITS
+    # Of whole copies a rank has 4 bytes an element of parameters; of FSDP's shards a half.
+    whole = 4 * sum(NUMELS.values())
+    held = {rank.state["parameters"] for rank in recording.ranks}
+    assert held == ({whole // 2} if system.startswith("fsdp") else {whole})
+    said = {event.text for rank in recording.ranks for event in rank.events if event.op == "torch.compile"}
+    assert said == ({COMPILED_EAGER} if system == "compiled" else set())
+
+
+def test_of_a_compiled_model_times_are_its_own_and_what_is_hidden_is_said(tmp_path):
+    traced(tmp_path / "run.json", "wrapped.py", "compiled", options=["--times-only"])
+    recording = Recording.load(tmp_path / "run.json")
+    assert COMPILED_HIDDEN in [event.text for event in recording.ranks[0].events]
+    assert [unit for _, op, unit in passes(recording, 2) if op == "forward"] == ["root"]
+
+
+def test_gathers_and_reductions_of_fsdp2_have_their_unit(tmp_path):
+    traced(tmp_path / "run.json", "wrapped.py", "fsdp2")
+    recording = Recording.load(tmp_path / "run.json")
+    for step in (1, 2, 3):
+        done = Counter((op, unit) for _, op, unit in passes(recording, step))
+        assert {unit: done["reduce_scatter", unit] for unit in UNITS} == dict.fromkeys(UNITS, 1)
+        assert {unit: done["all_gather", unit] for unit in UNITS} == {**dict.fromkeys(UNITS, 2), "root": 1}
+
+
+def test_a_rank_is_never_drawn_without_the_rows_that_it_keeps(tmp_path):
+    traced(tmp_path / "run.json", "wrapped.py", "fsdp2")
+    for rank in Recording.load(tmp_path / "run.json").ranks:
+        holds = [event for event in rank.events if event.op == "hold" and event.category != "gradients" and event.step]
+        assert [event for event in holds if not event.spans] == []
+        whole = [event for event in holds if event.spans == ((0, NUMELS[event.unit]),)]
+        assert {event.unit for event in whole} == set(UNITS)  # for as long as it is used
+
+
+def test_groups_of_two_levels_are_seen(tmp_path):
+    done = traced(tmp_path / "run.json", "wrapped.py", "hsdp", ranks=4)
+    assert done.returncode == 0, done.stderr
+    events = [event for event in Recording.load(tmp_path / "run.json").ranks[3].events if event.step == 2]
+    groups = {(event.op, event.group) for event in events if event.kind == "collective"}
+    assert groups == {("all_gather", (2, 3)), ("reduce_scatter", (2, 3)), ("all_reduce", (1, 3))}
+
+
+def test_two_models_are_told_apart(tmp_path):
+    out = tmp_path / "run.json"
+    plain, done = launch(SCRIPTS / "gan.py"), traced(out, "gan.py", options=["--steps", "3:4"])
+    assert losses(done) == losses(plain)
+    recording = Recording.load(out)
+    units = ["layers.0", "layers.2", "Critic.layers.0", "Critic.layers.2"]
+    assert [unit.name for unit in recording.units] == units
+    backwards = [unit for _, op, unit in passes(recording, 2) if op == "backward"]
+    assert backwards == ["Critic.root", "Critic.layers.2", "Critic.layers.0", "root", "layers.2", "layers.0"]
+
+
+def test_workers_that_are_forked_and_evaluations_and_several_optimizers_make_no_difference(tmp_path):
+    out = tmp_path / "run.json"
+    plain = launch(SCRIPTS / "plain.py", ranks=0)
+    done = traced(out, "plain.py", ranks=0, options=["--steps", "2:5"])
+    assert done.returncode == 0, done.stderr
+    assert losses(done) == losses(plain)
+    recording = Recording.load(out)
+    assert recording.info.steps == 4
+    for step in (1, 2, 3, 4):
+        done = Counter(op for phase, op, _ in passes(recording, step))
+        assert (done["forward"], done["backward"], done["step"]) == (4, 4, 2)
+    # SGD's momentum and AdamW's two moments, to the byte: they were made before the recording.
+    weights = 8 * 16 + 16 * 4 + 3 * 2 * 16 * 64
+    others = sum(NUMELS.values()) - weights
+    state = recording.ranks[0].info
+    assert state.state["optimizer_state"] == 4 * weights + 8 * others + state.step_counters
+
+
+def test_without_bytes_of_memory_it_is_the_same_steps(tmp_path):
+    out = tmp_path / "run.json"
+    traced(out, "wrapped.py", "fsdp2", options=["--times-only", "--steps", "3"])
+    recording = Recording.load(out)
+    assert (recording.info.times_only, recording.info.steps, recording.info.first_step) == (True, 1, 3)
+    assert [unit for _, op, unit in passes(recording, 1) if op == "reduce_scatter"] == [*UNITS[:0:-1], "root"]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_run_that_ends_within_the_steps_leaves_what_was_recorded(how, who, tmp_path):
+    out = tmp_path / "run.json"
+    done = traced(out, "wrapped.py", "ddp", how, who, ranks=3)
+    assert done.returncode != 0
+    assert ("ValueError: a bad batch" in done.stderr) == (how == "raise")
+    recording = Recording.load(out)
+    lost = [who] if how == "kill" else []
+    assert [rank.rank for rank in recording.ranks] == [rank for rank in range(3) if rank not in lost]
+    assert not any(rank.complete for rank in recording.ranks)
+    assert recording.info.steps == 1
+    assert (f"nothing came from rank {who}" in done.stderr) == (how == "kill")
+
+
+def test_a_run_that_never_reaches_the_steps_says_so_and_leaves_nothing(tmp_path):
+    done = traced(tmp_path / "run.json", "wrapped.py", "ddp", options=["--steps", "20:21"])
+    assert done.returncode == 0
+    assert "zerolab: nothing was recorded: 6 steps ran, and none of steps 20 to 21" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loop_is_recorded_within_a_block(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "import torch, zerolab\nfrom net import Net, loss_of\n"
+        "torch.manual_seed(0)\nmodel = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "with zerolab.recording('own.json', steps=(1, 2)) as window:\n"
+        "    for step in range(4):\n"
+        "        loss_of(model, step, 0).backward()\n        optimizer.step()\n        optimizer.zero_grad()\n"
+        "print(window.steps)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "2\n", done.stderr  # it looks no longer than it has to
+    assert Recording.load(tmp_path / "own.json").info.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--steps", "4:2"], "'4:2' has no steps: the first is 1, and the last not before the first"),
+        (["--steps", "two"], "'two' is no pair of steps: write 2:4, the first and the last"),
+        (["--out", "/nowhere/run.json"], "cannot write '/nowhere/run.json': its folder does not exist"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_runs(options, said, tmp_path):
+    done = traced(tmp_path / "run.json", "plain.py", ranks=0, options=options)
+    assert said in done.stderr
+    assert done.returncode == 2
+    assert done.stdout == ""
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path):
+    done = traced(tmp_path / "run.json", "nothing.py", ranks=0)
+    assert "for a module write -m before its name" in done.stderr
+
+
+def test_the_parts_of_an_earlier_run_are_not_taken_for_those_of_this_one(tmp_path):
+    out = tmp_path / "run.json"
+    traced(out, "wrapped.py", "ddp", "kill", 1, ranks=3)
+    left = out.with_name("run.json.parts")
+    assert sorted(path.name.split("-")[1] for path in left.glob("rank-*")) == ["0", "2"]
+    done = traced(out, "wrapped.py", "ddp", ranks=3)
+    assert done.returncode == 0, done.stderr
+    assert len(Recording.load(out).ranks) == 3
+    assert json.loads(out.read_text())["meta"]["steps"] == 3

@@ -1,0 +1,72 @@
+"""Modules that other systems put around a model, or into it: what the model is, and what travels as one."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from zerolab.engines.partition import FlatLayout, Slot, find_units
+
+# Where each kind of wrapper has what it wraps. By name: to import them all takes seconds.
+_INSIDE = {
+    ("torch.nn.parallel.distributed", "DistributedDataParallel"): "module",
+    ("torch.distributed.fsdp", "FullyShardedDataParallel"): "_fsdp_wrapped_module",
+    ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
+    ("deepspeed.runtime.engine", "DeepSpeedEngine"): "module",
+}
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The model within its wrappers, whose names for its parts are those that its author gave them."""
+    while True:
+        attribute = next((name for kind, name in _INSIDE.items() if is_a(module, *kind)), None)
+        if attribute is None:
+            return module
+        module = getattr(module, attribute)
+
+
+def units_of(model: nn.Module) -> list[str]:
+    """Names of the modules that travel as one: those that FSDP2 shards by themselves; of other models the blocks.
+
+    Of a model without a list of blocks the parts that it has names for.
+    """
+    fsdp = "torch.distributed.fsdp", "FSDPModule"
+    sharded = [name for name, part in model.named_modules() if name and is_a(part, *fsdp)]
+    # Where one lies in another, the inner one has parameters of its own, and the outer one's count as the root's.
+    inner = [name for name in sharded if not any(other.startswith(f"{name}.") for other in sharded)]
+    children = [name for name, part in model.named_children() if next(part.parameters(), None) is not None]
+    return inner or find_units(model) or children
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` has made something of the module or of a part of it."""
+    compiled = "torch._dynamo.eval_frame", "OptimizedModule"
+    return any(is_a(part, *compiled) or part._compiled_call_impl is not None for part in module.modules())
+
+
+# What FSDP1 and DeepSpeed's stage 3 note of a parameter that shows a rank its part, or nothing.
+_WHOLE_SHAPES = ("_unpadded_unsharded_size", "ds_shape")
+
+
+def is_part(parameter: nn.Parameter) -> bool:
+    """Whether a parameter shows a rank its part of something of which nobody tells where it lies."""
+    return any(hasattr(parameter, name) for name in _WHOLE_SHAPES)
+
+
+def whole(layout: FlatLayout, parameters: Mapping[str, nn.Parameter], prefix: str) -> FlatLayout:
+    """The layout with the shapes that its parameters have on all ranks together, and `prefix` before its names."""
+    slots, start = [], 0
+    for slot in layout.slots:
+        noted = (getattr(parameters[slot.name], name, None) for name in _WHOLE_SHAPES)
+        shape = next((shape for shape in noted if shape is not None), slot.shape)
+        slots.append(Slot(slot.name, shape, start))
+        start = slots[-1].stop
+    return replace(layout, name=f"{prefix}{layout.name}", unit=f"{prefix}{layout.unit}", slots=tuple(slots))
+
+
+def is_a(module: nn.Module, home: str, name: str) -> bool:
+    """Whether a module is of this class; not if nobody has imported the class."""
+    kind: Any = getattr(sys.modules.get(home), name, None)
+    return kind is not None and isinstance(module, kind)

@@ -1,0 +1,127 @@
+"""A recording of anybody's training: of a script that knows nothing of it, or of a loop in a `with` block.
+
+    torchrun --nproc-per-node 4 -m zerolab.trace --steps 2:4 --out run.json train.py ...
+
+    with zerolab.recording("run.json", steps=(2, 4)):
+        train()
+
+Steps outside of these are not watched. Ranks that are ended leave what they have recorded. What cannot be known, such
+as the unit of a bucket that holds gradients of several, is left out, never guessed.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zerolab import files
+from zerolab.recording.events import RankRecording, count
+from zerolab.trace.ending import leaving
+from zerolab.trace.parts import Parts
+from zerolab.trace.window import Window
+
+PATIENCE = 60.0  # seconds that rank 0 waits for the others' parts
+LAST_SECONDS = 5.0  # the same, of ranks that are being ended: torchrun kills those that take 30
+
+
+@contextmanager
+def recording(
+    out: str | os.PathLike[str], steps: tuple[int, int] = (2, 4), *, times_only: bool = False
+) -> Iterator[Window]:
+    """Records the steps from the first to the last of `steps`, both included, of whatever trains within the block.
+
+    Every rank enters it. Rank 0 writes `out` as soon as all ranks have passed the last step, or at the end of the block
+    with what there is. The first step is 1; the second is the first that shows everything, for Adam makes its state in
+    the first.
+
+    Args:
+        out: the file of the recording, in a folder that all ranks see.
+        steps: the first and the last to be recorded; a step ends with an update.
+        times_only: no bytes of memory and no owners, and hardly slower.
+
+    Raises:
+        ValueError: steps that are none, or a file that cannot be written.
+    """
+    first, last = _check(steps)
+    files.check_place(out)
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    parts = Parts(Path(out))
+    parts.forget(rank)
+    told = _Told(parts, first, last, world_size)
+    window = Window(first, last, told.finished, times_only=times_only)
+    with leaving(lambda: told.interrupted(window.so_far())):
+        try:
+            with window:
+                yield window
+        finally:
+            told.ended(rank, window.steps)
+
+
+def _check(steps: tuple[int, int]) -> tuple[int, int]:
+    first, last = steps
+    if not 1 <= first <= last:
+        raise ValueError(f"steps are {first} to {last}: give the first and the last to be recorded, from 1, as (2, 4)")
+    return first, last
+
+
+class _Told:
+    """What becomes of a rank's recording, and what a person is told of it."""
+
+    def __init__(self, parts: Parts, first: int, last: int, world_size: int) -> None:
+        self._parts, self._first, self._last, self._world_size = parts, first, last, world_size
+        self._recorded = False
+        self._hurry, self._leaving = threading.Event(), threading.Lock()
+        self._merging: threading.Thread | None = None
+
+    def finished(self, mine: RankRecording | None) -> None:
+        """The steps are over, or the training has failed within them."""
+        if mine is None:
+            return
+        self._recorded = True
+        if not mine.complete:
+            self._leave(mine)
+            return
+        self._parts.write(mine, self._first)
+        if mine.rank == 0:
+            self._merging = threading.Thread(target=self._merge, args=(mine.world_size, PATIENCE), daemon=True)
+            self._merging.start()
+
+    def interrupted(self, mine: RankRecording | None) -> None:
+        """The process is being ended, by torchrun because another rank has failed, or by a person."""
+        self._hurry.set()
+        if self._merging is not None:
+            self._merging.join()
+        elif mine is not None:
+            self._leave(mine)
+        with self._leaving:  # the main thread may be about to
+            return
+
+    def _leave(self, mine: RankRecording) -> None:
+        """Writes what there is, and puts it together with what others left, unless one of them has just done so."""
+        with self._leaving:
+            self._parts.write(mine, self._first)
+            self._parts.wait(mine.world_size, LAST_SECONDS)
+            self._merge(mine.world_size, 0)
+
+    def ended(self, rank: int, steps: int) -> None:
+        if rank == 0 and not self._recorded:
+            ran = f"{count(steps, 'step')} ran, and none of steps {self._first} to {self._last}"
+            print(f"zerolab: nothing was recorded: {ran}", file=sys.stderr)
+        if self._merging is not None:
+            self._merging.join()
+
+    def _merge(self, world_size: int, seconds: float) -> None:
+        self._parts.wait(world_size, seconds, self._hurry)
+        try:
+            merged = self._parts.merge()
+        except (OSError, ValueError) as error:
+            print(f"zerolab: {error}", file=sys.stderr)
+            return
+        if merged is None:
+            return
+        missing = [str(rank) for rank in range(world_size) if rank not in {each.rank for each in merged.ranks}]
+        without = f"; nothing came from rank {', '.join(missing)}" if missing else ""
+        ran = f"{count(merged.info.steps, 'step')} of {count(world_size, 'rank')}, from step {self._first} on"
+        print(f"zerolab: {ran}, in {self._parts.out}{without}", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""`python -m zerolab.trace`: runs a script as Python would, and records some of its steps."""
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
+
+from zerolab import files
+from zerolab.trace import recording
+
+
+@report_to_torchrun  # so that its summary shows the error of the rank that failed first
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the script or module with what follows it as its arguments."""
+    options = _parse(arguments)
+    sys.argv = [options.script, *options.arguments]
+    with recording(options.out, options.steps, times_only=options.times_only):
+        if options.module:
+            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(options.script).resolve().parent)  # as for a script that Python itself runs
+            runpy.run_path(options.script, run_name="__main__")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m zerolab.trace", description="Records some steps of a training script, as it is."
+    )
+    parser.add_argument("--steps", type=_steps, default=(2, 4), metavar="A:B", help="the first and the last (2:4)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="in a folder that all ranks see")
+    parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("script", help="what is to be run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it gets")
+    options = parser.parse_args(arguments)
+    if not options.module and not Path(options.script).is_file():
+        parser.error(f"there is no file {options.script!r}; for a module write -m before its name")
+    try:
+        files.check_place(options.out)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    try:
+        steps = int(first), int(last or first)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no pair of steps: write 2:4, the first and the last") from error
+    if not 1 <= steps[0] <= steps[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} has no steps: the first is 1, and the last not before the first")
+    return steps
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Each rank leaves its part in a file, and rank 0 makes one recording of them: no collective is added to a training.
+
+The parts of `run.json` lie in `run.json.parts`, until they are one. Ranks on several nodes need a folder that all of
+them see; where they have none, the parts can be copied to one place and merged there.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from zerolab import files
+from zerolab.recording import clocks, jsonfile
+from zerolab.recording.events import RankRecording, RunInfo
+from zerolab.recording.recording import Recording
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+POLL_SECONDS = 0.2
+MERGED = "merged"  # names the parts that have been put together
+
+
+class Parts:
+    """The files of one run's ranks, beside `out`."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.folder = out, out.with_name(f"{out.name}.parts")
+
+    def forget(self, rank: int) -> None:
+        """Removes what this rank left in an earlier run."""
+        for older in (*self.folder.glob(f"rank-{rank}-*.json"), self.folder / MERGED):
+            older.unlink(missing_ok=True)
+
+    def write(self, recording: RankRecording, first_step: int) -> None:
+        """Writes one rank's part. Raises OSError or ValueError where that is not possible."""
+        self.folder.mkdir(exist_ok=True)
+        info = replace(recording.info, first_step=first_step)
+        mine = replace(recording, info=info)
+        contents = jsonfile.Contents(mine.world_size, RunInfo(first_step=first_step), mine.units, mine.sources, [mine])
+        files.write_text(self.folder / f"rank-{mine.rank}-{_host()}.json", jsonfile.text(contents))
+
+    def ranks(self) -> list[int]:
+        """The ranks of which there is a part."""
+        return [int(path.stem.split("-")[1]) for path in self.folder.glob("rank-*.json")]
+
+    def wait(self, world_size: int, seconds: float, hurry: threading.Event | None = None) -> None:
+        """Waits until there is a part of each rank, but no longer than this, nor when told to hurry."""
+        until, hurry = time.monotonic() + seconds, hurry or threading.Event()
+        while len(self.ranks()) < world_size and time.monotonic() < until and not hurry.wait(POLL_SECONDS):
+            pass
+
+    def merge(self) -> Recording | None:
+        """Makes one recording of the parts that are there, writes it, and removes them if none is missing.
+
+        None if another rank has made it of the same parts. Raises ValueError if they do not belong together.
+        """
+        with _alone(self.folder):
+            found = sorted(self.folder.glob("rank-*.json"))
+            names = "\n".join(path.name for path in found)
+            done = self.folder / MERGED
+            if not found or (done.exists() and done.read_text() == names):
+                return None
+            merged = _merged(found)
+            merged.save(self.out)
+            done.write_text(names)
+            if len(merged.ranks) == merged.world_size:
+                shutil.rmtree(self.folder)
+            return merged
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time is in the block; the folder need not be there any more."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _merged(found: list[Path]) -> Recording:
+    hosts = [path.stem.rpartition("-")[2] for path in found]
+    ranks = [rank for path in found for rank in jsonfile.read(path).ranks]
+    merged = Recording.merge(_on_one_clock(ranks, hosts))
+    if len(set(hosts)) > 1:
+        worst = max((rank.info.clock or {}).get("uncertainty_ns", 0) for rank in merged.ranks)
+        text = f"times of all nodes are on one clock, to within {worst / 1e3:.0f} microseconds, as collectives tell"
+        merged.info = replace(merged.info, clocks=text)
+    return merged
+
+
+def _on_one_clock(ranks: list[RankRecording], hosts: list[str]) -> list[RankRecording]:
+    """The recordings with their times on the first one's clock; ranks on one node have one anyway."""
+    first, here = ranks[0], hosts[0]
+    return [
+        rank if host == here else clocks.align(rank, reading, reading)
+        for rank, host in zip(ranks, hosts, strict=True)
+        for reading in [clocks.from_collectives(first, rank) if host != here else clocks.Reading(0, 0, 0)]
+    ]
+
+
+def _host() -> str:
+    """A name for this machine since it was started, which says nothing of it: to know whose clocks are the same."""
+    known = ""
+    with suppress(OSError):
+        known = BOOT.read_text()
+    return hashlib.sha256((known or os.uname().nodename).encode()).hexdigest()[:8]

@@ -1,0 +1,100 @@
+"""The steps of a training that are recorded: from the forward that begins the first to the end of the last.
+
+A step is what ends with an update: updates without a backward between them (Muon for the matrices, AdamW for the rest)
+end the same one. Before the first recorded step and after the last nothing is watched but the optimizers, once a step.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from zerolab.recording.events import RankRecording
+from zerolab.recording.patches import replace
+from zerolab.recording.recorder import Recorder
+
+
+class Window:
+    """Records steps `first` to `last` of whatever trains within it; `finished` gets the rank's recording, once.
+
+    It gets None if the training ended before `first`. `steps` counts the updates so far.
+    """
+
+    def __init__(
+        self, first: int, last: int, finished: Callable[[RankRecording | None], None], *, times_only: bool = False
+    ) -> None:
+        self.first, self.last, self.steps = first, last, 0
+        self._finished, self._times_only = finished, times_only
+        self._recorder: Recorder | None = None
+        self._is_over = False
+        self._gradients = False  # whether there was a backward since the last update
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._watching, self._looking = ExitStack(), ExitStack()
+
+    def __enter__(self) -> Self:
+        handle = register_optimizer_step_post_hook(self._updated)
+        self._watching.callback(handle.remove)
+        for name in ("backward", "grad"):
+            self._watching.enter_context(replace(torch.autograd, name, self._differentiate))
+        self._look()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(kind, error, traceback)
+
+    def so_far(self) -> RankRecording | None:
+        """What was recorded so far, from any thread; None before the first step and after the last."""
+        recorder = self._recorder
+        return recorder.so_far() if recorder is not None else None
+
+    def _updated(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        self._optimizers.add(optimizer)
+        if self._gradients:
+            self.steps, self._gradients = self.steps + 1, False
+            self._look()
+
+    def _look(self) -> None:
+        """Has forwards looked at from the one on that begins the first step, to the one after the last."""
+        # In place before the recorder's own hook, and so called before it: that last forward is not recorded.
+        if self.steps == self.first - 1:
+            self._looking.callback(register_module_forward_pre_hook(self._before_forward).remove)
+
+    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        trains = module.training and torch.is_grad_enabled() and next(module.parameters(), None) is not None
+        if not trains:
+            return  # an evaluation between two steps, or a loss
+        if self.steps == self.last:
+            self._end()
+        elif self._recorder is None and self.steps == self.first - 1:
+            self._start().forward_begins(module, inputs)
+
+    def _start(self) -> Recorder:
+        self._recorder = recorder = Recorder(times_only=self._times_only)
+        recorder.__enter__()
+        recorder.add_optimizers(self._optimizers)
+        return recorder
+
+    def _differentiate(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        if self.steps == self.first - 1 and self._recorder is None and not self._is_over:  # a loop without modules
+            self._start()
+        self._gradients = True
+        return original(*args, **keywords)
+
+    def _end(self, *failure: Any) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._looking.close()
+        self._watching.close()
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.__exit__(*(failure or (None, None, None)))
+        self._finished(recorder.finish() if recorder is not None else None)
