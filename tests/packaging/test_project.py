@@ -102,6 +102,13 @@ def test_no_file_carries_a_path_of_the_machine_it_was_written_on():
     assert {name: found for name, text in texts.items() if (found := machine.findall(text))} == {}
 
 
+def test_no_two_files_of_tests_share_a_name():
+    # pytest imports a file by its name alone; a second one of that name ends the whole run before it begins.
+    names = sorted(Path(name).name for name in files() if re.search(r"^tests/.*/?test_\w+\.py$", name))
+    assert len(names) > 50
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 def test_scripts_are_executable():
     for path in (".ci/run", "binder/postBuild", "binder/start"):
         assert (ROOT / path).stat().st_mode & stat.S_IXUSR, path
