@@ -11,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -157,12 +158,16 @@ def player() -> str:
 def write(out: Path, cache: Path, only: Iterable[str] | None = None) -> list[Choice]:
     """Writes the player and the choices into `out`, made anew only if the package or this file changed since.
 
+    What `cache` has of an older package goes.
+
     `only`: parts of names; the panel says of the others that this build lacks them.
     """
     out.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(package_digest() + Path(__file__).read_bytes()).hexdigest()[:16]
     kept = cache / digest
     kept.mkdir(parents=True, exist_ok=True)
+    for older in (folder for folder in cache.iterdir() if folder != kept):
+        shutil.rmtree(older)
     chosen = [each for each in every() if only is None or any(part in each.name for part in only)]
     missing = [each for each in chosen if not (kept / f"{each.name}.js").exists()]
     for (is_real, _), some in groupby(missing, lambda each: (each.model in RECORDED, each.world_size)):

@@ -37,6 +37,7 @@ KINDS = (
     "hosts",
     "questions",
     "planner",
+    "try",
     "api",
 )
 
@@ -275,7 +276,7 @@ def test_axe_finds_nothing(show, scheme, require):
     require(found, "axe-playwright-python", "pip install 'zerolab[test]'")
     from axe_playwright_python.sync_playwright import Axe
 
-    for page in KINDS[:5]:  # the other kinds have the same parts
+    for page in (*KINDS[:5], "planner", "try"):  # the other kinds have the same parts
         told = Axe().run(show(page, scheme=scheme), options={"iframes": False})  # the player has tests of its own
         faults = [
             (fault["id"], node["html"][:160]) for fault in told.response["violations"] for node in fault["nodes"][:3]

@@ -29,6 +29,7 @@ def folder(tmp_path_factory):
     (folder / "try.md").write_text((ROOT / "docs" / "try.md").read_text())
     (folder / "_static").symlink_to(ROOT / "docs" / "_static")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    (folder / "kept" / "0123456789abcdef").mkdir(parents=True)  # of an older package
     command = [sys.executable, "-c", WRITE, folder, folder / "kept", *MADE]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -63,6 +64,11 @@ def shows(tab, name):
 def figures(folder, name):
     text = (folder / "choices" / f"{name}.js").read_text()
     return json.loads(text.removeprefix("zerolabChoice(").removesuffix(");\n"))["figures"]
+
+
+def test_recordings_of_an_older_package_are_not_kept(folder):
+    [kept] = (folder / "kept").iterdir()
+    assert {file.stem for file in kept.iterdir()} == set(MADE)
 
 
 def test_what_was_recorded_equals_the_formula_with_its_terms(folder):

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lastAtMost, Model } from "../../zerolab/player/model.js";
+import { nextPhase, nextUnit } from "../../zerolab/player/steps.js";
 import { tops } from "../../zerolab/player/strata.js";
 import { pass, payloadOf } from "./tiny.js";
 
@@ -104,10 +105,10 @@ test("steps by phase and by unit stay on the event's rank", () => {
     pass(1, 0, 2, { unit: "b" }),
   ];
   const model = new Model(payloadOf(events, { units }));
-  assert.equal(model.nextPhase(0, 1), 3);
-  assert.equal(model.nextPhase(3, -1), 0);
-  assert.equal(model.nextUnit(0, 1), 3);
-  assert.equal(model.nextUnit(3, 1), 3);
+  assert.equal(nextPhase(model, 0, 1), 3);
+  assert.equal(nextPhase(model, 3, -1), 0);
+  assert.equal(nextUnit(model, 0, 1), 3);
+  assert.equal(nextUnit(model, 3, 1), 3);
 });
 
 test("a collective is found on every rank, and under way only while it is", () => {

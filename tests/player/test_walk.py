@@ -304,3 +304,10 @@ def test_axe_finds_nothing_in_the_walk(recording, show, width, scheme, require):
 def test_from_a_cell_the_player_opens_with_the_walk(recording):
     assert recording.play(walk=True).walk == 1
     assert recording.play().walk == 0
+
+
+def test_a_page_without_an_address_of_its_own_opens_as_it_was_asked_to(show, recording):
+    tab = show(page(recording, address="walk=3"), story=True)
+    assert state(tab)["walk"]["chapter"] == 3
+    tab = show(page(recording, address="event=12&view=all"), story=True)
+    assert (state(tab)["event"]["index"], tab.get_attribute(".zl-player", "data-view")) == (11, "all")

@@ -29,6 +29,9 @@ def test_in_an_exported_notebook_a_cell_gets_a_frame_that_needs_no_kernel(record
     assert data["text/html"].startswith("<iframe ")
     assert 'sandbox="allow-scripts"' in data["text/html"]
     assert 'loading="lazy"' in data["text/html"]
+    player = recording.play(walk=True)
+    player.goto(11)
+    assert "data-address=&quot;event=12&amp;amp;walk=1&quot;" in player._repr_mimebundle_()[0]["text/html"]
 
 
 def test_goto_moves_the_trait_and_refuses_an_event_that_is_not_there(recording):

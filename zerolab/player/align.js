@@ -116,7 +116,7 @@ export function resting(beats, name, beat, before) {
   if (beat.act === "share")
     return story.own
       ? `${nothing}: the owners keep their new parameters until somebody gathers them.`
-      : `${nothing}: every rank has changed all parameters itself.`;
+      : `${nothing}${story.known.optimizer_state ? ": every rank has changed all parameters itself" : ""}.`;
   return MOVED[beat.op] === "parameters" && kept(beats, beat, list[before]?.t1 ?? -1)
     ? `${nothing}: it kept the parameters.`
     : `${nothing}.`;

@@ -28,6 +28,7 @@ export function chaptersOf({ model, beats, story, values }) {
   if (model.payload.meta.times_only || !model.count) return [];
   const facts = new Facts(model, beats, values);
   if (!facts.step || !facts.unit || !facts.own.length) return [];
+  if (!story.known.parameters || !story.known.optimizer_state) return []; // its chapters tell of nothing else
   const teller = new Teller(facts, facts.unit, story);
   for (const tell of TOLD_IN_ORDER) tell(teller);
   if (teller.chapters.length + 1 < FEWEST) return [];

@@ -91,8 +91,8 @@ function onPage(id) {
 export function startPage() {
   /** @type {Payload | PairPayload} */
   const payload = JSON.parse(onPage("zerolab-payload").textContent ?? "");
-  const options = hashOptions(window.location.hash);
   const host = onPage("zerolab-player");
+  const options = hashOptions(window.location.hash || (host.dataset.address ?? ""));
   document.body.classList.toggle("zl-still", options.still);
   if (options.slides) slides();
   else if (!options.still) enlarge();

@@ -1,9 +1,14 @@
 // How large the panes are: as high as the window lets them be, so that the controls are in view with the picture.
 
+import { entries } from "./decode.js";
+import { legends } from "./legends.js";
 import { growth } from "./rows.js";
 import { shows } from "./views.js";
 
 /** @import { Player } from "./player.js" */
+
+/** Below how many pixels of width the player is laid out in another way, by class. */
+const NARROWER = { "zl-medium": 1180, "zl-narrow": 720, "zl-tiny": 480 };
 
 /** Up to so many rows the story has room for rows of twice the height. */
 const FEW_ROWS = 8;
@@ -19,6 +24,9 @@ const LEAST_MAPS = 0.3;
  */
 export function layOut(player) {
   const { body } = player.scene;
+  const { ownership } = player.panes;
+  const { named } = ownership;
+  for (const [mark, below] of entries(NARROWER)) player.root.classList.toggle(mark, player.width < below);
   const width = body.clientWidth;
   fit(player);
   // A scroll bar has come or gone, and takes its room from every pane.
@@ -26,6 +34,7 @@ export function layOut(player) {
   // What scrolls can be reached by keyboard, too.
   if (body.scrollHeight > body.clientHeight) body.tabIndex = 0;
   else body.removeAttribute("tabindex");
+  if (ownership.named !== named) legends(player);
 }
 
 /** @param {Player} player */

@@ -225,38 +225,6 @@ export class Model {
   }
 
   /**
-   * The nearest event in `direction` (+1 or -1) at which the phase changes, on the rank of event `i`.
-   * @param {number} i @param {number} direction
-   */
-  nextPhase(i, direction) {
-    const places = this.ofRank[this.columns.rank[i]];
-    const { phase, step } = this.columns;
-    /** @type {(a: number, b: number) => boolean} */
-    const same = (a, b) => phase[a] === phase[b] && step[a] === step[b];
-    let at = lastAtMost(places, i);
-    if (direction > 0) {
-      while (at + 1 < places.length && same(places[at], places[at + 1])) at += 1;
-      return places[Math.min(at + 1, places.length - 1)];
-    }
-    at = Math.max(0, at - 1);
-    while (at > 0 && same(places[at], places[at - 1])) at -= 1;
-    return places[at];
-  }
-
-  /**
-   * The nearest event in `direction` on the rank of event `i` that is about another unit.
-   * @param {number} i @param {number} direction
-   */
-  nextUnit(i, direction) {
-    const places = this.ofRank[this.columns.rank[i]];
-    const { unit } = this.columns;
-    for (let at = lastAtMost(places, i) + direction; at >= 0 && at < places.length; at += direction) {
-      if (unit[places[at]] && unit[places[at]] !== unit[i]) return places[at];
-    }
-    return i;
-  }
-
-  /**
    * Takes the rows of the panes, `[{ rank, from, to }]`.
    * @param {Row[]} rows
    */

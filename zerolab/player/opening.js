@@ -1,8 +1,26 @@
-// Where a player that goes by events opens: where there is something to see.
+// Where a player opens: where there is something to see.
 
 import { codeOf } from "./derived.js";
 
-/** @import { Model } from "./model.js" */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Player } from "./player.js"
+ * @import { Options } from "./types.d.ts"
+ */
+
+/**
+ * Shows where a player opens, or what the page or the notebook asks for instead; returns the event where it opens.
+ * @param {Player} player @param {Options} options
+ */
+export function open(player, { event, walk }) {
+  const { beats, byBeats, model } = player;
+  const opening = byBeats ? beats.list[beats.opening()].t0 : 0;
+  const opened = byBeats ? model.at(opening) : openingOf(model);
+  if (byBeats && event === undefined) player.showTime(opening);
+  else player.goto(event ?? opened);
+  if (walk) player.walk.show(walk - 1);
+  return opened;
+}
 
 /**
  * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and

@@ -29,14 +29,15 @@ def policy(code: str, css: str) -> str:
     return f"default-src 'none'; script-src {_hash(code)}; style-src {_hash(css)}; base-uri 'none'; form-action 'none'"
 
 
-def page(recording: "Recording", other: "Recording | None" = None) -> str:
+def page(recording: "Recording", other: "Recording | None" = None, address: str = "") -> str:
     """The standalone page of a recording: offline, no foreign address in it, under its own strict policy.
 
     With `other`, both recordings side by side on common axes, and the first difference between them in words.
 
     Its address takes options after `#`, joined by `&`: `event=12` (counted from 1), `theme=light` or `dark`,
     `text=off` (no text, for comparing pictures), `slides` (16:9, as large as the window) and `still` (fixed width,
-    light unless told otherwise).
+    light unless told otherwise), `walk=3` (opens the guided walk at a chapter). `address` stands for one where the page
+    has none, as in a frame.
     """
     code = script() + "\nstartPage();\n"
     css = style("page")
@@ -46,12 +47,19 @@ def page(recording: "Recording", other: "Recording | None" = None) -> str:
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     # Names of units stand in the title, and a learner may name a unit anything.
     title = html.escape(f"zerolab: {content['title']}")
-    return _PAGE.format(policy=policy(code, css), title=title, style=css, payload=data, script=code)
+    return _PAGE.format(
+        policy=policy(code, css),
+        title=title,
+        style=css,
+        payload=data,
+        script=code,
+        address=html.escape(address, quote=True),
+    )
 
 
-def frame(recording: "Recording", other: "Recording | None" = None) -> str:
+def frame(recording: "Recording", other: "Recording | None" = None, address: str = "") -> str:
     """The page inside an iframe, for exported notebooks and sites: nothing to fetch, loaded when scrolled to."""
-    inner = html.escape(page(recording, other), quote=True)
+    inner = html.escape(page(recording, other, address), quote=True)
     title = html.escape(describe(recording), quote=True)
     # allow-scripts without allow-same-origin: the frame can draw, and can reach nothing of the page around it.
     look = f"width:100%;height:{FRAME_HEIGHT}px;border:0"

@@ -3,7 +3,6 @@
 import { Axis } from "./axis.js";
 import { Beats } from "./beats.js";
 import { Clock, SPEEDS } from "./clock.js";
-import { entries } from "./decode.js";
 import { ALL, chooseFilter, ranksOf } from "./filter.js";
 import { Flights } from "./flight.js";
 import { listen } from "./keys.js";
@@ -11,7 +10,7 @@ import { layOut } from "./layout.js";
 import { legends } from "./legends.js";
 import { Lens } from "./lens.js";
 import { Model } from "./model.js";
-import { openingOf } from "./opening.js";
+import { open } from "./opening.js";
 import { Pace } from "./pace.js";
 import { Palette } from "./palette.js";
 import { Pieces } from "./pieces.js";
@@ -27,13 +26,8 @@ import { shows } from "./views.js";
 import { Walk } from "./walk.js";
 import { Zoom } from "./zoom.js";
 
-/**
- * @import { Pair } from "./pair.js"
- * @import { Filter, Frame, Options, Payload, Theme, View, ViewName } from "./types.d.ts"
- */
-
-/** Below how many pixels of width the player is laid out in another way, by class. */
-const NARROWER = { "zl-medium": 1180, "zl-narrow": 720, "zl-tiny": 480 };
+/** @import { Pair } from "./pair.js" */
+/** @import { Filter, Frame, Options, Payload, Theme, View, ViewName } from "./types.d.ts" */
 
 /** A player inside an element of a page. */
 export class Player {
@@ -93,11 +87,7 @@ export class Player {
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
     this.tellEvents(Boolean(options.events) || !this.beats.list.length);
-    const opening = this.byBeats ? this.beats.list[this.beats.opening()].t0 : 0;
-    this.opened = this.byBeats ? this.model.at(opening) : openingOf(this.model);
-    if (this.byBeats && options.event === undefined) this.showTime(opening);
-    else this.goto(options.event ?? this.opened);
-    if (options.walk) this.walk.show(options.walk - 1);
+    this.opened = open(this, options);
     this.settle();
   }
 
@@ -290,11 +280,8 @@ export class Player {
     if (!this.root.clientWidth) return;
     // Known from the first draw on, or the observer's first call would draw all of it twice.
     this.width = this.root.clientWidth;
-    for (const [mark, below] of entries(NARROWER)) this.root.classList.toggle(mark, this.width < below);
-    const { named } = this.panes.ownership;
     layOut(this);
     if (this.#sees("source")) this.panes.source.layout(this.model);
-    if (this.panes.ownership.named !== named) legends(this);
     this.stale = true;
     if (this.index >= 0) this.#show(this.index, this.clock.time);
   }
@@ -318,7 +305,7 @@ export class Player {
     if (fresh && this.#sees("memory")) for (const memory of panes.memories) memory.drawView(frame);
     this.#panes();
     if (moved || fresh || beat) narrate(this, event);
-    this.#controls();
+    this.scene.transport.draw();
     this.#source(); // last: it scrolls, and a page that scrolls is laid out at once with all that has changed before
     this.reports.moved();
     this.walk.moved();
@@ -354,17 +341,9 @@ export class Player {
     this.panes.source.draw({ model, event: model.count ? model.event(told) : null });
   }
 
-  #controls() {
-    const { index, clock, lens } = this;
-    const { playing, speed } = clock;
-    const slower = clock.slow / speed;
-    const place = this.byBeats ? this.beats.at(clock.time) : -1;
-    this.scene.transport.draw({ index, place, playing, speed, slower, whole: lens.whole, zoomed: lens.zoom !== null });
-  }
-
   /** After a jump, a pause or the end: the controls and the mirror say at once what is shown. */
   settle() {
-    this.#controls();
+    this.scene.transport.draw();
     this.scene.spoken.setAttribute("aria-live", this.clock.playing && !this.byBeats ? "off" : "polite");
     this.reports.settled();
   }

@@ -1,8 +1,12 @@
 // Where the buttons and keys lead: to the next beat or event, phase, unit or training step.
 
 import { passes } from "./filter.js";
+import { lastAtMost } from "./model.js";
 
-/** @import { Player } from "./player.js" */
+/**
+ * @import { Model } from "./model.js"
+ * @import { Player } from "./player.js"
+ */
 
 /** The share of a beat's time on the screen after which its pieces are well on their way. */
 export const UNDER_WAY = 0.6;
@@ -42,12 +46,12 @@ export class Steps {
 
   /** @param {number} direction */
   phase(direction) {
-    this.#on(({ model, index }) => model.nextPhase(index, direction));
+    this.#on(({ model, index }) => nextPhase(model, index, direction));
   }
 
   /** @param {number} direction */
   unit(direction) {
-    this.#on(({ model, index }) => model.nextUnit(index, direction));
+    this.#on(({ model, index }) => nextUnit(model, index, direction));
   }
 
   /** @param {number} direction */
@@ -94,4 +98,36 @@ export class Steps {
     this.player.pause();
     if (this.player.model.count) this.player.goto(place(this.player));
   }
+}
+
+/**
+ * The nearest event in `direction` (+1 or -1) at which the phase changes, on the rank of event `i`.
+ * @param {Model} model @param {number} i @param {number} direction
+ */
+export function nextPhase({ ofRank, columns }, i, direction) {
+  const places = ofRank[columns.rank[i]];
+  const { phase, step } = columns;
+  /** @type {(a: number, b: number) => boolean} */
+  const same = (a, b) => phase[a] === phase[b] && step[a] === step[b];
+  let at = lastAtMost(places, i);
+  if (direction > 0) {
+    while (at + 1 < places.length && same(places[at], places[at + 1])) at += 1;
+    return places[Math.min(at + 1, places.length - 1)];
+  }
+  at = Math.max(0, at - 1);
+  while (at > 0 && same(places[at], places[at - 1])) at -= 1;
+  return places[at];
+}
+
+/**
+ * The nearest event in `direction` on the rank of event `i` that is about another unit.
+ * @param {Model} model @param {number} i @param {number} direction
+ */
+export function nextUnit({ ofRank, columns }, i, direction) {
+  const places = ofRank[columns.rank[i]];
+  const { unit } = columns;
+  for (let at = lastAtMost(places, i) + direction; at >= 0 && at < places.length; at += direction) {
+    if (unit[places[at]] && unit[places[at]] !== unit[i]) return places[at];
+  }
+  return i;
 }

@@ -6,7 +6,7 @@ import { MOVED } from "./flow.js";
 
 /**
  * @import { Model } from "./model.js"
- * @import { Act, Category, Known, Unit } from "./types.d.ts"
+ * @import { Act, Category, Known, State, Unit } from "./types.d.ts"
  */
 
 /**
@@ -24,6 +24,11 @@ export class Story {
       parameters: this.#inParts("parameters"),
       gradients: this.#inParts("gradients"),
       optimizer_state: this.#inParts("optimizer_state"),
+    };
+    this.known = {
+      parameters: this.#isKnown("parameters"),
+      gradients: this.#isKnown("gradients"),
+      optimizer_state: this.#isKnown("optimizer_state"),
     };
     this.sent = this.#sent();
     this.released = this.#released();
@@ -72,14 +77,10 @@ export class Story {
    */
   #inParts(category) {
     const { model } = this;
-    const optimizer = codeOf(model.payload.kinds, "optimizer");
-    const updates = model.rows.map(({ rank }) => {
-      const places = model.ofRank[rank];
-      return [rank, places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? -1];
-    });
+    const updates = this.#updates();
     /** @type {(unit: Unit) => number[]} */
     const held = (unit) =>
-      updates.map(([rank, update]) => size(model.held(rank, category, unit.name, update))).filter(Boolean);
+      updates.map((i) => size(model.held(model.columns.rank[i], category, unit.name, i))).filter(Boolean);
     const largest = [...model.units]
       .sort((a, b) => b.padded - a.padded)
       .find((unit) => unit.padded && held(unit).length);
@@ -88,6 +89,28 @@ export class Story {
     const sizes = held(largest);
     const parts = Math.round((largest.padded * sizes.length) / sizes.reduce((sum, one) => sum + one, 0));
     return parts > 1 ? parts : 0;
+  }
+
+  /**
+   * Whether it was recorded who holds what of a category: of some systems its bytes were counted, and no more.
+   * @param {State} category
+   */
+  #isKnown(category) {
+    const { model } = this;
+    const held = model.units.some((unit) =>
+      model.rows.some(({ rank }) => model.changes(rank, category, unit.name).at.length),
+    );
+    return held || (!model.payload.meta.times_only && this.#updates().every((i) => !model.liveAt(i)[category]));
+  }
+
+  /** Of each rank of the panes its last update; its last event where it has none. */
+  #updates() {
+    const { model } = this;
+    const optimizer = codeOf(model.payload.kinds, "optimizer");
+    return model.rows.flatMap(({ rank }) => {
+      const places = model.ofRank[rank];
+      return places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? [];
+    });
   }
 
   /** The operations that each act sends with. */
@@ -132,19 +155,34 @@ export class Story {
 
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   get own() {
-    const { parts, sent } = this;
-    const shared = sent.share?.has("all_gather") ? this.model.worldSize : 0;
+    const { parts, known } = this;
+    const shared = !known.optimizer_state && this.#sharesAll() ? this.model.worldSize : 0;
     return parts.optimizer_state || parts.parameters || parts.gradients || shared;
+  }
+
+  /** Whether as many elements as there are parameters are gathered after an update: then parameters are, and no figures. */
+  #sharesAll() {
+    const { model, acts } = this;
+    const { columns, payload } = model;
+    const trained = model.units.reduce((sum, unit) => sum + (unit.frozen ? 0 : unit.numel), 0);
+    /** @type {Map<string, number>} */
+    const gathered = new Map();
+    acts.forEach((act, i) => {
+      if (act !== "share" || columns.parent[i] >= 0 || payload.words[columns.op[i] - 1] !== "all_gather") return;
+      const step = `${columns.rank[i]}:${columns.step[i]}`;
+      gathered.set(step, (gathered.get(step) ?? 0) + columns.numel[i]);
+    });
+    return trained > 0 && Math.max(0, ...gathered.values()) >= trained;
   }
 
   /** @param {Act} act */
   #text(act) {
-    const { parts, sent, released, own } = this;
+    const { parts, known, sent, released, own } = this;
     if (!this.steps && !this.model.units.length) {
       const how = "as the sentences below tell one by one";
       return `There is no training step here: the ranks send each other tensors, ${how}.`;
     }
-    return TOLD[act]({ parts, released, own, does: (...ops) => ops.some((op) => sent[act]?.has(op)) });
+    return TOLD[act]({ parts, known, released, own, does: (...ops) => ops.some((op) => sent[act]?.has(op)) });
   }
 }
 
@@ -157,12 +195,17 @@ const TOLD = {
     const what = "something that is no part of a unit, such as a check that all do the same";
     return `Aside from the training step: the ranks send each other ${what}.`;
   },
-  setup({ parts, does }) {
+  setup({ parts, known, does }) {
     const agreed = does("broadcast") ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
     const kept = parts.parameters ? `1/${parts.parameters} of every unit, its shard` : "all of them";
-    return `Before the first step: ${agreed}each rank keeps ${kept}.`;
+    const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
+    return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, released, does }) {
+  forward({ parts, known, released, does }) {
+    if (!known.parameters) {
+      const gathered = does("all_gather") ? "; parameters are gathered for it" : "";
+      return `Forward: every rank computes on its own batch${gathered}.`;
+    }
     if (!parts.parameters) {
       const sent = does("all_gather", "all_reduce") ? "" : ", so nothing is sent";
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
@@ -170,26 +213,30 @@ const TOLD = {
     const kept = `a rank keeps 1/${parts.parameters} of each unit, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
-  backward({ parts, released, does }) {
+  backward({ parts, known, released, does }) {
     const again = parts.parameters && released ? "each is gathered once more; " : "";
     const start = `Backward, last unit first: ${again}`;
     if (does("reduce_scatter")) {
-      const rest = parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update";
-      return `${start}gradients are added up over the ranks, each part on its owner${rest}.`;
+      const kept = parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update";
+      return `${start}gradients are added up over the ranks, each part on its owner${known.gradients ? kept : ""}.`;
     }
     if (does("all_reduce")) {
-      const one = "so that all of them make the same update";
-      const use = parts.optimizer_state ? "and each then uses its own part of the sums" : one;
-      return `${start}each gradient is added up over all ranks, ${use}.`;
+      const one = known.optimizer_state ? ", so that all of them make the same update" : "";
+      const use = parts.optimizer_state ? ", and each then uses its own part of the sums" : one;
+      return `${start}each gradient is added up over all ranks${use}.`;
     }
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
-  update({ parts, own }) {
-    if (!own) return "Update: every rank makes the same update of all parameters.";
+  update({ parts, known, own }) {
+    if (!own)
+      return known.optimizer_state
+        ? "Update: every rank makes the same update of all parameters."
+        : "Update: which parameters a rank updates was not recorded.";
     const why = parts.optimizer_state ? ", so it needs optimizer state for that part alone" : "";
     return `Update: each rank updates only the 1/${own} that it owns${why}.`;
   },
   share({ own }) {
+    if (!own) return "After the update: the ranks gather what is no parameter, such as their losses.";
     const why = "so that everybody has the new parameters";
     return `After the update: each rank sends the 1/${own} that it updated to all others, ${why}.`;
   },

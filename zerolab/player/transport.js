@@ -6,7 +6,7 @@ import { count, exact } from "./format.js";
 
 /**
  * @import { Player } from "./player.js"
- * @import { Controls, StepWindow } from "./types.d.ts"
+ * @import { StepWindow } from "./types.d.ts"
  */
 
 /**
@@ -74,9 +74,12 @@ export class Transport {
     this.speed.disabled = true;
   }
 
-  /** @param {Controls} given */
-  draw({ index, place, playing, speed, slower, whole, zoomed }) {
-    const { model } = this;
+  /** Shows where the player stands. */
+  draw() {
+    const { model, player } = this;
+    const { index, clock, lens } = player;
+    const { playing, speed } = clock;
+    const place = player.byBeats ? player.beats.at(clock.time) : -1;
     const wanted = playing ? "pause" : "play";
     if (this.play.dataset.shows !== wanted) {
       this.play.dataset.shows = wanted;
@@ -87,11 +90,11 @@ export class Transport {
     }
     // A select looks through its options each time.
     if (this.speed.value !== String(speed)) this.speed.value = String(speed);
-    this.#tellUnit(this.player.walk?.open ? "chapter" : place < 0 ? "event" : "beat");
-    say(this.pace, place < 0 ? pace(slower) : "");
+    this.#tellUnit(player.walk?.open ? "chapter" : place < 0 ? "event" : "beat");
+    say(this.pace, place < 0 ? pace(clock.slow / speed) : "");
     this.events.setAttribute("aria-pressed", String(place < 0));
-    this.view.setAttribute("aria-pressed", String(whole));
-    this.reset.hidden = !zoomed;
+    this.view.setAttribute("aria-pressed", String(lens.whole));
+    this.reset.hidden = lens.zoom === null;
     if (!model.count) return;
     this.thumb.style.translate = `${this.#share(index) * 100}cqw`;
     const said = place < 0 ? `event ${exact(index + 1)} of ${exact(model.count)}` : this.beat(place);

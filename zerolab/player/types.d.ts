@@ -248,6 +248,8 @@ export interface Stop {
 export interface Known {
   /** In how many parts a category is kept; 0 if every rank has all of it. */
   parts: Record<State, number>;
+  /** Whether it was recorded who holds what of a category. */
+  known: Record<State, boolean>;
   released: boolean;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;
@@ -459,18 +461,6 @@ export interface Told {
 
 /** What is seen at once. */
 export type ViewName = "story" | "timeline" | "memory" | "source" | "all";
-
-/** What the controls show; `place` is that of the beat, -1 where events are told one by one. */
-export interface Controls {
-  index: number;
-  place: number;
-  playing: boolean;
-  speed: number;
-  /** How many times slower than real the recording plays. */
-  slower: number;
-  whole: boolean;
-  zoomed: boolean;
-}
 
 /** A line of a row in the ownership pane, or the whole row of a rank in its gutter. */
 export type Hit = { rank: number; category: State; unit: string } | { row: number };

@@ -100,7 +100,9 @@ class Player(anywidget.AnyWidget):
         """The widget, or an iframe, beside the fixed text."""
         # Read at every display, so that one notebook can show a player live and export it afterwards.
         if variables.player_in_a_frame():
-            return {"text/plain": repr(self), "text/html": frame(self._recording, self._other)}, {}
+            opens = f"event={self.event + 1}" * (self.event >= 0), f"walk={self.walk}" * (self.walk > 0)
+            shown = frame(self._recording, self._other, "&".join(filter(None, opens)))
+            return {"text/plain": repr(self), "text/html": shown}, {}
         bundle = super()._repr_mimebundle_()
         # anywidget may give None, where it has nothing to show; the text is shown all the same.
         data, metadata = bundle or ({}, {})
