@@ -45,6 +45,10 @@ def simulated():
     return simulate("zero2", world_size=1024, model="gpt-tiny").recordings["zero2"]
 
 
+def recorded_peaks(tab):
+    return tab.evaluate(f"{PLAYER}.model.peaks.map((peak) => peak.bytes)")
+
+
 def colour(tab, rank, unit, at, category="parameters"):
     return tuple(tab.evaluate(PIXEL, [rank, category, unit, at]))
 
@@ -304,6 +308,25 @@ def test_no_text_overlaps_and_none_is_cut_off(sixteen, simulated, show, width):
             assert overlaps(labels) == []
             room = tab.evaluate(f"{PANE}.pen.width")
             assert all(one["x"] >= 0 and one["x"] + one["width"] <= room for one in labels)
+
+
+def test_on_a_phone_what_all_ranks_hold_is_told_in_whole_words(sixteen, show):
+    tab = show(sixteen, "#view=memory", story=True, width=390, height=844)
+    texts = [one["text"] for one in tab.evaluate(f"{PLAYER}.labels()")["memory"]]
+    highest = f"{max(recorded_peaks(tab)) / 1000:.0f} kB"
+    said = texts.index("all 16")
+    assert texts[said : said + 3] == ["all 16", "ranks", f"≤ {highest}"]
+    assert overlaps(tab.evaluate(f"{PLAYER}.labels()")["memory"]) == []
+
+
+@pytest.mark.parametrize(("view", "pane"), [("timeline", ".zl-timeline"), ("memory", ".zl-memory")])
+def test_on_a_phone_the_pane_that_was_asked_for_is_in_view(sixteen, show, view, pane):
+    tab = show(sixteen, f"#view={view}", story=True, width=390, height=844)
+    asked = tab.locator(f"{pane} .zl-layers").first.bounding_box()
+    body = tab.locator(".zl-body").bounding_box()
+    assert body["y"] <= asked["y"]
+    assert asked["y"] + min(asked["height"], 200) <= body["y"] + body["height"]
+    assert asked["y"] < tab.locator(".zl-ownership").bounding_box()["y"]
 
 
 def test_two_recordings_have_the_same_rank_in_focus(sixteen, show):

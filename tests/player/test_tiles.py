@@ -192,3 +192,78 @@ def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
         numbers(tab, tab.evaluate(f"{PLAYER}.model.columns.t_end[{PLAYER}.model.count - 1]"))
         == [["24 of 0 and 1 and 2 and 3"]] * 4
     )
+
+
+@pytest.fixture(scope="module")
+def in_groups():
+    """`in_groups(op, of)` gives a recording of 4 ranks in which each group of `of` does `op` of 2 elements a rank."""
+
+    def inside(op, ranks, group):
+        import torch
+        import torch.distributed as dist
+
+        own, whole = (torch.full((size,), 1.0 + dist.get_rank()) for size in (2, 2 * len(ranks)))
+        {
+            "all_reduce": lambda: dist.all_reduce(whole, group=group),
+            "all_gather": lambda: dist.all_gather(list(torch.empty_like(whole).chunk(len(ranks))), own, group=group),
+            "reduce_scatter": lambda: dist.reduce_scatter(own, list(whole.chunk(len(ranks))), group=group),
+            "broadcast": lambda: dist.broadcast(whole, ranks[-1], group=group),
+            "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group),
+        }[op]()
+
+    def grouped(op, of):
+        import torch.distributed as dist
+
+        for ranks, group in [(ranks, dist.new_group(ranks)) for ranks in of]:
+            if dist.get_rank() in ranks:
+                inside(op, ranks, group)
+        dist.barrier()  # in which a rank of no group has its part
+
+    def recorded(op, of):
+        with Cluster(world_size=4, device="cpu") as cluster:
+            return cluster.record(grouped, op, of)
+
+    return recorded
+
+
+def after(op, ranks, rank, part):
+    """Whose numbers a rank of a group has in a part when the group is done."""
+    owner = ranks[part]
+    return {
+        "all_reduce": ranks,
+        "all_gather": [owner],
+        "reduce_scatter": ranks if owner == rank else [rank],
+        "broadcast": [ranks[-1]],
+        "all_to_all": [owner],
+    }[op]
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"])
+def test_groups_that_do_alike_are_drawn_beside_each_other_each_with_its_own_parts(in_groups, show, op):
+    groups = [[0, 2], [1, 3]]
+    tab = show(in_groups(op, groups))
+    assert tab.evaluate(f"{PLAYER}.panes.ownership.batches.map((batch) => batch.length)") == [2]
+    seen = [row[:2] for row in tiles(tab, -1)]
+    of = {rank: ranks for ranks in groups for rank in ranks}
+    assert seen == [[after(op, of[rank], rank, part) for part in range(2)] for rank in range(4)]
+    titles = tab.evaluate(f"{PLAYER}.labels().ownership.map((one) => one.text)")
+    assert any("in 2 parts, in each of 2 groups" in text for text in titles)
+    captions = tab.evaluate(f"{PLAYER}.beats.list.filter(({{ op }}) => op === '{op}').map((beat) => beat.caption)")
+    assert captions
+    assert all("all ranks" not in said and ("group" in said or "2 ranks" in said) for said in captions)
+
+
+def test_a_rank_that_is_in_no_group_takes_no_part(in_groups, show):
+    tab = show(in_groups("all_reduce", [[0, 2, 3]]))
+    texts = tab.evaluate(f"{PLAYER}.labels().ownership.map((one) => one.text)")
+    assert "takes no part" in texts
+    assert any("among ranks 0, 2, 3" in text for text in texts)
+    assert [row[0] for row in tiles(tab, -1)] == [[0, 2, 3], [], [0, 2, 3], [0, 2, 3]]
+    told = tab.locator("canvas[aria-label*='rank 0:']").first.get_attribute("aria-label")
+    assert "rank 1: takes no part" in told
+
+
+def test_groups_with_a_rank_in_common_are_drawn_one_after_the_other(in_groups, show):
+    tab = show(in_groups("all_gather", [[0, 1], [1, 2]]))
+    assert tab.evaluate(f"{PLAYER}.panes.ownership.batches.map((batch) => batch.length)") == [1, 1]
+    assert [row[:2] for row in tiles(tab, -1)] == [[[], []], [[1], [2]], [[1], [2]], [[], []]]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zerolab import models
+from zerolab import Cluster, models
 
 
 def asked(recording, rank=0):
@@ -197,3 +197,23 @@ def test_the_buckets_of_torchs_own_ddp_are_communication_in_any_loop(cluster, gr
         assert update.live["communication"] == (0 if gradients_in_buckets else 1372)
         last = rank.events[-1].live
         assert last["communication"] + last["activations"] < 1372 + 4 * 32, "what is left is the last batch's"
+
+
+def test_collectives_are_counted_by_their_group_so_that_its_ranks_agree_on_the_number():
+    def unequally_often():
+        groups = [(ranks, dist.new_group(ranks)) for ranks in ([0, 1], [1, 2], [2])]
+        for ranks, group in groups:
+            if dist.get_rank() in ranks:
+                dist.all_reduce(torch.ones(8), group=group)
+        dist.all_reduce(torch.ones(4))
+
+    with Cluster(world_size=3, device="cpu") as three:
+        recording = three.record(unequally_often)
+    found = {(each.group, each.number): sorted(each.events) for each in recording.collectives}
+    assert found == {((0, 1), 0): [0, 1], ((1, 2), 0): [1, 2], ((2,), 0): [2], (None, 0): [0, 1, 2]}
+    begun = [min(event.t_start for event in each.events.values()) for each in recording.collectives]
+    assert begun == sorted(begun)
+    assert recording.counted == "4 collectives"
+    # Like ones in groups of other sizes are other rows of the table.
+    told = [(row["op"], row["count"], row.get("ranks")) for row in recording.traffic(step=0, rank=0)]
+    assert told == [("all_reduce", 1, 2), ("all_reduce", 1, 3), ("total", 2, None)]

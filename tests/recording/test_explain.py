@@ -126,9 +126,9 @@ def test_every_place_counts_the_same_collectives(cluster, recordings):
     assert "0 steps, 7 collectives>" in repr(alone)
     assert "0 training steps, 7 collectives, 0 units" in repr(alone.play())
     for recording in recordings.values():
-        numbers = [event.number for event in recording.events if event.number is not None]
-        inside = {event.number for event in recording.events if event.number is not None and event.step}
-        counted = f"{max(numbers) + 1} collectives ({len(inside)} in steps)"
+        every = [event for event in recording.events if event.number is not None]
+        each, inside = [{(e.group, e.number) for e in events} for events in (every, [e for e in every if e.step])]
+        counted = f"{len(each)} collectives ({len(inside)} in steps)"
         assert recording.counted == counted
         assert counted in repr(recording)
         assert counted in repr(recording.play())

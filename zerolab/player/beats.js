@@ -313,21 +313,26 @@ export class Beats {
     const { group } = this.model.event(places[0]);
     const ranks = group?.length ?? this.model.worldSize;
     const whole = !this.model.units.length;
-    if (op === "all_gather" && act === "share") return "each owner sends its new parameters to all other ranks";
+    const some = ranks < this.model.worldSize;
+    const [whose, theirs] = some ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
+    const others = some ? "the others of its group" : "all other ranks";
+    if (op === "all_gather" && act === "share") return `each owner sends its new parameters to ${others}`;
     if (op === "all_gather")
       return whole
-        ? `every rank gets the parts of all ${exact(ranks)}`
-        : `its ${exact(ranks)} shards are gathered, so every rank has all of it`;
+        ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
+        : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
     if (op === "reduce_scatter")
       return whole
-        ? "each rank gets the sum of its own part"
-        : "gradients are added up, each part on the rank that owns it";
+        ? `each rank gets the sum${theirs} of its own part`
+        : `gradients are added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`;
     if (op === "all_reduce")
-      return whole
-        ? "added up over all ranks, which all get the sum"
+      return whole || some
+        ? `${whole ? "" : "gradients are "}added up over ${whose}, which all get the sum`
         : "gradients are added up, and all ranks get the sum";
     if (op === "broadcast")
-      return act === "share" ? "the owners send their new parameters to all" : "one rank sends them to all others";
-    return op === "barrier" ? "all ranks wait for each other" : `${words(op)} between ${exact(ranks)} ranks`;
+      return act === "share"
+        ? `the owners send their new parameters to all${theirs}`
+        : `one rank sends them to all others${theirs}`;
+    return op === "barrier" ? `${whose} wait for each other` : `${words(op)} between ${exact(ranks)} ranks`;
   }
 }

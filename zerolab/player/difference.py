@@ -17,12 +17,12 @@ Pair = tuple[Event | None, Event | None]
 
 
 def _collectives(rank: RankRecording) -> list[Event]:
-    """A rank's collectives by their number, without what they consist of, and without checks outside of the steps."""
+    """A rank's collectives as started, without what they consist of, and without checks outside of the steps."""
     # Sends and receives are left out: how a system takes a collective apart is its own business.
     found = [event for event in rank.events if event.kind == "collective" and event.parent is None]
     compared = [event for event in found if event.step or event.unit]
-    # By number, not by time: two collectives under way at once may end in either order, on each run another.
-    return sorted(compared, key=lambda event: (event.number is None, event.number or 0, event.seq))
+    # As started, not by their end: of two that are under way at once either may be first, on each run another.
+    return sorted(compared, key=lambda event: (event.number is None, event.seq))
 
 
 def _holds(rank: RankRecording) -> list[Event]:

@@ -34,18 +34,21 @@ function collectivesOf(model) {
   for (const places of model.collectives.values()) {
     const own = places.filter((i) => columns.kind[i] === collective);
     const event = own.length ? model.event(own[0]) : null;
-    if (!event || !KNOWN.has(event.op) || event.group) continue; // of a group alone the parts are counted otherwise
+    if (!event || !KNOWN.has(event.op)) continue;
+    const ranks = event.group ?? everyRank(model);
     const [, root] = /^from rank (\d+)$/.exec(event.text ?? "") ?? [];
     if (event.op === "broadcast" && root === undefined) continue;
     const { op, numel } = event;
     const start = Math.min(...own.map((i) => columns.t_start[i]));
     const recorded = own.flatMap((i) => model.partsOf(i));
-    const parts = numel % model.worldSize && /all_reduce|broadcast/.test(op) ? 1 : model.worldSize;
+    const parts = numel % ranks.length && /all_reduce|broadcast/.test(op) ? 1 : ranks.length;
     const shipments = recorded.length
-      ? recordedShipments(model, op, recorded)
-      : impliedShipments(model, parts === 1 && op === "all_reduce" ? "one" : op, own, Number(root ?? 0));
+      ? recordedShipments(model, op, ranks, recorded)
+      : impliedShipments(model, parts === 1 && op === "all_reduce" ? "one" : op, ranks, own, Number(root ?? 0));
     found.push({
       op,
+      ranks,
+      turn: columns.number[own[0]],
       numel,
       parts,
       numbers: numbersOf(model, own),
@@ -55,6 +58,30 @@ function collectivesOf(model) {
       root: Number(root ?? 0),
       recorded: recorded.length > 0,
     });
+  }
+  return found;
+}
+
+/** @param {Model} model */
+const everyRank = ({ worldSize }) => Array.from({ length: worldSize }, (_, rank) => rank);
+
+/**
+ * Exchanges that are drawn together: what groups that share no rank do alike in their same turn.
+ * @param {Exchange[]} exchanges
+ */
+export function beside(exchanges) {
+  /** @type {Exchange[][]} */
+  const found = [];
+  for (const one of exchanges) {
+    const [size, key] = [one.ranks.length, `${one.op} ${one.turn} ${one.numel}`];
+    const like = found.find(
+      (others) =>
+        size === others[0].ranks.length &&
+        key === `${others[0].op} ${others[0].turn} ${others[0].numel}` &&
+        !others.some(({ ranks }) => ranks.some((rank) => one.ranks.includes(rank))),
+    );
+    if (like) like.push(one);
+    else found.push([one]);
   }
   return found;
 }
@@ -83,45 +110,46 @@ function sentWithReceived(model, messages) {
 
 /**
  * What a collective's own messages carry.
- * @param {Model} model @param {string} op @param {number[]} messages
+ * @param {Model} model @param {string} op @param {number[]} ranks @param {number[]} messages
  * @returns {Shipment[]}
  */
-function recordedShipments(model, op, messages) {
+function recordedShipments(model, op, ranks, messages) {
   const { t_start: start, t_end: end } = model.columns;
   return sentWithReceived(model, messages).map(({ from, to, send, receive, k }) => {
     const adds = op === "reduce_scatter" || (op === "all_reduce" && k === 0);
-    const part = adds ? to : from;
+    const part = ranks.indexOf(adds ? to : from);
     return { from, to, source: part, part, adds, start: start[send], end: end[receive] };
   });
 }
 
 /**
  * What a collective means whose messages were not recorded: each rank has it all when its own event is over.
- * @param {Model} model @param {string} op @param {number[]} places @param {number} root
+ * @param {Model} model @param {string} op @param {number[]} ranks @param {number[]} places @param {number} root
  * @returns {Shipment[]}
  */
-function impliedShipments(model, op, places, root) {
+function impliedShipments(model, op, ranks, places, root) {
   const { t_start, t_end, rank } = model.columns;
   const start = Math.max(...places.map((i) => t_start[i]));
-  const ranks = places.map((i) => rank[i]);
+  const there = places.map((i) => rank[i]);
   return places.flatMap((i) => {
     const to = rank[i];
     const end = Math.max(start + 1, t_end[i]);
     const half = (start + end) / 2;
-    return ranks
+    return there
       .filter((from) => from !== to)
       .flatMap((from) => {
         const way = { from, to, start, end };
+        const [theirs, own] = [ranks.indexOf(from), ranks.indexOf(to)];
         if (op === "one") return [{ ...way, source: 0, part: 0, adds: true }];
-        if (op === "all_gather") return [{ ...way, source: from, part: from, adds: false }];
-        if (op === "reduce_scatter") return [{ ...way, source: to, part: to, adds: true }];
-        if (op === "all_to_all") return [{ ...way, source: to, part: from, adds: false }];
+        if (op === "all_gather") return [{ ...way, source: theirs, part: theirs, adds: false }];
+        if (op === "reduce_scatter") return [{ ...way, source: own, part: own, adds: true }];
+        if (op === "all_to_all") return [{ ...way, source: own, part: theirs, adds: false }];
         if (op === "broadcast")
-          return from === root ? ranks.map((part) => ({ ...way, source: part, part, adds: false })) : [];
+          return from === root ? ranks.map((_, part) => ({ ...way, source: part, part, adds: false })) : [];
         const middle = Math.min(half, ...places.map((k) => (start + Math.max(start + 1, t_end[k])) / 2));
         return [
-          { ...way, end: middle, source: to, part: to, adds: true },
-          { ...way, start: middle, source: from, part: from, adds: false },
+          { ...way, end: middle, source: own, part: own, adds: true },
+          { ...way, start: middle, source: theirs, part: theirs, adds: false },
         ];
       });
   });
@@ -142,7 +170,8 @@ function messagesOf(model) {
     let run = 0;
     for (const i of [...places].sort((a, b) => columns.seq[a] - columns.seq[b])) {
       if (columns.kind[i] !== collective || columns.parent[i] >= 0) continue;
-      if (columns.number[i]) run += 1;
+      // What a group does alone is no mark for all.
+      if (columns.number[i]) run += columns.group[i] ? 0 : 1;
       else if (columns.peer[i]) runs.set(run, [...(runs.get(run) ?? []), i]);
     }
   }
@@ -163,8 +192,9 @@ function handMade(model, messages) {
   const adds = shipments.some((one) => one.adds);
   const numel = messages.length ? model.event(messages[0]).numel * model.worldSize : 0;
   const start = Math.min(...messages.map((i) => t_start[i]));
-  const [parts, numbers] = [model.worldSize, { before: [], after: [] }];
-  return { op: "messages", numel, parts, numbers, start, shipments, adds, root: 0, recorded: true };
+  const [ranks, numbers] = [everyRank(model), { before: [], after: [] }];
+  const [parts, turn] = [ranks.length, 0];
+  return { op: "messages", ranks, turn, numel, parts, numbers, start, shipments, adds, root: 0, recorded: true };
 }
 
 /**
@@ -198,9 +228,9 @@ export function contents(exchange, rank, part, time) {
  * What a rank has of a part before the exchange.
  * @param {Exchange} exchange @param {number} rank @param {number} part
  */
-function hadBefore({ op, adds, root, shipments }, rank, part) {
+function hadBefore({ op, ranks, adds, root, shipments }, rank, part) {
   if (op === "broadcast") return rank === root ? [root] : [];
-  if (op === "all_gather") return rank === part ? [rank] : [];
+  if (op === "all_gather") return rank === ranks[part] ? [rank] : [];
   if (adds || op === "all_to_all") return [rank];
   // By hand: a rank has what it sends before any of it has come.
   const sent = shipments.filter((one) => one.from === rank && one.source === part).map(({ start }) => start);

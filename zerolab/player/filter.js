@@ -3,6 +3,7 @@
 import { entries } from "./decode.js";
 import { element } from "./dom.js";
 import { words } from "./format.js";
+import { timelineLegend } from "./legends.js";
 import { STACK } from "./palette.js";
 import { rowsOf } from "./rows.js";
 import { pressToggles, withoutInWords } from "./strata.js";
@@ -66,6 +67,7 @@ export function chooseFilter(player, change) {
   panels.filter.draw(player.filter);
   filterBadge.textContent = inWords(player.filter);
   filterBadge.hidden = player.filter === ALL;
+  timelineLegend(player); // which ranks share a row
   player.redraw();
   player.settle();
   player.options.altered?.(player);

@@ -2,6 +2,7 @@
 
 import { entries } from "./decode.js";
 import { legends } from "./legends.js";
+import { keepRoom } from "./room.js";
 import { growth } from "./rows.js";
 import { shows } from "./views.js";
 
@@ -27,6 +28,7 @@ export function layOut(player) {
   const { ownership } = player.panes;
   const { named } = ownership;
   for (const [mark, below] of entries(NARROWER)) player.root.classList.toggle(mark, player.width < below);
+  if (!player.pair) keepRoom([player]);
   const width = body.clientWidth;
   fit(player);
   // A scroll bar has come or gone, and takes its room from every pane.

@@ -4,6 +4,7 @@ import { dashed, element, framed, swatch } from "./dom.js";
 import { exact, words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { STATE } from "./model.js";
+import { leftOutInWords } from "./rows.js";
 import { ghostOf, toggles } from "./strata.js";
 import { Tiles } from "./tiles.js";
 
@@ -19,9 +20,6 @@ const SHEET = { marks: "M4 2h5v6h-5z", solid: true };
 export function legends(player) {
   const { palette, scene, model, panes } = player;
   const { sections } = scene;
-  /** @type {(text: string, colour: string) => HTMLElement} */
-  const flat = (text, colour) => swatch(text, { colour });
-  const { clock } = new Lanes(model);
   const { named } = panes.ownership; // in rows too low for names of lines the legend says which is which
   const lines = named ? [] : [element("span", {}, `lines: ${STATE.map(words).join(", ")}`)];
   const told = model.units.some(({ owners }) => owners)
@@ -47,15 +45,7 @@ export function legends(player) {
     const said = texts.map((text) => element("span", {}, text));
     sections.ownership.legend.replaceChildren(framed("nothing yet", palette.hollow), ...said);
   }
-  sections.timeline.legend.replaceChildren(
-    flat("forward", palette.forward),
-    flat("backward", palette.backward),
-    flat("update", palette.optimizer),
-    swatch("waiting", palette.look()),
-    flat("gather, broadcast", palette.communicationColour),
-    flat("reduce", palette.reduction),
-    ...(clock ? [element("span", {}, clock)] : []),
-  );
+  timelineLegend(player);
   if (model.payload.meta.times_only) {
     for (const { legend } of [sections.ownership, sections.memory, sections.bars])
       legend.replaceChildren("not recorded: this recording has times only");
@@ -75,6 +65,25 @@ export function legends(player) {
     const { legend } = device === "host" ? sections.host : sections.memory;
     categories(legend, formula, "▾ peak", ghostOf(model, device));
   }
+}
+
+/**
+ * The key of the timeline alone, which depends on the rows that are shown.
+ * @param {Player} player
+ */
+export function timelineLegend({ palette, scene, model }) {
+  /** @type {(text: string, colour: string) => HTMLElement} */
+  const flat = (text, colour) => swatch(text, { colour });
+  const { clock } = new Lanes(model);
+  scene.sections.timeline.legend.replaceChildren(
+    flat("forward", palette.forward),
+    flat("backward", palette.backward),
+    flat("update", palette.optimizer),
+    swatch("waiting", palette.look()),
+    flat("gather, broadcast", palette.communicationColour),
+    flat("reduce", palette.reduction),
+    ...[clock, leftOutInWords(model.rows)].flatMap((said) => (said ? [element("span", {}, said)] : [])),
+  );
 }
 
 /**

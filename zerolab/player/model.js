@@ -15,7 +15,7 @@ import {
   stepWindows,
 } from "./derived.js";
 import { readEvent } from "./events.js";
-import { wholeRows } from "./rows.js";
+import { rowsAbout, wholeRows } from "./rows.js";
 
 /** @import { Category, Changes, Device, Live, Payload, Peak, Row, RunningSum, State } from "./types.d.ts" */
 
@@ -73,6 +73,7 @@ export class Model {
     this.rows = [];
     /** @type {Row[]} */
     this.whole = []; // those that are drawn whole: all, or of many the one of the rank in focus
+    this.folded = false; // whether ranks are so many that one alone is drawn whole
     this.focus = 0;
     /** @type {Map<number, number>} */
     this.places = new Map();
@@ -229,8 +230,9 @@ export class Model {
    * @param {Row[]} rows
    */
   chooseRows(rows) {
-    this.rows = rows;
     this.whole = wholeRows(rows, this);
+    this.folded = this.whole !== rows;
+    this.rows = this.folded ? rowsAbout(rows, this.whole[0].rank) : rows;
     this.places = new Map();
     rows.forEach(({ from, to }, place) => {
       for (let rank = from; rank <= to; rank++) this.places.set(rank, place);
@@ -243,11 +245,6 @@ export class Model {
    */
   rowOf(rank) {
     return this.places.get(rank) ?? -1;
-  }
-
-  /** Whether ranks are so many that one alone is drawn whole. */
-  get folded() {
-    return this.whole !== this.rows;
   }
 
   /**

@@ -27,15 +27,16 @@ export function numbersOf(model, places) {
 
 /**
  * The numbers that a rank has in a part, if they were recorded: what one rank brought, or what all came to.
- * @param {Exchange} exchange @param {number} rank @param {number} part @param {number[]} has @param {number} ranks
+ * @param {Exchange} exchange @param {number} rank @param {number} part @param {number[]} has
  * @returns {number[] | null}
  */
-export function numbersAt(exchange, rank, part, has, ranks) {
-  const { op, adds, numbers } = exchange;
+export function numbersAt(exchange, rank, part, has) {
+  const { op, ranks, adds, numbers } = exchange;
   if (!has.length) return null;
-  if (adds && has.length > 1) return has.length === ranks ? shareOf(exchange, numbers.after[part], part) : null;
+  if (adds && has.length > 1)
+    return has.length === ranks.length ? shareOf(exchange, numbers.after[ranks[part]], part) : null;
   const [whose] = has;
-  const place = op === "all_to_all" && whose !== rank ? rank : part;
+  const place = op === "all_to_all" && whose !== rank ? ranks.indexOf(rank) : part;
   return shareOf(exchange, numbers.before[whose], place);
 }
 

@@ -5,6 +5,7 @@ import { button, element, say } from "./dom.js";
 import { focusOn } from "./focus.js";
 import { listen } from "./keys.js";
 import { Player } from "./player.js";
+import { keepRoom } from "./room.js";
 import { SharedClock, SharedSteps, Together } from "./together.js";
 import { difference, Versus } from "./versus.js";
 
@@ -237,18 +238,10 @@ export class Pair {
 
   /** Every caption has room for the longest one, on both sides. */
   #keepRoom() {
-    const texts = this.players.flatMap(({ beats }, k) => [
-      ...beats.list.map(({ caption: said }) => said),
-      ...this.together.list.map((_, place) => this.together.why(k, place)),
-    ]);
-    const longest = [...new Set(texts)].sort((a, b) => b.length - a.length).slice(0, 3);
-    const [high, low] = this.first.byBeats
-      ? [this.#highest("zl-story", longest), this.#highest("zl-sentence", this.#sentences())]
-      : [0, 0];
-    for (const { scene } of this.players) {
-      scene.why.style.minHeight = high ? `${high}px` : "";
-      scene.sentence.style.minHeight = low ? `${low}px` : "";
-    }
+    keepRoom(
+      this.players,
+      this.players.flatMap((_, k) => this.together.list.map((_, place) => this.together.why(k, place))),
+    );
     this.#levelHeads();
   }
 
@@ -263,28 +256,5 @@ export class Pair {
       for (const head of heads) head.style.minHeight = `${high}px`;
     }
     for (const player of this.players) player.redraw();
-  }
-
-  /** The longest sentences about acts of both. */
-  #sentences() {
-    const said = this.players.flatMap(({ beats, story }) =>
-      story.steps ? beats.list.map(({ places, last }) => story.tell(places[0] ?? last)) : [],
-    );
-    return [...new Set(said)].sort((a, b) => b.length - a.length).slice(0, 3);
-  }
-
-  /**
-   * How high the highest of these texts is where captions stand.
-   * @param {"zl-story" | "zl-sentence"} name @param {string[]} texts
-   */
-  #highest(name, texts) {
-    const { why, sentence } = this.first.scene;
-    const line = name === "zl-story" ? why : sentence;
-    const probes = texts.map((text) => element("p", { class: `${name} zl-probe`, "aria-hidden": "true" }, text));
-    for (const probe of probes) probe.style.width = `${line.clientWidth}px`;
-    line.after(...probes);
-    const heights = probes.map((probe) => probe.offsetHeight);
-    for (const probe of probes) probe.remove();
-    return Math.max(0, ...heights);
   }
 }

@@ -44,9 +44,11 @@ const FEW = 8;
 const SUMMARY_ROWS = 32;
 
 /**
- * The rows of the panes for a list of ranks: `[{ rank, from, to }]`. Up to 64 ranks have a row each; of more, a row
- * stands for the ranks `from` to `to` and draws the one of them whose peak is highest. `silent`: nothing was recorded.
+ * The rows of the panes for a list of ranks. Up to 64 ranks have a row each; of more, a row stands for the ranks `from`
+ * to `to` and draws one of them, `rank`: that of the highest peak, until another is in focus. `silent`: nothing was
+ * recorded.
  * @param {number[]} ranks @param {(Peak | null)[]} peaks
+ * @returns {Row[]}
  */
 export function rowsOf(ranks, peaks) {
   const drawn = ranks.filter((rank) => peaks[rank]).length;
@@ -60,10 +62,30 @@ export function rowsOf(ranks, peaks) {
     const highest = group.reduce((best, rank) =>
       (peaks[rank]?.bytes ?? -1) > (peaks[best]?.bytes ?? -1) ? rank : best,
     );
-    rows.push({ rank: highest, from: group[0], to: group[group.length - 1], silent });
+    rows.push({ rank: highest, highest, focus: false, from: group[0], to: group[group.length - 1], silent });
     k += group.length;
   }
   return rows;
+}
+
+/**
+ * The same rows, the one that stands for `focus` drawing that rank, all others that of their highest peak.
+ * @param {Row[]} rows @param {number} focus
+ */
+export function rowsAbout(rows, focus) {
+  return rows.map((row) => {
+    const inside = !row.silent && row.from <= focus && focus <= row.to;
+    return !inside && !row.focus ? row : { ...row, rank: inside ? focus : row.highest, focus: inside };
+  });
+}
+
+/**
+ * Which ranks rows leave out, in words; "" where every recorded rank has its own.
+ * @param {Row[]} rows
+ */
+export function leftOutInWords(rows) {
+  const widest = Math.max(0, ...rows.map(({ from, to, silent }) => (silent ? 0 : to - from + 1)));
+  return widest > 1 ? `a row: one of ${widest} ranks, that in focus or of the highest peak` : "";
 }
 
 /** Of more rows than this one is drawn whole, and the others are folded. */
@@ -77,7 +99,7 @@ const MOST_WHOLE = 8;
 export function wholeRows(rows, { units, focus }) {
   if (rows.length <= MOST_WHOLE || !units.some(({ padded }) => padded)) return rows;
   const rank = recordedRanks(rows).reduce((best, one) => (Math.abs(one - focus) < Math.abs(best - focus) ? one : best));
-  return [{ rank, from: rank, to: rank, silent: false }];
+  return [{ rank, highest: rank, focus: true, from: rank, to: rank, silent: false }];
 }
 
 /**
@@ -91,16 +113,16 @@ export function recordedRanks(rows) {
 }
 
 /**
- * "rank 3", or "ranks 32–63" for a row that stands for several.
+ * "rank 3", or "32–63" for a row that stands for several; that of the rank in focus goes by its name.
  * @param {Row} row
  */
-export function rowName({ from, to }) {
-  return from === to ? `rank ${from}` : `${from}–${to}`;
+function rowName({ rank, focus, from, to }) {
+  return from === to || focus ? `rank ${rank}` : `${from}–${to}`;
 }
 
 /**
  * A row's name with the rank's colour and pattern, in the left gutter; where rows are low only every second or third
- * is named.
+ * is named, counted by `place`.
  * @param {Pen} pen @param {Palette} palette @param {Row} row @param {number} place @param {number} y
  * @param {number} height @param {number} pitch
  */

@@ -11,6 +11,7 @@ import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
 import { Panels } from "./panels.js";
+import { sentenceOf } from "./room.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
 import { ghostOf, pointAt } from "./strata.js";
@@ -313,7 +314,7 @@ export function narrate(player, event) {
     say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
     const about = beat.places[0] ?? index;
     const silent = player.resting || beat.kind === "keep";
-    say(scene.sentence, silent ? "" : story.steps ? story.tell(about) : caption(model, about));
+    say(scene.sentence, silent ? "" : sentenceOf(story, model, about));
     return;
   }
   // While it plays, events of all ranks alternate within milliseconds; what is told of them stays with one rank.

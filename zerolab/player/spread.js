@@ -108,18 +108,25 @@ export function spreadRow({ pen, rows, gutter, stack, device, top, formula, peak
   area(pen, palette, points);
   pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
   const style = { colour: palette.ink, size: 12, room: gutter.left - 10 };
-  pen.text(amongInWords(model), 0, base - rows.line + 6, { ...style, weight: 600 });
-  if (gutter.named) pen.text("lowest to highest", 0, base - rows.line + 22, { ...style, colour: palette.muted });
+  const highest = recorded.reduce((best, rank) =>
+    (peaks[rank]?.bytes ?? 0) > (peaks[best]?.bytes ?? 0) ? rank : best,
+  );
+  const peak = bytes(peaks[highest]?.bytes ?? 0);
+  const whole = stack.length === STACK.length;
+  const [among, below] = gutter.named
+    ? [[amongInWords(model)], ["lowest to highest"]]
+    : [amongInWords(model).split(/ (?=ranks$)/), whole ? [`≤ ${peak}`] : []]; // there is no gutter on the right
+  for (const [k, text] of [...among, ...below].entries()) {
+    const named = k < among.length ? { weight: 600 } : { colour: palette.muted };
+    pen.text(text, 0, base - rows.line + 6 + 16 * k, { ...style, ...named });
+  }
   if (formula !== null && hasState(stack)) {
     const y = Math.round(base - formula * scale) + 0.5;
     pen.line(axis.left, y, axis.right + 4, y, palette.formula, 1.25, [5, 3]);
   }
-  if (!gutter.named || stack.length < STACK.length) return;
-  const highest = recorded.reduce((best, rank) =>
-    (peaks[rank]?.bytes ?? 0) > (peaks[best]?.bytes ?? 0) ? rank : best,
-  );
+  if (!gutter.named || !whole) return;
   const room = { ...style, room: gutter.right - 8 };
-  pen.text(`peak ${bytes(peaks[highest]?.bytes ?? 0)}`, axis.right + 8, base - rows.line + 6, room);
+  pen.text(`peak ${peak}`, axis.right + 8, base - rows.line + 6, room);
   pen.text(`rank ${highest}`, axis.right + 8, base - rows.line + 22, { ...room, colour: palette.muted });
 }
 

@@ -160,7 +160,7 @@ export class Story {
     return parts.optimizer_state || parts.parameters || parts.gradients || shared;
   }
 
-  /** Whether as many elements as there are parameters are gathered after an update: then parameters are, and no figures. */
+  /** Whether as many elements as there are parameters are gathered after an update: they are parameters, no figures. */
   #sharesAll() {
     const { model, acts } = this;
     const { columns, payload } = model;

@@ -37,8 +37,8 @@ export class Timeline {
     this.tools = null;
     /** @type {Lanes | null} */
     this.lanes = null;
-    /** @type {Stretch[][]} */
-    this.order = [];
+    /** @type {Map<number, Stretch[]>} */
+    this.order = new Map(); // by rank, of those that had a row
     /** @type {Bar[]} */
     this.bars = [];
   }
@@ -50,7 +50,7 @@ export class Timeline {
     this.lanes = lanes;
     this.rows = rowHeights(model.rows.length, lanes.names.length, 13, 6, grow);
     this.height = this.rows.pitch * model.rows.length;
-    this.order = model.rows.map((row) => lanes.ofRank(model, row.rank));
+    this.order.clear();
     this.over.resize(width, this.height);
     return this.pen.resize(width, this.height);
   }
@@ -153,7 +153,8 @@ export class Timeline {
     const { pen, rows } = this;
     const { rank } = row;
     const top = this.#lane(place, 0);
-    nameRow(pen, palette, row, place, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
+    const named = place - model.rows.findIndex(({ focus }) => focus); // the one in focus is
+    nameRow(pen, palette, row, named, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
     if (tellTrouble(pen, palette, model, row, axis.left, top + rows.row / 2)) return;
     if (rows.line >= 10 && this.gutter.named) {
       /** @type {TextStyle} */
@@ -162,7 +163,7 @@ export class Timeline {
         pen.text(name, this.gutter.left - 10, this.#lane(place, lane) + rows.line / 2, style);
     }
     const first = this.bars.length;
-    this.#bars(model, palette, axis, place, filter);
+    this.#bars(model, palette, axis, row, place, filter);
     for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
     if (endedEarly(model, rank)) this.#end(model, axis, rank, top, { colour: palette.wait, size: 12 });
   }
@@ -182,14 +183,16 @@ export class Timeline {
 
   /**
    * A row's bars; of those that share one pixel of a place only the first is drawn.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} place @param {Filter} filter
+   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
+   * @param {Filter} filter
    */
-  #bars(model, palette, axis, place, filter) {
+  #bars(model, palette, axis, { rank }, place, filter) {
     const { pen } = this;
     const { unit } = model.columns;
     /** @type {Map<number, number>} */
     const full = new Map(); // by height: up to where its pixels are taken
-    for (const stretch of this.order[place]) {
+    if (!this.order.has(rank)) this.order.set(rank, this.lanes?.ofRank(model, rank) ?? []);
+    for (const stretch of this.order.get(rank) ?? []) {
       const { index: i, start, end } = stretch;
       if (start > axis.t1) break;
       const extent = axis.extent(start, end);

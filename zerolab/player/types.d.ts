@@ -210,6 +210,8 @@ export interface Peak {
 /** A row of the panes: it draws `rank`, and stands for the ranks `from` to `to`. */
 export interface Row {
   rank: number;
+  highest: number;
+  focus: boolean;
   from: number;
   to: number;
   silent: boolean;
@@ -316,6 +318,10 @@ export interface Numbers {
 
 export interface Exchange {
   op: string;
+  /** Who takes part, in the order of their parts. */
+  ranks: number[];
+  /** Which of the group's collectives it is; groups that do alike in the same turn are drawn together. */
+  turn: number;
   numel: number;
   /** As many as there are ranks; one of a buffer that cannot be cut so. */
   parts: number;

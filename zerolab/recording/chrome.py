@@ -80,8 +80,10 @@ def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:
 
 def _complete(event: Event, stream: int) -> dict[str, Any]:
     detail = {"step": event.step, "elements": event.numel, "bytes sent": event.logical_bytes}
-    # The same collective has the same number on every rank, and the first one is number 0.
-    numbered = {} if event.number is None else {"collective": event.number}
+    # The same collective has the same number on every rank of its group, whose first one is number 0.
+    numbered: dict[str, Any] = {} if event.number is None else {"collective": event.number}
+    if event.group is not None:
+        numbered["ranks"] = list(event.group)
     name = f"{event.op} {event.unit}" if event.unit else event.op
     return {
         **_place(event.rank, stream),

@@ -55,10 +55,10 @@ class Event:
     Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
     order in which they started; `live` holds the live bytes of every category just after the event has ended, on the
     device where the rank computes, and `host` those in main memory, if that is a GPU.
-    `number` counts a rank's collectives from 0, so that the same one can be found on every rank. `parent` is the `seq`
-    of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive with a parent
-    carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far: `live` is what was
-    live at that moment, and `text` the operation that made it; `host peak` is the same of `host`.
+    `number` counts the collectives of a `group` from 0, so that the same one can be found on every rank of it. `parent`
+    is the `seq` of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive
+    with a parent carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far:
+    `live` is what was live at that moment, and `text` the operation that made it; `host peak` is the same of `host`.
     `device_start` and `device_end` are when `stream` executed it, on the same clock, and of a wait when it blocked the
     compute stream; `t_start` and `t_end` are then when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`

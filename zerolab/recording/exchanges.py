@@ -292,16 +292,17 @@ class Exchanges(Observer):
         self, op: str, tensor: torch.Tensor | None, numel: int, nbytes: int, ranks: Sequence[int], *, numbered: bool
     ) -> Draft:
         log = self._log
+        group = None if len(ranks) == dist.get_world_size() else tuple(ranks)
         draft = log.add(
             "collective",
             op,
             phase=PHASES_OF.get(op, log.phase) if log.step else log.phase,
             unit=self._unit_of(tensor),
-            group=None if len(ranks) == dist.get_world_size() else tuple(ranks),
+            group=group,
             dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,
             numel=numel,
             logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
-            number=next(log.numbers) if numbered else None,
+            number=next(log.numbers[group]) if numbered else None,
         )
         if self._comparing:
             draft |= {"step": 0, "phase": "setup"}

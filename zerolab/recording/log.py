@@ -1,7 +1,8 @@
 """The log of one rank: events as they happen, and the training step in which they do."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from types import MappingProxyType
@@ -67,8 +68,8 @@ class Log:
         self.in_backward = False
         self.operations = 0
         self._losses: list[float | torch.Tensor] = []
-        # Of collectives, apart from events: ranks log different events, and the same collectives.
-        self.numbers = itertools.count()
+        # Of the collectives of each group, apart from events: only these are the same on all ranks of the group.
+        self.numbers: defaultdict[tuple[int, ...] | None, Iterator[int]] = defaultdict(itertools.count)
         self._logged_peaks: Levels = {}
         self._take_peaks_as_logged()
 

@@ -33,10 +33,14 @@ Figures = TypeVar("Figures", bound=Collection[Any])
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective as all its ranks saw it: their events by rank. `ops` has more than one word where they differ."""
+    """One collective as all its ranks saw it: their events by rank. `ops` has more than one word where they differ.
+
+    `number` counts those of its group, the ranks that take part; None for all.
+    """
 
     number: int
     events: dict[int, Event]
+    group: tuple[int, ...] | None = None
 
     # More than one word is no damage: ranks that disagree are what a mismatch looks like.
     @property
@@ -159,14 +163,15 @@ class Recording:
 
     @cached_property
     def collectives(self) -> list[Collective]:
-        """The collectives by number, each with the events of all ranks that took part."""
-        found: dict[int, dict[int, Event]] = {}
+        """The collectives in the order in which they began, each with the events of all ranks that took part."""
+        found: dict[tuple[tuple[int, ...] | None, int], Collective] = {}
         for recording in self.ranks:
             for event in recording.events:
-                # Ranks call collectives in one order, or they hang: the n-th of one is the n-th of the others.
+                # A group's ranks call its collectives in one order, or they hang: the n-th is the n-th of the others.
                 if event.kind == "collective" and event.number is not None:
-                    found.setdefault(event.number, {})[event.rank] = event
-        return [Collective(number, found[number]) for number in sorted(found)]
+                    of = found.setdefault((event.group, event.number), Collective(event.number, {}, event.group))
+                    of.events[event.rank] = event
+        return sorted(found.values(), key=lambda one: (min(event.t_start for event in one.events.values()), one.number))
 
     @property
     def counted(self) -> str:
@@ -246,15 +251,15 @@ class Recording:
         if not 0 <= chosen <= last:
             raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
         # How many took part is only in the other ranks' events, unless the collective was within a group, as in HSDP.
-        partners = {collective.number: len(collective.events) for collective in self.collectives}
-        rows: dict[str, dict[str, Any]] = {}
+        partners = {each.number: len(each.events) for each in self.collectives if each.group is None}
+        rows: dict[tuple[str, int], dict[str, Any]] = {}
         for event in recording.events:
             # Sends and receives within a collective would count the same bytes twice.
             if event.kind == "collective" and event.parent is None and event.step == chosen:
                 # Only a send or a receive has no number, and it has two ends.
                 ranks = 2 if event.number is None else len(event.group or ()) or partners[event.number]
                 empty = {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
-                row = rows.setdefault(event.op, empty)
+                row = rows.setdefault((event.op, ranks), empty)
                 row["count"] += 1
                 row["elements"] += event.numel
                 row["logical bytes"] += event.logical_bytes
