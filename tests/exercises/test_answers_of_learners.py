@@ -56,6 +56,8 @@ MISJUDGED = {
         "wrong_updates_copies",
         "wrong_gradients_as_numpy",
     ],
+    "zero3-forward": ["right_one_unit_ahead", "wrong_without_allocating", "wrong_leaves_the_last_unit_out"],
+    "zero3-backward": ["right_reduces_while_the_next_is_gathered", "wrong_first_to_last"],
     "zero3-train": [
         "right_under_no_grad",
         "right_one_optimizer_for_each_unit",

@@ -85,6 +85,10 @@ def draw_flats(dice, world_size):
     return [(numbers.standard_normal(100 * world_size).astype(np.float32),) for _ in range(world_size)]
 
 
+GIVEN = """import torch
+import torch.distributed as dist
+from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
+from zerolab.engines.engine import Engine"""
 STAGE = {"returns": "the optimizer", "collectives": ("reduce_scatter", "all_gather"), "world_sizes": (2,)}
 TWO_AND_THREE = {**STAGE, "world_sizes": (2, 3)}
 KINDS = {
@@ -124,7 +128,7 @@ def _exercises(monkeypatch):
 
     def load(kind):
         solution, what, targets = KINDS[kind]
-        return Exercise(kind, kind, "", what, "", "", solution, (), targets, ())
+        return Exercise(kind, kind, "", what, GIVEN, "", solution, (), targets, ())
 
     monkeypatch.setattr(checking, "load", load)
 

@@ -1,139 +1,119 @@
-"""Your own ZeRO-3.
+"""Your own ZeRO-3, third rung: update.
 
-Write the training loop of ZeRO-3. Your function gets
+Write the loop around the two. Your function gets the units **whole**, the same on every rank; `forward(units, inputs)`
+and `backward(units, output_gradient)`, which are yours once they have passed, and ours until then; and
 
-* `units`: a list of units. A unit has `unit.parameters`, its flat: all parameters of the unit end to end, `world_size`
-  equal shards, whole when your function begins, and the same on every rank.
-    * `unit.release()` gives the flat's memory back; until the next `unit.allocate()` nothing may touch it.
-    * `unit.allocate()` takes memory for it again, with nothing in particular in it.
-    * `unit.forward(inputs)` gives the outputs. The flat must be whole. The unit remembers its last forward.
-    * `unit.backward(output_gradient)` gives `(input_gradient, gradient)`: the gradient of its inputs, for the unit
-      before it, and that of its parameters, one new tensor as large as the flat. The flat must be whole again.
-* `batches`: an iterator. Each step gives `(inputs, loss_gradient)`: what the first unit gets, and a function. Called
-  with the outputs of the last unit it gives the gradient of the loss for them.
-* `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
-  from `t.grad`. Plain tensors will do; you need neither `torch.nn.Parameter` nor `torch.no_grad`.
+* `batches`: an iterator. Each step gives `(inputs, loss_gradient)`, and `loss_gradient(outputs)` is where backward
+  begins;
+* `optimizer_cls`: of a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t` from
+  `t.grad`. Plain tensors will do.
 
-`reduce_scatter(tensor)`, `all_gather(tensor)` and `all_reduce(tensor)` work in place on a tensor of `world_size`
-shards. They start the exchange; call `.wait()` on what they return.
+Give each unit its `mine`, a copy of this rank's shard of `unit.parameters`, and release the unit. Train as long as
+there are batches. Return the optimizer.
 
-Between the steps a rank keeps, of the parameters, only a copy of its own shard of every unit; the optimizer and its
-`grad`s may stay. No prefetch is asked for; one unit ahead is allowed. Return the optimizer.
+What ours does in a step, as recorded:
+
+    forward 0, forward 1, ..., forward 5, backward 5, ..., backward 1, backward 0, update
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
 * the optimizer of rank `r` updates its copy of shard `r` of each unit from the **mean** of all ranks' gradients;
 * after each step these shards equal those of DDP under SGD with momentum, to 1e-6;
-* with Adam a rank keeps `16Ψ/N` bytes at the update;
-* beside its own shards it never has the whole parameters of more than two units, nor whole gradients of more than two;
-* each step is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent. The last unit, too,
-  is released and gathered again (a real engine may keep it).
+* with Adam a rank keeps `16Ψ/N` bytes, and never whole parameters of more than two units;
+* each step is two `all_gather` and one `reduce_scatter` for each unit: `3 (N-1)/N Ψ` elements sent. The update costs
+  none, because forward gathers what is new.
 """
 
-import torch
+from collections.abc import Callable
 
-from zerolab.engines.collectives import all_gather, reduce_scatter
+import torch
+import torch.distributed as dist
+
 from zerolab.exercises import Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, ZERO3, Batches, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, TRAIN, Batches, OptimizerClass
 from zerolab.exercises.harness.unit import Unit
 
 
 def zero3(
-    units: list[Unit], batches: Batches, optimizer_cls: OptimizerClass, rank: int, world_size: int
+    units: list[Unit],
+    batches: Batches,
+    optimizer_cls: OptimizerClass,
+    forward: Callable[[list[Unit], torch.Tensor], torch.Tensor],
+    backward: Callable[[list[Unit], torch.Tensor], None],
 ) -> torch.optim.Optimizer:
-    """Trains as long as there are batches; a unit is whole only while it is used."""
-    # Clones: the flats are about to lose their memory, and a view would lose it with them.
-    mine = [unit.parameters.chunk(world_size)[rank].clone() for unit in units]
+    """Cuts the model up once; from there on each rank updates what it owns."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     for unit in units:
+        # A clone: the flat is about to lose its memory, and a view would lose it with it.
+        unit.mine = unit.parameters.chunk(world_size)[rank].clone()
         unit.release()
-    optimizer = optimizer_cls(mine)
-
-    def gather(number: int) -> None:
-        units[number].allocate()
-        # Fresh memory has nothing of this rank in it, and all_gather sends what stands at this rank's place.
-        units[number].parameters.chunk(world_size)[rank].copy_(mine[number])
-        all_gather(units[number].parameters).wait()
-
+    optimizer = optimizer_cls([unit.mine for unit in units])
     for inputs, loss_gradient in batches:
-        outputs = inputs
-        for number, unit in enumerate(units):
-            gather(number)
-            outputs = unit.forward(outputs)
-            unit.release()
-        output_gradient = loss_gradient(outputs)
-        for number, unit in reversed(list(enumerate(units))):
-            gather(number)
-            output_gradient, gradient = unit.backward(output_gradient)
-            unit.release()
-            reduce_scatter(gradient).wait()
-            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
-            del gradient
+        outputs = forward(units, inputs)
+        backward(units, loss_gradient(outputs))
         optimizer.step()
     return optimizer
 
 
 solution = zero3
-hole = "gather each unit before it is used, release it after"
-given = COLLECTIVES
+hole = "cut the units up, then train"
+given = f"import torch.distributed as dist\n\n{COLLECTIVES}"
 look_for = (
-    "When it passes, look at the parameters in the picture: one unit after the other becomes whole and goes again, "
-    "forwards and then backwards, and each rank keeps its own shard of every unit."
+    "When it passes, this is ZeRO-3. In the picture one unit after the other becomes whole and goes again, forwards "
+    "and then backwards, and each rank keeps its own shard of every unit. With your forward and backward it is yours."
 )
-targets = ZERO3
+targets = TRAIN
 hints = (
-    (
-        "Make `mine`: a clone of your shard of each unit. Then release every unit, and make the optimizer over `mine`. "
-        "`all_gather` sends the shard at your place in the flat, so copy `mine[number]` there before you call it."
-    ),
-    (
-        "Write a helper `gather(number)`: allocate, copy your shard in, all_gather, wait. Forward is then, for each "
-        "unit: gather, forward, release. Backward is the same from the last unit to the first."
-    ),
-    (
-        "What `unit.backward` gives second is this rank's gradient of the whole unit. Reduce-scatter it, set "
-        "`mine[number].grad` to your shard divided by `world_size` (a new tensor, not a view), and delete the whole "
-        "one: a variable outlives its loop."
-    ),
+    "Before the loop: for each unit a clone of your shard, then `unit.release()`; the optimizer is over the clones.",
+    "In the loop: forward, then backward from `loss_gradient(outputs)`, then `optimizer.step()`. Nothing is sent.",
+    "`unit.mine = unit.parameters.chunk(world_size)[rank].clone()`; `optimizer_cls([unit.mine for unit in units])`.",
 )
 wrong = (
     Wrong(
-        says="used after release",
-        replace="            gather(number)\n            output_gradient, gradient",
-        by="            output_gradient, gradient",
-    ),
-    Wrong(
-        says="too many units were whole at a time",
-        replace="            outputs = unit.forward(outputs)\n            unit.release()\n",
-        by="            outputs = unit.forward(outputs)\n",
-    ),
-    Wrong(
         says="the optimizer's tensor for unit 0 lies in the flat, which is released",
-        replace="[rank].clone() for unit in units",
-        by="[rank] for unit in units",
+        replace="[rank].clone()",
+        by="[rank]",
+    ),
+    Wrong(says="too many units were whole at a time", replace="        unit.release()\n", by=""),
+    Wrong(
+        says="the optimizer had forgotten the steps before. Make it once, before the loop",
+        replace="        optimizer.step()\n",
+        by="        optimizer = optimizer_cls([unit.mine for unit in units])\n        optimizer.step()\n",
+    ),
+    Wrong(says="made no update", replace="        optimizer.step()\n", by=""),
+    Wrong(
+        says="the optimizer updates whole flats, and that of unit 0 is released",
+        replace="[unit.mine for unit in units]",
+        by="[unit.parameters for unit in units]",
     ),
     Wrong(
-        says="got the sum of all ranks' gradients, not their mean",
-        replace=" / world_size",
-        by=".clone()",
+        says="this rank owns shard",
+        replace="[rank].clone()",
+        by="[(rank + 1) % world_size].clone()",
     ),
     Wrong(
-        says="all_reduce where a reduce_scatter is enough",
-        replace="reduce_scatter(gradient).wait()",
-        by="all_reduce(gradient).wait()",
+        says="was used while its all_gather was still under way",
+        replace="        optimizer.step()\n",
+        by="""        optimizer.step()
+        for unit in units:  # as in ZeRO-1, where everybody needs what is new
+            unit.allocate()
+            all_gather(unit.parameters)
+""",
+    ),
+    Wrong(
+        says="made 36 all_gather, 12 reduce_scatter; the target is 24 all_gather",
+        replace="        optimizer.step()\n",
+        by="""        optimizer.step()
+        for unit in units:  # as in ZeRO-1, where everybody needs what is new
+            unit.allocate()
+            unit.parameters.chunk(world_size)[rank].copy_(unit.mine)
+            all_gather(unit.parameters).wait()
+            unit.release()
+""",
     ),
     Wrong(
         says="differs from the mean over all ranks",
-        replace="        units[number].parameters.chunk(world_size)[rank].copy_(mine[number])\n",
-        by="",
-    ),
-    Wrong(
-        says="more than its own shard is still there",
-        replace="            del gradient\n",
-        by="",
-    ),
-    Wrong(
-        says="got this rank's own gradient",
-        replace="            reduce_scatter(gradient).wait()\n",
-        by="",
+        replace="loss_gradient(outputs)",
+        by="outputs",
     ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerolab.exercises.harness.score import score
 from zerolab.exercises.harness.verdict import Verdict, report
 
 NOTHING_RAN = "Nothing ran yet, so there is no picture."
@@ -19,6 +20,8 @@ class Attempt:
         said: what else there is to say: why nothing ran, or why a rank failed.
         recording: of the last run, the one with the first miss; None if nothing ran to its end.
         picture: what `play` shows of the recording.
+        ours: the recording of our answer on the same draws, once an answer on ranks has passed; else None.
+        aside: whose functions ran beside the answer, in a sentence; empty where none did.
         seed: what the sizes and batches were drawn from; `check(..., seed=...)` repeats them.
     """
 
@@ -28,6 +31,8 @@ class Attempt:
     recording: Any = field(default=None, repr=False)
     seed: int | None = None
     picture: Callable[[Any], Any] = field(default=lambda recording: recording.play(), repr=False)
+    ours: Any = field(default=None, repr=False)
+    aside: str = ""
 
     @property
     def passed(self) -> bool:
@@ -41,7 +46,9 @@ class Attempt:
         return self.seed is not None
 
     def __str__(self) -> str:
-        lines = [*report(list(self.verdicts)), *self.said]
+        lines = [*report(list(self.verdicts)), *self.said, *([self.aside] if self.aside else [])]
+        if self.ours is not None:
+            lines.append(str(score(self.recording, self.ours)))
         if self.passed:
             lines.append(f"{self.exercise_id}: passed.")
         elif self.ran:
@@ -54,9 +61,12 @@ class Attempt:
         return f"<attempt at {self.exercise_id}: {'passed' if self.passed else 'not passed'}>"
 
     def play(self) -> Any:
-        """The player over what ran, or a table of what a plain function gave; a line of text if nothing ran."""
+        """The player over what ran, beside ours once it has passed; of a plain function a table.
+
+        A line of text if nothing ran.
+        """
         # After a rank was killed there may be verdicts and no recording: text, so that the cell still works.
         if self.recording is None:
             print(NOTHING_RAN)
             return None
-        return self.picture(self.recording)
+        return self.picture(self.recording) if self.ours is None else self.recording.play(self.ours)

@@ -3,8 +3,10 @@
 import inspect
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from zerolab.exercises.harness import rungs
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
@@ -33,6 +35,8 @@ def check(exercise_id: str, answer: Callable[..., Any], seed: int | None = None)
     print(attempt)
     if attempt.ran:
         progress.note_attempt(exercise_id, attempt.passed)
+    if attempt.passed:
+        rungs.note_passed(exercise_id, answer)
     return attempt
 
 
@@ -125,9 +129,15 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
                     recording = cluster.record(run.trial, answer, *run.arguments)
                     # Kept run by run: if the next one kills a rank, what was right before is still told.
                     verdicts += run.verdicts(recording, world_size if on_ranks else None)
-                    attempt = Attempt(exercise.id, tuple(verdicts), (), recording, seed, run.picture)
+                    attempt = Attempt(exercise.id, tuple(verdicts), (), recording, seed, run.picture, aside=run.aside)
                     if not verdicts[-1].right:
                         return attempt
+                if on_ranks and world_size == exercise.targets.world_sizes[-1]:
+                    from zerolab.exercises.harness.score import run_ours
+
+                    again = run.arguments if run.ours is None else run.ours
+                    ours = cluster.record(run_ours, exercise.ours, run.trial, *again)
+                    attempt = replace(attempt, ours=ours)
         except RankError as error:
             where, recorded = (f"on {world_size} ranks: ", error.recording) if on_ranks else ("", None)
             said = where + in_words(error, exercise.name)

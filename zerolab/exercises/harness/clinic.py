@@ -1,7 +1,6 @@
 """The clinic: broken answers are run on purpose, looked at from outside, and diagnosed before they are mended."""
 
 import dataclasses
-import linecache
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,6 @@ from zerolab.exercises.harness.training import TrainingTargets
 from zerolab.exercises.harness.trials import RunConfig, train
 from zerolab.lessons import progress
 from zerolab.lessons.errors import without_volatile
-from zerolab.recording import sources
 from zerolab.recording.patches import replace
 from zerolab.tables import Table
 
@@ -186,12 +184,4 @@ def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:
 
 def _broken(exercise_id: str) -> Callable[..., Any]:
     """The broken answer, with its text known to tracebacks and recordings."""
-    exercise = load(exercise_id)
-    text = f"{exercise.given}\n\n\n{exercise.broken_source()}"
-    filename = f"<{exercise_id}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    sources.LABELS[filename] = exercise_id
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(text, filename, "exec"), namespace)  # noqa: S102  the package's own text
-    answer: Callable[..., Any] = namespace[exercise.name]
-    return answer
+    return load(exercise_id).broken.made()

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import linecache
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from zerolab.exercises.harness.targets import Targets
 from zerolab.names import unknown
+from zerolab.recording import sources
 from zerolab.recording.events import Event
 
 TAG = "zerolab.exercise="
@@ -51,6 +53,25 @@ class Suspect:
     says: str
     reply: str
     guilty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A function or class as text, which a rank makes one of; `label` is what recordings call it."""
+
+    label: str
+    name: str
+    text: str
+
+    def made(self) -> Callable[..., Any]:
+        """The function, with its text known to tracebacks and recordings."""
+        filename = f"<{self.label}>"
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
+        sources.LABELS[filename] = self.label
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(self.text, filename, "exec"), namespace)  # noqa: S102  the package's own text
+        answer: Callable[..., Any] = namespace[self.name]
+        return answer
 
 
 def _anything(_event: Event) -> bool:
@@ -132,6 +153,16 @@ class Exercise:
             for name, what in self.hole.items()
         ]
         return "\n\n".join(["\n".join([f"class {self.name}({base.__name__}):", *values]), *methods])
+
+    @property
+    def ours(self) -> "Text":
+        """The solution below the lines that the exercise gives: for ranks, where it may not be called as it is."""
+        return Text(f"our {self.id}", self.name, f"{self.given}\n\n\n{self.solution_source()}")
+
+    @property
+    def broken(self) -> "Text":
+        """The broken answer below the lines that the exercise gives."""
+        return Text(self.id, self.name, f"{self.given}\n\n\n{self.broken_source()}")
 
     def solution_source(self) -> str:
         """The solution as text, as a cell takes it below the lines that the exercise gives."""

@@ -42,6 +42,9 @@ def in_words(error: RankError, name: str) -> str:
             "before its result is used. Or is your part a view of what was released, and not a copy of it?"
         )
     parts = [f"`{name}` failed: {without_volatile(error.what)}"]
+    if error.said.endswith("out of bounds for storage of size 0"):  # torch, of a view of what was released
+        what = "memory was read or written that had been given back"
+        parts = [f"rank {error.rank}: used after release: {what}. Call `unit.allocate()` before anything is written:"]
     if error.native:
         parts += [*error.mismatches, f"  at {_seen_from(name, error.where)}"]
     return "\n".join([*parts, indent(error.frames, "  ")]).rstrip()

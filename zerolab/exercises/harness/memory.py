@@ -122,7 +122,9 @@ def _explain_state(rank: int, category: str, held: int, wanted: int, units: list
     if wanted < held < whole:
         return f"{why}: more than its own shard is still there. A view of a tensor keeps all of it in memory."
     if wanted < whole < held:
-        return f"{why}: whole {name} of what is done are still there. A list, or a view, keeps them in memory."
+        kept = {"parameters": "units are still whole. Release each when it has been used, in backward, too."}
+        lists = f"whole {name} of what is done are still there. A list, or a view, keeps them in memory."
+        return f"{why}: {kept.get(category, lists)}"
     if held >= wanted + whole:
         return f"{why}: it holds a second copy of the whole {name.rstrip('s')}. {IN_PLACE}"
     return f"{why}."

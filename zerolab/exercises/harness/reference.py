@@ -17,6 +17,7 @@ class Reference:
 
     `local[step][rank]` is that rank's own gradient, of `rows[step][rank]` rows; `weights[step]` those after that
     update, and `forgetful[step]` what they would be if the optimizer had lost its momentum just before it.
+    `outputs[step][rank]` is what the model gives for that rank's batch, of shape [rows, last width].
     """
 
     layouts: list[FlatLayout]
@@ -25,6 +26,7 @@ class Reference:
     rows: list[list[int]]
     weights: list[Array]
     forgetful: list[Array]
+    outputs: list[list[Array]]
 
     def mean(self, step: int) -> Array:
         """The mean gradient of one step over all rows of all ranks, shape [padded]."""
@@ -41,14 +43,16 @@ def run_reference(setup: Setup, world_size: int) -> Reference:
         return np.concatenate(end_to_end(layouts, tensors))
 
     def gradient(step: int, rank: int) -> Array:
-        loss = setup.run(model, step, rank)
+        outputs, loss = setup.run(model, step, rank)
+        reference.outputs[step].append(outputs.detach().numpy())
         gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         return laid_out(dict(zip(parameters, gradients, strict=True)))
 
-    reference = Reference(layouts, laid_out(parameters), [], [], [], [])
+    reference = Reference(layouts, laid_out(parameters), [], [], [], [], [])
     # SGD, because Adam divides by the size of the gradient, and a sum in place of a mean would not show.
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     for step in range(STEPS):
+        reference.outputs.append([])
         reference.local.append([gradient(step, rank) for rank in range(world_size)])
         reference.rows.append([setup.rows_of(step, rank) for rank in range(world_size)])
         # The first step of a fresh optimizer has no momentum yet: that is what "made anew in each step" looks like.

@@ -1,9 +1,11 @@
 """What the exercises of a stage share: what their loops get, what a stage must reach, what a clinic's cell says."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
+from zerolab.exercises.harness.rungs import RUNGS
 from zerolab.exercises.harness.training import TrainingTargets
 from zerolab.recording.events import Event
 
@@ -34,6 +36,7 @@ ZERO3 = TrainingTargets(
     shards=("parameters", "gradients", "optimizer_state"),
     collectives=("all_gather", "reduce_scatter", "all_gather"),
 )
+FORWARD, BACKWARD, TRAIN = (replace(ZERO3, shape="rung", rung=rung) for rung in RUNGS)
 
 COLLECTIVES = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
 MEND = "mend what follows, then delete this line"

@@ -84,12 +84,12 @@ class Setup:
             return None
         return 1 + (self.seed + rank - 1) % (len(self.widths) - 3)  # neither the first nor the last
 
-    def run(self, model: nn.Sequential, step: int, rank: int) -> torch.Tensor:
-        """The loss of one rank's batch of one step."""
+    def run(self, model: nn.Sequential, step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The model's outputs for one rank's batch of one step, and their loss."""
         outputs, targets = self.batch(step, rank)
         for number, block in enumerate(model):
             outputs = outputs if number == self.skipped(step, rank) else block(outputs)
-        return nn.functional.mse_loss(outputs, targets)
+        return outputs, nn.functional.mse_loss(outputs, targets)
 
 
 def draw(seed: int, world_size: int, units: bool = False, batches: str = "even") -> Setup:
@@ -127,6 +127,7 @@ class Noted:
 
     given: list[Given] = field(default_factory=list)
     weights: list[list[tuple[int, Array]]] = field(default_factory=list)  # after each step: where, and what
+    outputs: list[Array] = field(default_factory=list)  # of each forward that is an answer's own function
     steps: int = 0
     outside: int = 0  # the most bytes outside of torch
     returned: str = "None"  # the type's name

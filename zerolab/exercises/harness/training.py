@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zerolab.exercises.harness import memory, values
+from zerolab.exercises.harness import memory, rungs, values
 from zerolab.exercises.harness.reference import run_reference
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.exercises.harness.testbed import STEPS, Noted, Setup, draw
@@ -30,6 +30,7 @@ class TrainingTargets(Targets):
         weights: largest difference allowed between the weights and those of DDP under SGD with momentum.
         scratch_shards: how many shards of the largest flat may lie about beside the state.
         batches: what the batches are like; see `testbed.Setup`.
+        rung: which of the three rungs of ZeRO-3 the answer is; a key of `rungs.RUNGS`.
     """
 
     stage: str
@@ -41,6 +42,7 @@ class TrainingTargets(Targets):
     weights: float = 1e-6
     scratch_shards: int = 1
     batches: str = "even"
+    rung: str = ""
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -53,9 +55,12 @@ class TrainingTargets(Targets):
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
         """Two runs on the same batches: under SGD for the values, under Adam for memory and traffic."""
         setup = self.setup(seed, world_size)
+        parts = (rungs.beside(self.rung), rungs.ours(self.rung)) if self.rung else ({}, {})
 
         def run(optimizer: str, judge: Callable[["Recording"], Iterator[Judgement]]) -> Run:
-            return Run(train, (setup, RunConfig(self.shape, optimizer, self.stage), self.forbids, seconds), judge)
+            configs = [RunConfig(self.shape, optimizer, self.stage, each) for each in parts]
+            yours, ours = ((setup, config, self.forbids, seconds) for config in configs)
+            return Run(train, yours, judge, ours=ours, aside=rungs.in_words(parts[0]) if self.rung else "")
 
         yield run("sgd", lambda recording: self._judge_values(exercise, recording, setup))
         yield run("adam", lambda recording: self._judge_memory(recording, setup))
@@ -64,6 +69,8 @@ class TrainingTargets(Targets):
         yield "waits", next(filter(None, map(memory.judge_waits, recording.ranks)), "")
         noted: list[Noted] = recording.results or []
         reference = run_reference(setup, recording.world_size)
+        if self.rung == "forward":
+            yield "outputs", values.judge_outputs(noted, reference, self.value)
         # Only where the parameters are shards may the optimizer update memory that is not the flats' own.
         copies = self.shape == "engine" or "parameters" in self.shards
         value, weights = values.judge_training(noted, reference, self.value, self.weights, copies=copies)

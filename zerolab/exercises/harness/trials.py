@@ -3,18 +3,20 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerolab.exercises.harness.exercise import Text
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.kept import nothing_lost
 from zerolab.exercises.harness.limit import at_most
 from zerolab.exercises.harness.outside import memory_outside_of_torch
-from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed
+from zerolab.exercises.harness.rungs import RUNGS, Parts
+from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed, values_of
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
 from zerolab.runtime.observers import tell
 
@@ -34,11 +36,13 @@ class RunConfig:
         shape: how it is called; a key of `SHAPES`.
         optimizer: "sgd", which shows each wrong factor, or "adam", which takes memory.
         stage: which stage it is to be.
+        beside: of a rung the functions of the others.
     """
 
     shape: str
     optimizer: str
     stage: str
+    beside: Parts = field(default_factory=dict)
 
 
 def train(
@@ -46,6 +50,7 @@ def train(
 ) -> Noted:
     """Runs the answer on this rank. Raises OutOfTime if it has not ended after so many seconds."""
     bed = TestBed(setup, dist.get_world_size(), dist.get_rank(), config.stage)
+    beside = {rung: part.made() if isinstance(part, Text) else part for rung, part in config.beside.items()}
     with ExitStack() as around:
         around.enter_context(finished_answers_out_of_reach(answer, forbids))
         around.enter_context(bed.watched())
@@ -53,7 +58,7 @@ def train(
         around.enter_context(at_most(seconds))
         # Memory is judged under Adam, and watching it takes time.
         watched = around.enter_context(memory_outside_of_torch(answer)) if config.optimizer == "adam" else None
-        returned = SHAPES[config.shape](answer, bed, config.optimizer)
+        returned = SHAPES[config.shape](answer, bed, config.optimizer, **beside)
     bed.noted.outside = watched.highest if watched is not None else 0
     bed.noted.returned = type(returned).__name__ if returned is not None else "None"
     return bed.noted
@@ -127,6 +132,35 @@ def _units(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     return answer(list(bed.flats), batches, bed.make_optimizer(optimizer), bed.rank, bed.world_size)
 
 
+def _rung(answer: Callable[..., Any], bed: TestBed, optimizer: str, **beside: Callable[..., Any]) -> Any:
+    """As `units`, in three functions: the answer is one, and `beside` has the other two.
+
+    `forward(units, inputs)` gives the last unit's outputs, `backward(units, output_gradient)` leaves the gradients of
+    the shards, `unit.mine`, and `train(units, batches, optimizer_cls, forward, backward)` cuts those and trains.
+    """
+    (own,) = RUNGS.keys() - beside.keys()
+    parts = {own: answer, **beside}
+
+    def forward(units: list[Unit], inputs: torch.Tensor) -> torch.Tensor:
+        outputs = parts["forward"](units, inputs)
+        if not isinstance(outputs, torch.Tensor):
+            gave = "nothing" if outputs is None else f"a {type(outputs).__name__}"
+            raise TypeError(f"`forward` returned {gave}; it should return the outputs of the last unit")
+        wanted = [bed.setup.rows_of(bed.noted.steps - 1, bed.rank), bed.setup.widths[-1]]
+        if list(outputs.shape) != wanted:
+            raise ValueError(
+                f"`forward` returned a tensor of shape {list(outputs.shape)}; the outputs of the last unit are {wanted}"
+            )
+        if own == "forward":
+            bed.noted.outputs.append(values_of(outputs))
+        return outputs
+
+    def train(units: list[Unit], batches: Any, optimizer_cls: Any, *_ranks: int) -> Any:
+        return parts["train"](units, batches, optimizer_cls, forward, parts["backward"])
+
+    return _units(train, bed, optimizer)
+
+
 def _sharded(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     """As `units`, but each is a `ShardedUnit`: released, with this rank's shard at `mine` and a `gather()`."""
     bed.lay_flats()
@@ -147,7 +181,15 @@ def _engine(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
     return engine
 
 
-SHAPES = {"flat": _flat, "rows": _rows, "backward": _backward, "units": _units, "sharded": _sharded, "engine": _engine}
+SHAPES: dict[str, Callable[..., Any]] = {
+    "flat": _flat,
+    "rows": _rows,
+    "backward": _backward,
+    "units": _units,
+    "rung": _rung,
+    "sharded": _sharded,
+    "engine": _engine,
+}
 
 
 def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:

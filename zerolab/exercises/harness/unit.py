@@ -29,8 +29,11 @@ class Unit:
     Attributes:
         parameters: the unit's flat, shape [padded]: all its parameters end to end, of `world_size` equal shards. The
             module's parameters are views of it.
+        mine: this rank's shard of it, once an answer has given the unit one.
         under_way: the name of an exchange of a tensor's memory that nobody has waited for; empty if there is none.
     """
+
+    mine: torch.Tensor
 
     def __init__(self, layout: FlatLayout, module: nn.Module, parameters: list[nn.Parameter]) -> None:
         self.layout, self._module, self._members = layout, module, parameters
@@ -81,12 +84,19 @@ class Unit:
     def backward(self, output_gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradients of the unit's inputs, and of its parameters end to end: a new tensor of shape [padded].
 
-        The unit keeps neither. Raises UsedAfterRelease or UsedBeforeWait; RuntimeError without a forward before it.
+        The unit keeps neither. Raises UsedAfterRelease or UsedBeforeWait; RuntimeError without a forward before it,
+        or for a gradient of another shape.
         """
         self._must_be_whole("backward")
         self._must_have_arrived("used")
         if self._outputs is None or self._inputs is None:
             raise RuntimeError(f"backward of unit {self.layout.name} without a forward before it")
+        if output_gradient.shape != self._outputs.shape:
+            raise RuntimeError(
+                f"backward of unit {self.layout.name} got a gradient of shape {list(output_gradient.shape)} for its "
+                f"outputs of shape {list(self._outputs.shape)}: go from the last unit to the first, and give each the "
+                "input gradient of the unit behind it"
+            )
         gradient = self.begin_gradient()
         # Autograd within one unit only; between units the answer hands the gradients on.
         self._outputs.backward(output_gradient)

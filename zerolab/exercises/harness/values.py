@@ -71,6 +71,25 @@ def judge_returned(noted: list[Noted], wanted: str, name: str) -> str:
     return f"`{name}` returned nothing on rank {silent[0]}; it should return {wanted}." if silent else ""
 
 
+def judge_outputs(noted: list[Noted], reference: Reference, tolerance: float) -> str:
+    """Empty if what a rung's forward gave in each step is what the model gives."""
+    for number, outputs in enumerate(reference.outputs):
+        for rank, seen in enumerate(noted):
+            given, wanted = seen.outputs[number : number + 1], outputs[rank].reshape(-1)
+            if given and not _close(given[0], wanted, tolerance):
+                return f"rank {rank}, step {number + 1}: the outputs {_explain_outputs(given[0], wanted)}"
+    return ""
+
+
+def _explain_outputs(given: Array, wanted: Array) -> str:
+    if np.isnan(given).any():
+        return (
+            "are NaN: memory was read that nobody had filled. `all_gather` sends what stands at this rank's place in "
+            "the flat, so copy `unit.mine` there before."
+        )
+    return f"differ from the model's by up to {np.abs(given - wanted).max():.2g}."
+
+
 def judge_training(
     noted: list[Noted], reference: Reference, value_tolerance: float, weights_tolerance: float, *, copies: bool
 ) -> tuple[str, str]:
