@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from zerolab import check, exercises
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
-from zerolab.exercises.harness import checking
+from zerolab.exercises.harness import checking, rungs
 from zerolab.exercises.harness.memory import FP32, Budget
+from zerolab.exercises.harness.score import score
 
 RANKS = 2
 
@@ -221,3 +222,91 @@ def test_a_loop_that_gathers_one_unit_ahead_and_waits_late_for_a_reduction_passe
 
     attempt = check("zero3-train", zero3, seed=1)
     assert attempt.passed, str(attempt)
+
+
+def does(rank):
+    """What a rank does in the second step, unit by unit: `gather 0`, `forward 0`, ..., `update`."""
+    verbs = {"all_gather": "gather", "reduce_scatter": "reduce", "forward": "forward", "backward": "backward"}
+    whole = {}
+    for event in (event for event in rank.events if event.step == 2):
+        if event.kind == "optimizer":
+            yield "update"
+        elif event.op == "hold" and event.category == "parameters":
+            if event.held < whole.setdefault(event.unit, event.held):
+                yield f"release {event.unit}"
+            whole[event.unit] = event.held
+        elif event.op in verbs and event.parent is None and event.unit != "root":
+            yield f"{verbs[event.op]} {event.unit}"
+
+
+FORWARDS = [f"{verb} {unit}" for unit in range(6) for verb in ("gather", "forward", "release")]
+BACKWARDS = [f"{verb} {unit}" for unit in range(5, -1, -1) for verb in ("gather", "backward", "release", "reduce")]
+
+
+def test_what_a_rungs_statement_says_of_ours_is_what_was_recorded():
+    done = list(does(answered("zero3-train").recording.rank(1)))
+    assert done == [*FORWARDS, *BACKWARDS, "update"]
+    for exercise_id, part in (("zero3-forward", FORWARDS[:6]), ("zero3-backward", BACKWARDS[:8])):
+        assert f"    {', '.join(part)}, ...\n" in exercises.load(exercise_id).statement
+    used = [each for each in done if each.split()[0] in ("forward", "backward", "update")]
+    said = [*used[:2], "...", *used[5:7], "...", *used[-3:]]
+    assert f"    {', '.join(said)}\n" in exercises.load("zero3-train").statement
+
+
+@pytest.fixture
+def _nothing_passed(monkeypatch):
+    monkeypatch.setattr(rungs, "_passed", {})
+
+
+@pytest.mark.usefixtures("_nothing_passed")
+def test_a_rung_runs_with_the_learners_own_ones_below_it_once_they_have_passed():
+    assert "It ran with our zero3-forward and our zero3-backward." in str(answered("zero3-train"))
+    refused("zero3-forward", RELEASE)
+    assert "It ran with our zero3-forward and our zero3-train." in str(answered("zero3-backward"))
+    answered("zero3-forward")
+    attempt = answered("zero3-train")
+    assert "It ran with your zero3-forward and your zero3-backward." in str(attempt)
+    assert attempt.passed
+    assert "It ran with our zero3-backward and our zero3-train." in str(answered("zero3-forward"))
+
+
+@pytest.mark.usefixtures("_nothing_passed")
+def test_a_passed_answer_that_keeps_more_and_sends_the_same_is_scored_beside_ours():
+    def forward(units, inputs):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+
+        def start(unit):
+            unit.allocate()
+            unit.parameters.chunk(world_size)[rank].copy_(unit.mine)
+            return all_gather(unit.parameters)
+
+        coming = start(units[0])
+        for unit, following in zip(units, [*units[1:], None], strict=True):
+            arriving, coming = coming, following and start(following)
+            arriving.wait()
+            inputs = unit.forward(inputs)
+            unit.release()
+        return inputs
+
+    attempt = check("zero3-forward", forward, seed=1)
+    assert attempt.passed, str(attempt)
+    rows = {row["of a step, on the rank with most"]: row for row in score(attempt.recording, attempt.ours)}
+    padded = [unit.padded for unit in attempt.recording.units]
+    more = rows["peak bytes but for the update"]["yours"] - rows["peak bytes but for the update"]["ours"]
+    assert min(padded) * FP32 // 2 < more <= max(padded) * FP32  # a second unit was there
+    sent = 3 * sum(padded) * FP32 // RANKS  # three passes, of which a rank sends a half
+    assert rows["bytes sent"]["yours"] == rows["bytes sent"]["ours"] == sent
+    assert rows["exchanges"]["yours"] == rows["exchanges"]["ours"] == 18
+    assert f"{rows['peak bytes but for the update']['yours']:,}" in str(attempt)
+    assert "bytes sent" in str(attempt)
+
+
+def test_a_passed_answer_is_played_beside_ours_and_one_that_did_not_pass_by_itself():
+    attempt = answered("zero2-free")
+    assert "; beside it zero2 on 2 ranks" in repr(attempt.play())
+    texts = {source.label: source.text for source in attempt.ours.sources.values()}
+    assert texts["our zero2-free"] == exercises.load("zero2-free").ours.text
+    attempt = answered("zero2-free", NO_DEL)
+    assert attempt.ours is None
+    assert "beside it" not in repr(attempt.play())
+    assert "peak bytes" not in str(attempt)

@@ -6,16 +6,17 @@ from zerolab import Cluster
 from zerolab.exercises import diagnose, examine, load, names
 
 CASES = [name for name in names() if name.startswith("ward-")]
+HANGING = "ward-never-ends"
 
 
 @pytest.fixture(scope="module")
 def patients():
     """Every broken loop, examined once on four ranks, and a patient of the first ward."""
-    with Cluster(world_size=4, device="cpu") as cluster:
+    with Cluster(world_size=4, device="cpu", timeout=2) as cluster:
         yield {case: examine(cluster, case) for case in [*CASES, "clinic-apart"]}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != HANGING])
 def test_all_ranks_agree_and_one_process_does_not(patients, case):
     table = patients[case].beside_one_process()
     assert [row["rank"] for row in table] == [0, 1, 2, 3]
@@ -42,6 +43,40 @@ def test_nothing_but_the_layers_is_exchanged_where_a_norm_or_a_number_should_be(
     for case in ("ward-drifts", "ward-weighs"):
         steps = [event for event in patients[case].recording.ranks[0].events if event.step == 2]
         assert {event.op for event in steps if event.kind == "collective"} == {"all_gather", "reduce_scatter"}
+
+
+def test_a_gather_on_rank_0_alone_stands_beside_the_others_barrier_after_the_last_update(patients):
+    last = []
+    for rank in patients[HANGING].recording.ranks:
+        assert [event.step for event in rank.events if event.kind == "optimizer"] == [1, 2, 3, 4]
+        *_, exchange = (event for event in rank.events if event.kind == "collective")
+        last.append((exchange.op, exchange.number))
+    ((_, number), *_) = last
+    assert last == [("all_gather", number), *[("barrier", number)] * 3]
+
+
+def test_what_hangs_in_the_second_ward_is_reported_and_shown(capsys):
+    with Cluster(world_size=2, device="cpu", timeout=2) as cluster:
+        patient = examine(cluster, HANGING)
+    said = capsys.readouterr().out
+    assert "rank 1 is in barrier #" in said
+    assert "ward-never-ends, line" in said
+    assert "has waited" not in said
+    player = patient.play()
+    assert player.events[player.event]["rank"] == 0
+    with pytest.raises(ValueError, match="ward-never-ends hangs: no rank has returned"):
+        patient.beside_one_process()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_it_looks_like_on_a_cluster_is_told_to_whoever_found_it_and_to_nobody_else(case):
+    told = ["On your cluster this looks like" in " ".join(suspect.reply.split()) for suspect in load(case).suspects]
+    assert told == [suspect.guilty for suspect in load(case).suspects]
+
+
+def test_no_title_of_a_case_tells_what_is_wrong():
+    titles = [load(name).title for name in names() if name.startswith(("clinic-", "ward-"))]
+    assert sorted(titles, key=lambda title: int(title.removeprefix("Case "))) == [f"Case {n}" for n in range(1, 13)]
 
 
 def test_each_ward_has_its_own_measure(patients):

@@ -143,6 +143,15 @@ def test_each_lesson_has_one_to_three_exercises_and_together_they_are_at_least_2
     assert sum(counts.values()) >= 24
 
 
+def test_at_most_a_third_of_the_exercises_are_plain_functions_and_every_lesson_from_07_to_11_has_one_on_ranks():
+    tag = re.compile(re.escape(TAG) + r"([\w-]+)")
+    lessons = {notebook.stem: set(tag.findall(notebook.read_text(encoding="utf-8"))) for notebook in NOTEBOOKS}
+    on_ranks = {stem: {name for name in found if load(name).targets.on_ranks} for stem, found in lessons.items()}
+    every, ranks = (sum(map(len, each.values())) for each in (lessons, on_ranks))
+    assert 3 * (every - ranks) <= every, f"{every - ranks} of {every} are plain functions"
+    assert [stem for stem in lessons if "07" <= stem[:2] <= "11" and not on_ranks[stem]] == []
+
+
 @by_name
 def test_links_lead_somewhere(notebook):
     anchors = set()

@@ -1,4 +1,4 @@
-"""Case 2, four models.
+"""Case 2.
 
 The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, mend it, and take the `hole` away.
 

@@ -1,4 +1,4 @@
-"""Case 3, more with every step.
+"""Case 3.
 
 The cell below is what was examined: ZeRO-2 over several units, broken. It also collects something for a plot of the
 gradients. Find the line, mend it, and take the `hole` away.

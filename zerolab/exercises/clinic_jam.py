@@ -1,4 +1,4 @@
-"""Case 8, everybody waits.
+"""Case 8.
 
 The cell below is what was examined: ZeRO-2 over several units, broken. Find the line, mend it, and take the `hole`
 away.

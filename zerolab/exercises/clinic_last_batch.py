@@ -1,4 +1,4 @@
-"""Case 4, the end of the data.
+"""Case 4.
 
 The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, mend it, and take the `hole` away.
 

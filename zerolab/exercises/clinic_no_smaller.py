@@ -1,4 +1,4 @@
-"""Case 7, as large as before.
+"""Case 7.
 
 The cell below is what was examined: ZeRO-3, broken. Find what is missing, mend it, and take the `hole` away. A unit has
 

@@ -1,4 +1,4 @@
-"""Case 1, the rank that went on.
+"""Case 1.
 
 The cell below is what was examined: ZeRO-1 over several units, broken. Find the line, mend it, and take the `hole`
 away.

@@ -1,4 +1,4 @@
-"""Case 6, the fast one.
+"""Case 6.
 
 The cell below is what was examined: ZeRO-1 over several units, broken. It was written so that exchanges run while
 backward goes on. Find what is wrong, mend it, and take the `hole` away.

@@ -1,4 +1,4 @@
-"""Case 5, layers that never learn.
+"""Case 5.
 
 The cell below is what was examined: ZeRO-1 over several units, broken. It reduces four units at a time, because many
 small exchanges are slow. Find what is missing, mend it, and take the `hole` away.

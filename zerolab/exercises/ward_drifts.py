@@ -94,7 +94,9 @@ suspects = (
     ),
     Suspect(
         says="Each rank scales its shard by a factor of its own.",
-        reply="there is no exchange between backward and update, so no rank can know the norm of the whole gradient.",
+        reply="there is no exchange between backward and update, so no rank can know the norm of the whole gradient. "
+        "On your cluster this looks like a run that cannot be reproduced on another number of GPUs, and a logged "
+        "gradient norm that falls as you add some.",
         guilty=True,
     ),
     Suspect(

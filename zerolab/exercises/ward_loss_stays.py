@@ -56,7 +56,9 @@ suspects = (
     ),
     Suspect(
         says="The optimizer updates tensors that the model does not use any more.",
-        reply="gradients are there, the update runs, and the weights are those of the beginning to the last bit.",
+        reply="gradients are there, the update runs, and the weights are those of the beginning to the last bit. On "
+        "your cluster this looks like a loss curve that is flat from the first step, with gradient norms that are not "
+        "zero, and a job that needs more memory than its sharding explains.",
         guilty=True,
     ),
     Suspect(

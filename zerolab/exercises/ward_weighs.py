@@ -92,7 +92,9 @@ suspects = (
     ),
     Suspect(
         says="A token weighs more on a rank that has few of them.",
-        reply="each rank divides by its own number, and is told nobody else's: a mean of means is another mean.",
+        reply="each rank divides by its own number, and is told nobody else's: a mean of means is another mean. On "
+        "your cluster this looks like nothing at all: a slightly worse model, and a loss that depends on how documents "
+        "were packed.",
         guilty=True,
     ),
     Suspect(

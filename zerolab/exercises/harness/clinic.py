@@ -3,13 +3,10 @@
 import dataclasses
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch.distributed as dist
 
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.onranks import Arguments, RankTargets, trial
@@ -20,7 +17,6 @@ from zerolab.exercises.harness.training import TrainingTargets
 from zerolab.exercises.harness.trials import RunConfig, train
 from zerolab.lessons import progress
 from zerolab.lessons.errors import without_volatile
-from zerolab.recording.patches import replace
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
 
 SEED = 13  # the same patient for everybody, so that a lesson can speak of what it shows
 SECONDS = 20.0
-PATIENCE = timedelta(seconds=1)  # a thousand times what an exchange of these sizes takes
 EQUAL = 1e-6  # as far apart as weights under SGD may be and still count as the same
 
 
@@ -39,7 +34,7 @@ class Patient:
 
     Attributes:
         exercise_id: the exercise that mends it.
-        recording: of a run under Adam; of one that hung, what the ranks had recorded by then.
+        recording: of a run, in the first ward under Adam; of one that hung, what the ranks had recorded by then.
         noted: of a run under SGD, what was seen on each rank; empty if it hung, and in the second ward.
         setup: the model and the batches that it got; None in the second ward.
         arguments: in the second ward what each rank got.
@@ -63,13 +58,15 @@ class Patient:
     def beside_one_process(self) -> Table:
         """How far each rank's weights are in the end from those of one process that reads the rows of all ranks.
 
-        Of the second ward; ValueError in the first.
+        Of the second ward; ValueError in the first, and of one that hung.
         """
         targets = _case(self.exercise_id).targets
         if self.setup is not None or not isinstance(targets, RankTargets):
             raise ValueError(f"{self.exercise_id} is beside DDP: call beside_ddp()")
+        if self.recording.results is None:
+            raise ValueError(f"{self.exercise_id} hangs: no rank has returned a model")
         rows: list[dict[str, str | int]] = []
-        for rank, (weights, _) in enumerate(self.recording.results or []):
+        for rank, (weights, _) in enumerate(self.recording.results):
             wanted = plain(targets.wanted(list(self.arguments), rank))
             rows.append({"rank": rank, "at the end": _apart(float(np.abs(weights - wanted).max()))})
         return Table(rows, "weights of each rank beside those of one process, at most 1e-6 apart or not")
@@ -100,12 +97,11 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
         ValueError: no such exercise, or one that begins with a hole instead of a broken answer.
         RankError: the answer failed in another way than by hanging.
     """
-    from zerolab.runtime.faults import CollectiveHang, whereabouts
-
     targets = _case(exercise_id).targets
     if isinstance(targets, RankTargets):
         arguments = targets.draw(random.Random(SEED), cluster.world_size)
-        return Patient(exercise_id, cluster.record(_run_on_ranks, exercise_id, arguments), arguments=tuple(arguments))
+        recording = _recorded(cluster, _run_on_ranks, exercise_id, arguments)
+        return Patient(exercise_id, recording, arguments=tuple(arguments))
     if not isinstance(targets, TrainingTargets):
         raise TypeError(f"{exercise_id} does not train, so there is nothing to record")
     setup = targets.setup(SEED, cluster.world_size)
@@ -113,13 +109,10 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
         setup, skippers=setup.skippers[1:2]
     )  # one is enough for a picture, and the check has them all
     configs = [RunConfig(targets.shape, optimizer, targets.stage) for optimizer in ("adam", "sgd")]
-    try:
-        recording = cluster.record(_run_broken, exercise_id, setup, configs[0])
-    except CollectiveHang as hang:
-        # Not its first sentence: which of several waiting ranks is told first is chance.
-        print(without_volatile(whereabouts(hang.mismatches, hang.standings)))
-        return Patient(exercise_id, _record_until_it_hangs(cluster, exercise_id, setup, configs[0]), (), setup)
-    return Patient(exercise_id, recording, tuple(cluster.run(_run_broken, exercise_id, setup, configs[1])), setup)
+    recording = _recorded(cluster, _run_broken, exercise_id, setup, configs[0])
+    hangs = recording.results is None
+    noted = [] if hangs else cluster.run(_run_broken, exercise_id, setup, configs[1])
+    return Patient(exercise_id, recording, tuple(noted), setup)
 
 
 def diagnose(exercise_id: str, guess: int | None) -> None:
@@ -139,25 +132,18 @@ def diagnose(exercise_id: str, guess: int | None) -> None:
         print(f"{'Yes' if suspect.guilty else 'No'}: {suspect.reply}")
 
 
-def _record_until_it_hangs(cluster: "Cluster", exercise_id: str, setup: Setup, config: RunConfig) -> "Recording":
-    """What the ranks did up to where they wait for ever: ranks that hang are ended and can hand over nothing.
+def _recorded(cluster: "Cluster", run: Callable[..., Any], *arguments: Any) -> "Recording":
+    """The recording of a run; of one that hangs what there is up to there, and what the ranks report is printed."""
+    from zerolab.runtime.faults import CollectiveHang, whereabouts
 
-    So on other ranks, which nobody needs afterwards, each gives up by itself.
-    """
-    from zerolab.runtime.cluster import Cluster
-
-    with Cluster(cluster.world_size, device="cpu") as short_lived:
-        return short_lived.record(_run_until_it_hangs, exercise_id, setup, config)
-
-
-def _run_until_it_hangs(exercise_id: str, setup: Setup, config: RunConfig) -> None:
-    """On a rank: as `_run_broken`, but a wait that takes too long ends the run."""
-
-    def wait(original: Callable[..., Any], work: dist.Work) -> Any:
-        return original(work, PATIENCE)
-
-    with suppress(RuntimeError), replace(dist.Work, "wait", wait):
-        _run_broken(exercise_id, setup, config)
+    try:
+        return cluster.record(run, *arguments)
+    except CollectiveHang as hang:
+        # Not its first sentence: which of several waiting ranks is told first is chance.
+        print(without_volatile(whereabouts(hang.mismatches, hang.standings)))
+        if hang.recording is None:  # no rank could hand over what it has
+            raise
+        return cast("Recording", hang.recording)
 
 
 def _case(exercise_id: str) -> Exercise:
