@@ -40,6 +40,7 @@ def backward(units: list[Unit], output_gradient: torch.Tensor) -> None:
         reduce_scatter(gradient).wait()
         # A new tensor: a view would keep the whole gradient in memory.
         unit.mine.grad = gradient.chunk(world_size)[rank] / world_size
+        del gradient  # or the next unit's would come beside it
 
 
 solution = backward
@@ -47,7 +48,7 @@ hole = "gather each unit again, use it, release it, reduce its gradient"
 given = f"import torch.distributed as dist\n\n{COLLECTIVES}"
 look_for = (
     "When it passes, look at the gradients in the picture: a whole one comes with each unit, and when its exchange is "
-    "over, each rank keeps a quarter of it."
+    "over, each rank keeps a quarter of it. A peak above ours? Then a whole gradient outlives its turn of the loop."
 )
 targets = BACKWARD
 hints = (
