@@ -36,9 +36,14 @@ Kinds of targets, each judged by value on drawn inputs and from the recording (t
                      "units"     f(units, batches, optimizer_cls, rank, world_size): each `Unit` has `parameters` (its
                                  flat), forward, backward, release, allocate; each batch is (inputs, loss_gradient);
                                  ZeRO-3
+                     "rung"      one of the three functions that ZeRO-3 is made of, run within the whole: see
+                                 `harness/rungs.py`
                      "sharded"   the same with `ShardedUnit`s, which are released, keep `mine` and have a gather()
                      "engine"    class Own(Engine), with own, reduce, keep, publish; or any class that is called as an
                                  engine and has `training_step`
+
+Once an answer on ranks has passed, ours runs on the same draws: `check` prints what both cost, and `attempt.play()`
+shows both.
 
 What the exercises of a stage share stands in `harness/stages.py`: the types of what a loop gets, what the stage must
 reach, the learner's import line. `targets.forbids` names functions that would be the answer, such as

@@ -45,6 +45,7 @@ class RankTargets(Targets):
         peers: of a rank and the number of ranks, whom it may send to; None allows everybody.
         sent: of one rank's arguments and the number of ranks, the elements that it sends; None allows any.
         scratch: of the same, the bytes that it may hold beside its arguments; None allows any.
+        seen: what else is read off a recording, of it and all ranks' arguments, before the value is judged.
         tolerance: of numbers, relative to those above 1.
     """
 
@@ -56,6 +57,7 @@ class RankTargets(Targets):
     peers: Callable[[int, int], tuple[int, ...]] | None = None
     sent: Callable[[tuple[Any, ...], int], float] | None = None
     scratch: Callable[[tuple[Any, ...], int], int] | None = None
+    seen: Callable[["Recording", Arguments], Iterator[Judgement]] | None = None
     tolerance: float = 1e-6
 
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
@@ -65,6 +67,8 @@ class RankTargets(Targets):
         def judge(recording: "Recording") -> Iterator[Judgement]:
             # First, because a result that nobody waited for is right or wrong by luck.
             yield "waits", _first(judge_waits(rank) for rank in recording.ranks)
+            if self.seen is not None:
+                yield from self.seen(recording, arguments)
             given, outside = zip(*recording.results or [], strict=True)
             yield "value", self._judge_value(exercise, arguments, given)
             yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)

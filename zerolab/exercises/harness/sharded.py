@@ -1,8 +1,9 @@
-"""What the patients of the clinic's second ward share: a small model, what they are judged by, and one process beside.
+"""What exercises over torch's `fully_shard` share: small models, what they are judged by, and one process beside.
 
-They are loops over torch's `fully_shard`, which is to train as one process would on the rows of all ranks.
+What they shard is to train as one process would on the rows of all ranks; the clinic's second ward are such loops.
 """
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from zerolab import models
 from zerolab.exercises.harness.onranks import RankTargets
 
 STEPS, ROWS, WIDTH, OUT = 4, 6, 6, 5
+STACK_STEPS = 3
 GIVEN = """import torch
 import torch.distributed as dist
 from torch import nn
@@ -27,6 +29,49 @@ Batches = list[tuple[torch.Tensor, ...]]
 
 Step = Callable[[nn.Module, Batches], None]
 """Of a model and what each rank reads in a step, leaves the gradients that the update is made with."""
+
+
+class Block(nn.Module):
+    """Two layers beside a residual."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """The same shape again."""
+        change: torch.Tensor = self.down(torch.tanh(self.up(rows)))
+        return rows + change
+
+
+class Stack(nn.Module):
+    """A first layer, equal blocks and a last layer, the same for the same seed; `batches` is what a rank reads."""
+
+    def __init__(self, width: int, blocks: int, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.batches: Batches = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.first, self.last = nn.Linear(WIDTH, width), nn.Linear(width, OUT)
+            self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+
+    def reading(self, rank: int) -> "Stack":
+        """A copy with a rank's rows of all steps, and what should be made of them."""
+        model, generator = copy.deepcopy(self), torch.Generator().manual_seed(self.seed + rank)
+        model.batches = [
+            (torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, OUT, generator=generator))
+            for _ in range(STACK_STEPS)
+        ]
+        return model
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """What the model makes of rows of shape [rows, WIDTH]."""
+        rows = self.first(rows)
+        for block in self.blocks:
+            rows = block(rows)
+        outputs: torch.Tensor = self.last(rows)
+        return outputs
 
 
 def whole(model: Any) -> Any:
