@@ -8,6 +8,7 @@ from zerolab.exercises.harness.score import score
 from zerolab.exercises.harness.verdict import Verdict, report
 
 NOTHING_RAN = "Nothing ran yet, so there is no picture."
+BESIDE = "The first is yours, the second ours."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +70,7 @@ class Attempt:
         if self.recording is None:
             print(NOTHING_RAN)
             return None
-        return self.picture(self.recording) if self.ours is None else self.recording.play(self.ours)
+        if self.ours is None:
+            return self.picture(self.recording)
+        print(BESIDE)
+        return self.recording.play(self.ours)
