@@ -83,11 +83,10 @@ def seen(recording: "Recording", arguments: Arguments) -> Iterator[Judgement]:
     rows = FP32 * sum(weight.chunk(recording.world_size)[0].numel() for weight in model.parameters())
     block = FP32 * sum(weight.numel() for weight in model.blocks[0].parameters())
     rest = FP32 * sum(weight.numel() for weight in model.parameters()) - len(model.blocks) * block
-    # The last step but one: behind the last the weights are gathered to be compared.
-    made = [event.op for event in started(recording.ranks[0]) if event.step == STEPS - 1]
+    made = [event.op for event in started(recording.ranks[0]) if event.step == STEPS]
     gathers, reductions = made.count("all_gather"), made.count("reduce_scatter")
     yield "shards", _judge_kept(recording.state["parameters"], rows, reductions)
-    held, allowed = recording.highest("parameters", step=STEPS - 1), rows + rest + 2 * block + SLACK
+    held, allowed = recording.highest("parameters"), rows + rest + 2 * block + SLACK
     yield "peak", _explain_peak(held, allowed, gathers, reductions) if held > allowed else ""
     most = 3 * len(model.blocks) + 6
     why = (

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerolab import models
+from zerolab import evaluation, models
 from zerolab.exercises.harness.onranks import RankTargets
 
 STEPS, ROWS, WIDTH, OUT = 4, 6, 6, 5
@@ -79,7 +79,8 @@ def whole(model: Any) -> Any:
     if not isinstance(model, nn.Module):
         return model
     weights = [weight.detach() for weight in model.parameters()]
-    return torch.cat([(w.full_tensor() if isinstance(w, DTensor) else w).flatten() for w in weights])
+    with evaluation():  # its gathers are of no step
+        return torch.cat([(w.full_tensor() if isinstance(w, DTensor) else w).flatten() for w in weights])
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
