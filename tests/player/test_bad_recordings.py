@@ -61,6 +61,7 @@ def test_a_run_that_hung_ends_where_each_rank_waited_and_says_in_which_collectiv
         tab.evaluate(f"window.zerolabPlayers[0].goto({event['index']})")
         if event["kind"] == "wait":
             said[event["rank"]] = state(tab)["caption"]
+            assert state(tab)["moving"] == [], "nobody has seen anything arrive"
     assert "in all gather #" in said[0]
     assert "in barrier #" in said[1]
     assert all(caption.endswith("which never ended: its recording ends here.") for caption in said.values())

@@ -48,6 +48,8 @@ export function sentPieces(model, event, time) {
   const whole = event.parent === null ? event : model.event(event.parent);
   const category = MOVED[whole.op];
   if (whole.kind !== "collective" || !category) return [];
+  // Of what never ended only its own messages tell what has come through.
+  if (model.cut.has(event.index) && event.peer === null) return [];
   const gathering = whole.op === "all_gather" || (whole.op === "all_reduce" && secondHalf(model, event, whole, time));
   /** @type {(from: number, to: number) => Piece} */
   const piece = (from, to) => ({ category, from, to, piece: gathering ? from : to });

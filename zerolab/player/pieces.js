@@ -89,11 +89,12 @@ export class Pieces {
 
   /**
    * What the collective means, where its messages are not recorded: every rank's part to every other, from when the
-   * last of them had begun until the receiver had ended; of an all-reduce in two halves.
+   * last of them had begun until the receiver had ended; of an all-reduce in two halves. Nothing where it never ended.
    * @param {Beat} beat @param {number[]} places
    */
   #meant(beat, places) {
     const { rank, t_start: start, t_end: end } = this.model.columns;
+    if (places.some((i) => this.model.cut.has(i))) return [];
     const halves = beat.op === "all_reduce" ? 2 : 1;
     const begun = Math.max(...places.map((i) => start[i])); // without its last rank it cannot end
     /** @type {Flight[]} */
