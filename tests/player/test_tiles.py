@@ -196,7 +196,7 @@ def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
 
 @pytest.fixture(scope="module")
 def in_groups():
-    """`in_groups(op, of)` gives a recording of 4 ranks in which each group of `of` does `op` of 2 elements a rank."""
+    """`in_groups(op, of, late)` records 4 ranks: each group of `of` does `op` of 2 elements a rank, one rank comes late."""
 
     def inside(op, ranks, group):
         import torch
@@ -211,17 +211,22 @@ def in_groups():
             "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group),
         }[op]()
 
-    def grouped(op, of):
+    def grouped(op, of, late):
+        import time
+
         import torch.distributed as dist
 
-        for ranks, group in [(ranks, dist.new_group(ranks)) for ranks in of]:
+        groups = [(ranks, dist.new_group(ranks)) for ranks in of]
+        dist.barrier()
+        time.sleep(0.3 * (dist.get_rank() == late))
+        for ranks, group in groups:
             if dist.get_rank() in ranks:
                 inside(op, ranks, group)
         dist.barrier()  # in which a rank of no group has its part
 
-    def recorded(op, of):
+    def recorded(op, of, late=None):
         with Cluster(world_size=4, device="cpu") as cluster:
-            return cluster.record(grouped, op, of)
+            return cluster.record(grouped, op, of, late)
 
     return recorded
 
@@ -263,7 +268,10 @@ def test_a_rank_that_is_in_no_group_takes_no_part(in_groups, show):
     assert "rank 1: takes no part" in told
 
 
-def test_groups_with_a_rank_in_common_are_drawn_one_after_the_other(in_groups, show):
-    tab = show(in_groups("all_gather", [[0, 1], [1, 2]]))
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_groups_with_a_rank_in_common_are_drawn_one_after_the_other(in_groups, show, late):
+    tab = show(in_groups("all_gather", [[0, 1], [1, 2]], late))
+    first = tab.evaluate(f"{PLAYER}.panes.ownership.exchanges.map(({{ ranks }}) => ranks)")
+    assert first == [[0, 1], [1, 2]]
     assert tab.evaluate(f"{PLAYER}.panes.ownership.batches.map((batch) => batch.length)") == [1, 1]
     assert [row[:2] for row in tiles(tab, -1)] == [[[], []], [[1], [2]], [[1], [2]], [[], []]]

@@ -39,7 +39,7 @@ function collectivesOf(model) {
     const [, root] = /^from rank (\d+)$/.exec(event.text ?? "") ?? [];
     if (event.op === "broadcast" && root === undefined) continue;
     const { op, numel } = event;
-    const start = Math.min(...own.map((i) => columns.t_start[i]));
+    const start = Math.max(...own.map((i) => columns.t_start[i])); // a group begins when the last of its ranks has come
     const recorded = own.flatMap((i) => model.partsOf(i));
     const parts = numel % ranks.length && /all_reduce|broadcast/.test(op) ? 1 : ranks.length;
     const shipments = recorded.length
