@@ -112,6 +112,27 @@ def player(tab):
     assert tab.complaints == []
 
 
+def test_a_kernel_moves_a_player_that_a_slow_browser_took_long_to_show(stored, lab, lab_folder, browser):
+    cells = [nbformat.v4.new_code_cell(CELLS[0])]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), lab_folder / "slow.ipynb")
+    page = browser.new_page(viewport={"width": 1400, "height": 1300})
+    page.goto(lab + FRONT_ENDS["JupyterLab"].format("slow"))
+    page.wait_for_function(CONNECTED, timeout=60_000)
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    processor = page.context.new_cdp_session(page)
+    processor.send("Emulation.setCPUThrottlingRate", {"rate": 30})
+    page.evaluate(RUN_ALL)
+    player = page.locator(".zl-player").first
+    player.locator("canvas").first.wait_for(timeout=120_000)
+    processor.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    ask(page, "player.goto(5)")
+    page.wait_for_function("(root) => root.zerolabPlayer.state().event.index === 5", arg=player.element_handle())
+    assert complaints == []
+    page.evaluate(CLOSE)
+    page.close()
+
+
 def state(player):
     return player.evaluate("(root) => root.zerolabPlayer.state()")
 

@@ -196,7 +196,7 @@ def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
 
 @pytest.fixture(scope="module")
 def in_groups():
-    """`in_groups(op, of, late)` records 4 ranks: each group of `of` does `op` of 2 elements a rank, one rank comes late."""
+    """`in_groups(op, of, late)` records 4 ranks: each group of `of` does `op` of 2 elements a rank; rank `late` is."""
 
     def inside(op, ranks, group):
         import torch

@@ -176,7 +176,7 @@ function writeAddress(player) {
  * anywidget's entry: the model holds the payload, and is told the current event.
  * @param {{ model: WidgetModel, el: HTMLElement }} given
  */
-function render({ model, el }) {
+export function render({ model, el }) {
   const changed = (/** @type {Player} */ player) => {
     model.set("event", player.index);
     model.set("_state", player.state());

@@ -527,6 +527,7 @@ export interface Options {
 export interface WidgetModel {
   get(name: "event" | "walk"): number;
   get(name: "payload"): Payload | PairPayload;
+  get(name: "_script"): string;
   set(name: string, value: unknown): void;
   save_changes(): void;
   on(name: string, callback: () => void): void;

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -40,7 +41,8 @@ class Player(anywidget.AnyWidget):
     where no kernel answers.
     """
 
-    _esm = script()
+    _esm = Path(__file__).with_name("widget.mjs").read_text(encoding="utf-8")
+    _script = traitlets.Unicode(script()).tag(sync=True)
     _css = style()
     payload = traitlets.Dict().tag(sync=True)
     walk = traitlets.Int(0).tag(sync=True)  # the chapter at which the guided walk opens, from 1; 0 for no walk

@@ -26,4 +26,5 @@ for number, (inputs, targets) in enumerate(loader):
         optimizer.zero_grad()
     mean = accelerator.reduce(loss.detach(), "mean")
     print(f"rank {accelerator.process_index} step {number} {mean.item()!r}\n", end="", flush=True)
+model, optimizer, schedule = accelerator.free_memory(model, optimizer, schedule)  # before the group that they use
 accelerator.end_training()

@@ -1,10 +1,12 @@
 """A `LightningModule`, trained by Lightning's `Trainer` with the strategy ddp: `lit.py FOLDER [OUT]`."""
 
+import gc
 import sys
 import warnings
 
 import lightning
 import torch
+import torch.distributed as dist
 from net import Net
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -53,3 +55,6 @@ trainer = lightning.Trainer(
     callbacks=callbacks,
 )
 trainer.fit(Lit(), DataLoader(rows, batch_size=4), DataLoader(rows, batch_size=16))
+del trainer
+gc.collect()  # a DDP model may not outlive its group, nor a group of gloo its last collective
+dist.destroy_process_group()
