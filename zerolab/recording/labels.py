@@ -13,6 +13,12 @@ from zerolab.recording.patches import replace
 _LABEL = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((?P<module>[^)]+)\))?")
 
 
+def module_of(label: str) -> str | None:
+    """The module that a label names as the one that something is sent for; None for all other labels."""
+    found = _LABEL.fullmatch(label)
+    return (found["module"] or ROOT) if found else None
+
+
 class Labels:
     """Follows the labels that are open; `unit` is the module of the innermost that names one, else None."""
 
@@ -30,8 +36,7 @@ class Labels:
         stack.enter_context(replace(record_function, "__exit__", self._exit))
 
     def _enter(self, original: Callable[..., Any], label: Any) -> Any:
-        found = _LABEL.fullmatch(label.name)
-        self._open.append((found["module"] or ROOT) if found else self.unit)
+        self._open.append(module_of(label.name) or self.unit)
         return original(label)
 
     def _exit(self, original: Callable[..., Any], label: Any, *failure: Any) -> Any:

@@ -1,0 +1,54 @@
+"""What one file of another tool says of one rank, before the ranks' files are put together."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerolab.recording.events import Event, Source
+
+KINETO = "trace of torch.profiler"
+FLIGHT = "dump of the flight recorder"
+SNAPSHOT = "memory snapshot"
+
+NO_SIZES = "sizes of some collectives (torch.profiler notes those of gloo with record_shapes=True)"
+NO_GROUPS = "the groups of some collectives, and so what they send (the flight recorder's dump would tell)"
+NO_UNITS = "units: nobody tells which module a collective belongs to (FSDP2 does, in torch.profiler's traces)"
+NO_STEPS = "training steps (torch.profiler marks them where prof.step() is called, or an optimizer is)"
+NO_MODULES = "forward and backward"
+NO_WAITS = "who waited for what"
+NO_ENDS = "when collectives ended"
+NO_MEMORY = "bytes of memory, and who holds what"
+NO_CATEGORIES = "what memory was used for: bytes are those of all tensors together"
+NO_COLLECTIVES = "collectives"
+NO_SOURCE = "lines of source"
+
+
+@dataclass
+class Found:
+    """One file's events, their times in nanoseconds since 1970, and what it says of its run."""
+
+    name: str
+    tool: str  # KINETO, FLIGHT or SNAPSHOT
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    groups: list[tuple[int, ...]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    keys: list[tuple[Any, ...] | None] = field(default_factory=list)  # of each event, if it is a collective of several
+    steps: list[int] = field(default_factory=list)  # as the file counts them, from 0; empty if it has none
+    backend: str | None = None
+    device: str | None = None
+    optimizer: str | None = None
+    torch: str | None = None
+    sources: dict[str, Source] = field(default_factory=dict)
+    lacks: list[str] = field(default_factory=list)
+    complete: bool = True  # False if something in it had not ended
+
+    @property
+    def said(self) -> str:
+        """How a sentence calls it."""
+        return f"{self.name!r}, a {self.tool}"
+
+
+class Foreign(ValueError):
+    """A file that cannot be opened: what it is, and what to do."""
