@@ -1,0 +1,130 @@
+"""A dump of torch's flight recorder: the last collectives that a rank asked for, and which of them have not ended.
+
+Written by `torch._C._distributed_c10d._dump_nccl_trace()`, by the watchdog of NCCL when a run hangs, or by
+`_dump_fr_trace()`; as a pickle, or as JSON, which has no frames. Neither says its rank: as with torch's own tool, that
+is the last number in the file's name. Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.10.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from zerolab.foreign import found, sizes
+from zerolab.foreign.found import Foreign, Found
+from zerolab.recording import c10d, sources
+from zerolab.recording.events import Event, Source, SourceLine
+from zerolab.recording.exchanges import PHASES_OF
+
+# What Python called, of which the backend makes something else: gloo scatters by reducing everything.
+_CALLED = {"reduce_scatter_single": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter"}
+_CALLED |= {"_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter"}
+_DONE = ("completed",)
+
+
+def is_one(document: Any) -> bool:
+    """Whether a pickle or a JSON document is such a dump."""
+    return isinstance(document, dict) and isinstance(document.get("entries"), list) and "version" in document
+
+
+def read(document: dict[str, Any], name: str) -> Found:
+    """Reads a dump. Raises Foreign if it is damaged, or has no collective in it."""
+    return _Dump(document, name).found()
+
+
+class _Dump:
+    def __init__(self, document: dict[str, Any], name: str) -> None:
+        self.document, self.name = document, name
+        self.groups = self._groups()
+        self.said = Found(name, found.FLIGHT, rank=rank_in(name), groups=list(self.groups.values()))
+
+    def found(self) -> Found:
+        said, document = self.said, self.document
+        for entry in document["entries"]:
+            if not isinstance(entry, dict):
+                raise self._damaged("an entry", entry)
+            self._add(entry)
+        if not said.events:
+            raise Foreign(f"{self.name!r} is a {found.FLIGHT} without an entry: set TORCH_FR_BUFFER_SIZE before the run")
+        versions = {"the flight recorder's version": document["version"], "NCCL": document.get("comm_lib_version")}
+        said.versions = {key: str(value) for key, value in versions.items() if value}
+        said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
+        sent = [event for event in said.events if event.op != "barrier"]
+        said.lacks = [found.NO_MEMORY, found.NO_STEPS, found.NO_MODULES, found.NO_WAITS, found.NO_UNITS]
+        said.lacks += [found.NO_ENDS] * any(event.t_end == event.t_start for event in said.events)
+        said.lacks += [found.NO_GROUPS] * any(event.text == sizes.NO_GROUP for event in sent)
+        said.lacks += [found.NO_SOURCE] * (not said.sources)
+        return said
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        created, number = entry.get("time_created_ns"), entry.get("collective_seq_id")
+        called = str(entry.get("profiling_name"))
+        backend, _, words = called.partition(":")
+        if type(created) is not int or not 0 <= created < 1 << 62 or type(number) is not int:
+            raise self._damaged("an entry", {"time_created_ns": created, "collective_seq_id": number})
+        frames = list(_frames(entry.get("frames")))
+        op = next((_CALLED[frame] for _, _, frame in frames[:3] if frame in _CALLED), None)
+        op = op or c10d.operation(words.split(" ")[0])
+        if op not in sizes.OPERATIONS:
+            return  # a communicator that is made, or split
+        ends = re.fullmatch(r"\w+ (\d{1,9})(?:->|<-)(\d{1,9})", words)
+        message = self._message(op, entry, int(ends[2]) if ends else None)
+        done = entry.get("time_discovered_completed_ns") or 0
+        ended = done if type(done) is int and created <= done < 1 << 62 else created
+        self._tell_end(entry)
+        event = Event(
+            0, 0, created, ended, 0, "setup", "collective", op, group=message.ranks, dtype=message.dtype,
+            numel=message.numel, logical_bytes=message.sent, peer=message.peer, text=message.text,
+            source=self._line(frames),
+        )  # fmt: skip
+        self.said.backend = self.said.backend or backend
+        self.said.device = "cuda" if backend == "nccl" else "cpu"
+        self.said.events.append(event)
+        self.said.keys.append((message.ranks, None if op in ("send", "recv") else number))
+
+    def _tell_end(self, entry: dict[str, Any]) -> None:
+        # gloo's entries are never "completed"; they are retired when their work is.
+        if entry.get("state") not in _DONE and not entry.get("retired"):
+            self.said.complete = False
+
+    def _message(self, op: str, entry: dict[str, Any], peer: int | None) -> sizes.Message:
+        group = entry.get("process_group")
+        name = str(group[0]) if isinstance(group, (list, tuple)) and group else ""
+        # The first group is listed without its name by backends other than NCCL.
+        ranks = self.groups.get(name) or (next(iter(self.groups.values())) if len(self.groups) == 1 else None)
+        side = "output" if op in ("reduce_scatter", "scatter", "all_to_all") else "input"
+        kinds, share = entry.get(f"{side}_dtypes"), sizes.elements(entry.get(f"{side}_sizes"))
+        if op in ("reduce_scatter", "scatter") and ranks and entry.get("input_sizes") == entry.get("output_sizes"):
+            share = share // len(ranks) if share is not None else None  # gloo's entry has the whole buffer twice
+        kind = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
+        return sizes.message(op, kind, share, ranks, peer)
+
+    def _groups(self) -> dict[str, tuple[int, ...]]:
+        listed = self.document.get("pg_config")
+        listed = listed if isinstance(listed, dict) else {}
+        given = {str(key): one.get("ranks") for key, one in listed.items() if isinstance(one, dict)}
+        return {name: ranks for name, said in given.items() if (ranks := sizes.numbers(said))}
+
+    def _line(self, frames: list[tuple[str, int, str]]) -> SourceLine | None:
+        """The innermost line that is no package's, by the last part of its file's name: the dump has no text."""
+        for file, line, _ in frames:
+            if "site-packages" not in file and "dist-packages" not in file and sources.is_own(file) and line > 0:
+                label = PurePath(file).name
+                self.said.sources.setdefault(label, Source(label, ""))
+                return SourceLine(label, line)
+        return None
+
+    def _damaged(self, what: str, value: object) -> Foreign:
+        return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: {what} is {repr(value)[:80]}; fetch it again")
+
+
+def _frames(listed: Any) -> Iterator[tuple[str, int, str]]:
+    for frame in listed if isinstance(listed, list) else ():
+        if isinstance(frame, dict) and type(frame.get("line")) is int:
+            yield str(frame.get("filename")), frame["line"], str(frame.get("name"))
+
+
+def rank_in(name: str) -> int | None:
+    """The rank that a file's name says: the number behind "rank", or else the last one."""
+    said = re.findall(r"rank[-_.]?(\d{1,6})", name, re.IGNORECASE) or re.findall(r"(?<!\d)\d{1,6}(?!\d)", name)
+    return int(said[-1]) if said else None

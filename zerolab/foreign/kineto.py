@@ -1,0 +1,314 @@
+"""A trace of torch.profiler (Kineto): its steps, updates, passes and collectives, as events.
+
+A collective is an operator `c10d::...` on the host. Beside it stand, where the backend has them: `record_param_comms`
+with its sizes and ranks (NCCL), the kernels that executed it (by their External id), and `gloo:...` on the thread that
+carried it out. Its size is in one of them, or else in the shapes that record_shapes=True adds. Sources:
+torch/csrc/distributed/c10d/ParamCommsUtils.hpp, torch/csrc/profiler/util.h; traces of real runs.
+"""
+
+import re
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from math import isfinite
+from typing import Any, NamedTuple
+
+from zerolab.engines.partition import ROOT
+from zerolab.foreign import found, sizes
+from zerolab.foreign.contents import Stream
+from zerolab.foreign.found import Foreign, Found
+from zerolab.foreign.scan import Object, Scan, text
+from zerolab.recording import c10d
+from zerolab.recording.events import COMMUNICATION, Event, Interval, Phase
+from zerolab.recording.exchanges import PHASES_OF
+from zerolab.recording.labels import module_of
+
+WANTED = re.compile(
+    rb'"name"\s*:\s*"(?:c10d::|record_param_comms"|gloo:|nccl|FSDP::|ProfilerStep#|Optimizer\.step#|'
+    rb'autograd::engine::evaluate|DistributedDataParallel\.forward"|FullyShardedDataParallel\.forward")'
+)
+_KINDS = ("cpu_op", "user_annotation", "kernel")
+_PASS = re.compile(r"FSDP::(pre_forward|post_forward|pre_backward|post_backward_\w+)(?: \((.*)\))?")
+_NO_SCHEMA = "it has no schemaVersion, as torch.profiler writes it"
+_VERSIONS = ("schemaVersion", "cupti_version", "cuda_runtime_version", "cuda_driver_version")
+_SETTINGS = ("wait", "init", "start_coalescing", "end_coalescing")  # record_param_comms of what is no collective
+_DEEP = 16  # labels that can lie in one another
+_TOGETHER = 1_000_000  # nanoseconds within which backward's operators follow one another
+
+
+class Bar(NamedTuple):
+    """One entry of the trace: when, on which thread, what."""
+
+    start: int
+    end: int
+    thread: tuple[Any, Any]
+    name: str
+    kind: str
+    args: Object
+
+
+def read(stream: Stream) -> Found:
+    """Reads a trace. Raises Foreign if it is another tool's, damaged, or has nothing of what zerolab shows."""
+    scan = Scan(stream)
+    if "schemaVersion" not in scan.about:
+        raise Foreign(f"{stream.name!r} is a Chrome trace, but not of torch.profiler: {_whose(scan.about)}")
+    raw = [event for event in scan.events(WANTED) if event.get("ph") == "X" and event.get("cat") in _KINDS]
+    base = scan.about.get("baseTimeNanoseconds", 0)
+    if type(base) is not int:
+        raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {base!r}; export it again")
+    bars = sorted(bar for event in raw if (bar := _bar(event, base, stream.name)) is not None)
+    return _Trace(stream.name, scan.about, bars).found()
+
+
+def _whose(about: Object) -> str:
+    title = (about.get("otherData") or {}) if isinstance(about.get("otherData"), dict) else {}
+    if "simulated" in title:
+        return "zerolab made it of a recording, so play the recording"
+    return f"{_NO_SCHEMA}; record with torch.profiler and export_chrome_trace()"
+
+
+def _bar(event: Object, base: int, name: str) -> Bar | None:
+    start, length, args = event.get("ts"), event.get("dur", 0), event.get("args") or {}
+    numbers = all(type(value) in (int, float) and isfinite(value) for value in (start, length))
+    if not numbers or length < 0 or not isinstance(args, dict) or not abs(start) < 1e17:  # type: ignore[arg-type]
+        raise Foreign(f"{name!r} is damaged: {text(event.get('name'))[:60]!r} began at {start!r}; export it again")
+    begun = base + round(start * 1000)  # type: ignore[operator]  (a number, as was just looked at)
+    thread = str(event.get("pid")), str(event.get("tid"))
+    return _Ordered(begun, begun + round(length * 1000), thread, text(event["name"]), text(event["cat"]), args)
+
+
+class _Ordered(Bar):
+    """A bar that is sorted by time; the longer first, so that what encloses others comes before them."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return (self[0], -self[1]) < (other[0], -other[1])
+
+
+class _Trace:
+    """The bars of one rank, and what they come to."""
+
+    def __init__(self, name: str, about: Object, bars: list[Bar]) -> None:
+        self.name, self.about, self.bars = name, about, bars
+        shared = about.get("distributedInfo")
+        self.shared: Object = shared if isinstance(shared, dict) else {}
+        self.groups = self._groups()
+        self.marks = [bar for bar in bars if bar.kind == "user_annotation"]
+        self.backward = _joined(bar for bar in bars if bar.name.startswith("autograd::engine::evaluate"))
+        self.updates = [bar for bar in self.marks if bar.name.startswith("Optimizer.step#")]
+        self.numbers, self.windows = self._steps()
+        self._labels = _Labels(self.marks)
+        self._carried = self._by_thread_pool()
+        self._comms = [bar for bar in bars if bar.name == "record_param_comms"]
+        self._starts = [bar.start for bar in self._comms]
+        self._kernels = {bar.args.get("External id"): bar for bar in bars if bar.kind == "kernel"}
+
+    def found(self) -> Found:
+        """The events, and what is missing."""
+        collectives = list(self._collectives())
+        events = [*self._passes(), *self._updated(), *(event for event, _ in collectives)]
+        if not events:
+            raise Foreign(
+                f"{self.name!r} is a trace of torch.profiler with neither collectives nor updates in it: record "
+                "whole training steps, on the CPU too (ProfilerActivity.CPU)"
+            )
+        keys = {id(event): key for event, key in collectives}
+        said = Found(self.name, found.KINETO, events=events, keys=[keys.get(id(event)) for event in events])
+        said.rank, said.world_size = self._count("rank"), self._count("world_size")
+        said.host = text(self.about["host_name"]) if "host_name" in self.about else None
+        versions = {name: self.about[name] for name in _VERSIONS if name in self.about}
+        said.versions = {name: str(value) for name, value in versions.items()}
+        if "nccl_version" in self.shared:
+            said.versions["NCCL"] = str(self.shared["nccl_version"])
+        said.groups, said.steps = list(self.groups.values()), self.numbers
+        said.backend = text(self.shared["backend"]) if "backend" in self.shared else None
+        said.device = "cuda" if self.about.get("deviceProperties") or self._kernels else "cpu"
+        said.optimizer = self.updates[0].name.split("#")[1].split(".")[0] if self.updates else None
+        said.torch = next((str(value) for key, value in self.about.items() if key.lower() in _TORCH), None)
+        said.lacks = self._lacks(events)
+        return said
+
+    def _lacks(self, events: list[Event]) -> list[str]:
+        sent = [event for event in events if event.kind == "collective" and event.op != "barrier"]
+        lacks = [found.NO_MEMORY]
+        lacks += [found.NO_COLLECTIVES] * (not sent)
+        lacks += [found.NO_SIZES] * any(event.dtype is None and not event.text for event in sent)
+        lacks += [found.NO_GROUPS] * any(event.text == sizes.NO_GROUP for event in sent)
+        lacks += [found.NO_UNITS] * (bool(sent) and not any(event.unit for event in sent))
+        lacks += [found.NO_STEPS] * (not self.windows)
+        lacks += [found.NO_MODULES] * (not any(event.kind == "module" for event in events))
+        return [*lacks, found.NO_WAITS, found.NO_SOURCE]
+
+    def _count(self, name: str) -> int | None:
+        value = self.shared.get(name)
+        return value if type(value) is int and value >= 0 else None
+
+    def _groups(self) -> dict[str, tuple[int, ...]]:
+        """The ranks of each process group that the trace lists, by its name."""
+        listed = self.shared.get("pg_config")
+        groups: dict[str, tuple[int, ...]] = {}
+        for one in listed if isinstance(listed, list) else []:
+            ranks = one.get("ranks") if isinstance(one, dict) else None
+            if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
+                groups[str(one.get("pg_name"))] = tuple(ranks)
+        return groups
+
+    # When.
+
+    def _steps(self) -> tuple[list[int], list[Interval]]:
+        """The numbers and the times of the steps: those that the loop says, or else from one update to the next."""
+        said = [bar for bar in self.marks if re.fullmatch(r"ProfilerStep#\d{1,9}", bar.name)]
+        if said:
+            return [int(bar.name.split("#")[1]) for bar in said], [(bar.start, bar.end) for bar in said]
+        windows: list[Interval] = []
+        begun = self.bars[0].start if self.bars else 0
+        for update, following in zip(self.updates, [*self.updates[1:], None], strict=True):
+            # Two optimizers after one backward end the same step.
+            if following is None or any(update.end <= start < following.start for start, _ in self.backward):
+                windows.append((begun, update.end))
+                begun = update.end
+        return [], windows
+
+    def _step(self, time: int) -> int:
+        place = bisect_right(self.windows, (time, 1 << 62)) - 1
+        return place + 1 if place >= 0 and time < self.windows[place][1] else 0
+
+    def _phase(self, time: int) -> Phase:
+        if not self._step(time):
+            return "setup"
+        if any(bar.start <= time <= bar.end for bar in self.updates):
+            return "step"
+        place = bisect_right(self.backward, (time, 1 << 62)) - 1
+        return "backward" if place >= 0 and time <= self.backward[place][1] else "forward"
+
+    def _event(self, kind: Any, op: str, bar: Interval, phase: Phase | None = None, **more: Any) -> Event:
+        phase = phase if phase and self._step(bar[0]) else self._phase(bar[0])
+        return Event(0, 0, bar[0], bar[1], self._step(bar[0]), phase, kind, op, **more)
+
+    # What.
+
+    def _updated(self) -> Iterator[Event]:
+        for bar in self.updates:
+            yield self._event("optimizer", "step", bar[:2], "step")
+
+    def _passes(self) -> Iterator[Event]:
+        """Forwards and backwards: of each module that FSDP2 names, or else of the model."""
+        labels = [(bar, match) for bar in self.marks if (match := _PASS.fullmatch(bar.name))]
+        if labels:
+            yield from self._of_modules(labels)
+            return
+        last = 0
+        for bar in self.marks:
+            if bar.name.endswith("DataParallel.forward") and bar.start >= last:  # FSDP1's lie in one another
+                last = bar.end
+                yield self._event("module", "forward", bar[:2], "forward", unit=ROOT)
+        for start, end in self.windows:
+            inside = [one for one in self.backward if start <= one[0] < end]
+            if inside:
+                yield self._event("module", "backward", (inside[0][0], inside[-1][1]), "backward", unit=ROOT)
+
+    def _of_modules(self, labels: list[tuple[Bar, re.Match[str]]]) -> Iterator[Event]:
+        """A module's pass lasts from what FSDP2 does before it to what it does after it."""
+        begun: dict[tuple[str, str], int] = {}
+        ended: dict[tuple[str, str], int] = {}
+        for bar, match in labels:
+            moment, _, way = match[1].partition("_")
+            key = ("forward" if way.startswith("forward") else "backward", match[2] or ROOT)
+            if moment == "pre":
+                yield from self._one_pass(key, begun, ended)
+                begun[key] = bar.start
+            elif key in begun:
+                ended[key] = bar.end
+        for key in list(begun):
+            yield from self._one_pass(key, begun, ended)
+
+    def _one_pass(self, key: tuple[str, str], begun: dict[Any, int], ended: dict[Any, int]) -> Iterator[Event]:
+        start, end = begun.pop(key, None), ended.pop(key, None)
+        if start is not None and end is not None:
+            way: Any = key[0]
+            yield self._event("module", way, (start, end), way, unit=key[1])
+
+    def _collectives(self) -> Iterator[tuple[Event, tuple[Any, ...]]]:
+        """Each collective, and by what others of the same group know it: the group, and what is said of its place."""
+        outermost: dict[tuple[Any, Any], int] = {}
+        for bar in self.bars:
+            if not bar.name.startswith("c10d::") or bar.start < outermost.get(bar.thread, 0):
+                continue
+            op = c10d.operation(bar.name.removeprefix("c10d::"))
+            if op not in sizes.OPERATIONS:
+                continue
+            outermost[bar.thread] = bar.end
+            comms = self._said_of(bar)
+            carried = self._carrier(op, bar)
+            message = sizes.read(op, bar.args, comms, carried.args if carried else {}, self.groups)
+            kernel = next((one for comm in comms if (one := self._kernels.get(comm.get("External id")))), None)
+            more: dict[str, Any] = {}
+            if kernel is not None:
+                more = {"stream": COMMUNICATION, "device_start": kernel.start, "device_end": kernel.end}
+            unit = self._labels.unit(bar)
+            world = self._count("world_size") or len(message.ranks or ())
+            group = message.ranks if message.ranks and len(message.ranks) < world else None
+            event = self._event(
+                "collective", op, (bar.start, max(bar.end, carried.end) if carried else bar.end), PHASES_OF.get(op),
+                unit=unit, group=group, dtype=message.dtype, numel=message.numel, peer=message.peer,
+                logical_bytes=message.sent, text=message.text, **more,
+            )  # fmt: skip
+            yield event, (message.ranks,)
+
+    def _said_of(self, bar: Bar) -> list[Object]:
+        """What `record_param_comms` within an operator says."""
+        first = bisect_right(self._starts, bar.start - 1)
+        last = bisect_right(self._starts, bar.end)
+        inside = [one.args for one in self._comms[first:last] if one.thread == bar.thread]
+        return [args for args in inside if str(args.get("Collective name")) not in _SETTINGS]
+
+    def _by_thread_pool(self) -> dict[str, deque[Bar]]:
+        """What the backend itself says, by its word for it, in order: gloo's threads take what was asked first."""
+        pools: dict[str, deque[Bar]] = defaultdict(deque)
+        for bar in self.marks:
+            backend, _, name = bar.name.partition(":")
+            if backend in ("gloo", "nccl"):
+                pools[f"{backend}:{c10d.operation(name)}"].append(bar)
+        return pools
+
+    def _carrier(self, op: str, bar: Bar) -> Bar | None:
+        """The bar in which a backend carries an operator out."""
+        words = [f"nccl:{op}", f"gloo:{op}", *(["gloo:all_reduce"] if op == "reduce_scatter" else [])]
+        for word in words:
+            pool = self._carried.get(word, deque())
+            while pool and pool[0].start < bar.start:  # asked for before the trace began
+                pool.popleft()
+            if pool and (word.startswith("gloo") or pool[0].start <= bar.end):
+                return pool.popleft()
+        return None
+
+
+_TORCH = ("torch", "torch_version", "pytorch", "pytorch_version")
+
+
+class _Labels:
+    """What FSDP2 says that it sends for, by thread."""
+
+    def __init__(self, marks: list[Bar]) -> None:
+        self._of: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
+        for bar in marks:
+            if (unit := module_of(bar.name)) is not None:
+                self._of[bar.thread].append((bar.start, bar.end, unit))
+
+    def unit(self, bar: Bar) -> str | None:
+        """The module that the innermost label around a bar names."""
+        labels = self._of.get(bar.thread, [])
+        last = bisect_right(labels, (bar.start, 1 << 62))
+        return next((unit for _, end, unit in reversed(labels[max(0, last - _DEEP) : last]) if bar.end <= end), None)
+
+
+def _joined(bars: Iterable[Bar]) -> list[Interval]:
+    """The times in which backward ran: its operators follow one another closely."""
+    joined: list[Interval] = []
+    for bar in bars:
+        if joined and bar.start - joined[-1][1] < _TOGETHER:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], bar.end))
+        else:
+            joined.append((bar.start, bar.end))
+    return joined

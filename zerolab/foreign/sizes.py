@@ -1,0 +1,128 @@
+"""How large a collective of a trace or a dump is, and who takes part: from what stands there, or not at all."""
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from zerolab.recording import c10d
+
+OPERATIONS = (
+    "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
+    "scatter", "send",
+)  # fmt: skip
+NO_GROUP = "which ranks take part was not recorded"
+_GATHERS, _SCATTERS = ("all_gather", "gather"), ("reduce_scatter", "scatter")
+# torch's words for its types: C++ ones in shapes, ScalarType's in what NCCL and the flight recorder say.
+_TYPES = {
+    "float": ("float32", 4), "double": ("float64", 8), "c10::half": ("float16", 2), "half": ("float16", 2),
+    "c10::bfloat16": ("bfloat16", 2), "bfloat16": ("bfloat16", 2), "int": ("int32", 4), "long": ("int64", 8),
+    "long int": ("int64", 8), "short": ("int16", 2), "signed char": ("int8", 1), "char": ("int8", 1),
+    "unsigned char": ("uint8", 1), "byte": ("uint8", 1), "bool": ("bool", 1),
+    "c10::complex<float>": ("complex64", 8), "complexfloat": ("complex64", 8),
+    "c10::float8_e4m3fn": ("float8_e4m3fn", 1), "float8_e4m3fn": ("float8_e4m3fn", 1),
+    "c10::float8_e5m2": ("float8_e5m2", 1), "float8_e5m2": ("float8_e5m2", 1),
+}  # fmt: skip
+Args = Mapping[str, Any]
+
+
+class Message(NamedTuple):
+    """A collective's whole buffer, the ranks that take part, and what a rank must send; None is not recorded."""
+
+    dtype: str | None = None
+    numel: int = 0
+    ranks: tuple[int, ...] | None = None
+    sent: int = 0
+    peer: int | None = None
+    text: str | None = None
+
+
+def message(op: str, kind: str, share: int | None, ranks: tuple[int, ...] | None, peer: int | None = None) -> Message:
+    """Of the elements that a rank gives to a gather, or gets of a scatter, and of the whole buffer of all others."""
+    if op == "barrier":
+        return Message(ranks=ranks, text=None if ranks else NO_GROUP)
+    if ranks is None:
+        return Message(text=NO_GROUP)
+    dtype, width = _TYPES.get(kind.lower(), (None, 0))
+    if share is None or dtype is None:
+        return Message(ranks=ranks, peer=peer)
+    numel = share * len(ranks) if op in (*_GATHERS, *_SCATTERS) else share
+    return Message(dtype, numel, ranks, c10d.logical_bytes(op, numel * width, len(ranks)), peer)
+
+
+def read(op: str, asked: Args, comms: list[Args], carried: Args, groups: Mapping[str, tuple[int, ...]]) -> Message:
+    """The size of a collective of a trace.
+
+    Args:
+        op: its word.
+        asked: the arguments of the operator on the host.
+        comms: those of `record_param_comms` within it.
+        carried: those of the bar in which its backend carried it out.
+        groups: the ranks of each process group.
+    """
+    if comms:
+        side = "Out msg nelems" if op in (*_SCATTERS, "all_to_all") else "In msg nelems"
+        counts = [count for comm in comms if type(count := comm.get(side)) is int and count >= 0]
+        share = sum(counts) if len(counts) == len(comms) else None
+        peer = next((comm[end] for comm in comms for end in ("Dst Rank", "Src Rank") if type(comm.get(end)) is int), None)
+        return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer)
+    place = 1 if op in _GATHERS else 0
+    ranks = next(iter(groups.values())) if len(groups) == 1 else None
+    kind, share = _shape(asked, place)
+    if share is None or kind.lower() not in _TYPES:
+        other, given = _shape(carried, 0)
+        kind = other if kind.lower() not in _TYPES else kind
+        if share is None and ranks:
+            # gloo reduces the whole buffer where a scatter was asked for.
+            share = given // len(ranks) if given is not None and op in _SCATTERS else given
+    return message(op, kind, share, ranks)
+
+
+def _shape(args: Args, place: int) -> tuple[str, int | None]:
+    """The type and the elements of an operator's argument: a tensor, or a list of them."""
+    dims, kinds = args.get("Input Dims"), args.get("Input type")
+    if not (isinstance(dims, list) and isinstance(kinds, list) and place < min(len(dims), len(kinds))):
+        return "", None
+    kind, shape = str(kinds[place]), dims[place]
+    if not isinstance(shape, list) or not kind or (kind == "TensorList" and not shape):
+        return kind, None
+    shapes = shape if kind == "TensorList" else [shape]
+    return kind, elements(shapes)
+
+
+def elements(shapes: Any) -> int | None:
+    """How many elements tensors of these shapes have; None for what are no shapes."""
+    if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
+        return None
+    if not all(type(size) is int and 0 <= size < 1 << 48 for shape in shapes for size in shape):
+        return None
+    total = sum(prod(shape) for shape in shapes)
+    return total if total < 1 << 53 else None
+
+
+def _ranks(comm: Args, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The ranks of a collective: those that are listed, or counted, or its group's."""
+    said = comm.get("Process Group Ranks")
+    listed = numbers(said)
+    if listed:
+        return listed
+    named = groups.get(str(comm.get("Process Group Name")))
+    if named:
+        return named
+    parts = [comm.get(name) for name in ("Global rank start", "Global rank stride", "Group size")]
+    if all(type(part) is int and part >= 0 for part in parts) and 0 < parts[2] < 1 << 20 and parts[1]:  # type: ignore[operator]
+        start, stride, size = parts
+        return tuple(range(start, start + stride * size, stride))  # type: ignore[operator, arg-type]
+    return None
+
+
+def numbers(said: Any) -> tuple[int, ...] | None:
+    """A list of ranks, which torch writes as a text; None if it is none, or was shortened."""
+    if isinstance(said, str) and len(said) < 1 << 20:
+        try:
+            said = json.loads(said)
+        except (ValueError, RecursionError):
+            return None
+    fits = isinstance(said, Iterable) and not isinstance(said, (str, bytes, Mapping))
+    listed = tuple(said) if fits else ()  # type: ignore[arg-type]
+    return listed if listed and all(type(rank) is int and rank >= 0 for rank in listed) else None

@@ -1,0 +1,100 @@
+"""A memory snapshot of torch's allocator: how many bytes its tensors had on a GPU, moment by moment.
+
+Written by `torch.cuda.memory._dump_snapshot()` after `_record_memory_history()`. It knows addresses, sizes and lines of
+source, not what a tensor is for: all bytes count as `other`. Source: torch/cuda/memory.py and torch/cuda/_memory_viz.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from zerolab.foreign import found
+from zerolab.foreign.flight import rank_in
+from zerolab.foreign.found import Foreign, Found
+from zerolab.recording import sources
+from zerolab.recording.events import CATEGORIES, Event, Source, SourceLine
+
+MOMENTS = 1000  # more are no picture; of each stretch of time the highest and the lowest is kept
+_ALLOCATES, _FREES = "alloc", "free_completed"
+
+
+def is_one(document: Any) -> bool:
+    """Whether a pickle is a memory snapshot."""
+    return isinstance(document, dict) and isinstance(document.get("device_traces"), list) and "segments" in document
+
+
+def read(document: dict[str, Any], name: str) -> Found:
+    """Reads a snapshot. Raises Foreign if it is damaged, or was made without a history."""
+    traces = [trace for trace in document["device_traces"] if isinstance(trace, list) and trace]
+    if not traces:
+        why = "call torch.cuda.memory._record_memory_history() before the training"
+        raise Foreign(f"{name!r} is a {found.SNAPSHOT} without a history, so nothing of it can be played: {why}")
+    if len(traces) > 1:
+        raise Foreign(f"{name!r} has {len(traces)} devices in it, and a rank has one: give a snapshot of each rank")
+    said = Found(name, found.SNAPSHOT, rank=rank_in(name), device="cuda")
+    levels = _levels(traces[0], _in_use(document["segments"]), name)
+    for time, total, entry in _moments(levels):
+        live = dict.fromkeys(CATEGORIES, 0) | {"other": total}
+        line = _line(entry, said)
+        said.events.append(Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line))
+        said.keys.append(None)
+    if not said.events:
+        raise Foreign(f"{name!r} is a {found.SNAPSHOT} without times: torch 2.2 and later write them")
+    said.lacks = [found.NO_CATEGORIES, found.NO_STEPS, found.NO_MODULES, found.NO_COLLECTIVES]
+    return said
+
+
+def _in_use(segments: Any) -> int:
+    """The bytes of the blocks that are in use when the snapshot is made."""
+    blocks = [block for one in segments if isinstance(one, dict) for block in one.get("blocks") or ()]
+    used = [block for block in blocks if isinstance(block, dict) and block.get("state") == "active_allocated"]
+    return sum(_size(block) or 0 for block in used)
+
+
+def _size(entry: dict[str, Any]) -> int | None:
+    size = entry.get("requested_size", entry.get("size"))
+    return size if type(size) is int and 0 <= size < 1 << 53 else None
+
+
+def _levels(trace: list[Any], end: int, name: str) -> list[tuple[int, int, dict[str, Any]]]:
+    """After each entry that changes it, the time and the live bytes; counted backwards from what is known: the end."""
+    changes: list[tuple[int, int, dict[str, Any]]] = []
+    for entry in trace:
+        if not isinstance(entry, dict) or entry.get("action") not in (_ALLOCATES, _FREES):
+            continue
+        time, size = entry.get("time_us", 0), _size(entry) if isinstance(entry.get("size"), int) else None
+        if type(time) is not int or not 0 <= time < 1 << 52 or size is None:
+            raise Foreign(f"{name!r} is a damaged {found.SNAPSHOT}: an entry is {repr(entry)[:80]}; fetch it again")
+        if time:
+            changes.append((time * 1000, size if entry["action"] == _ALLOCATES else -size, entry))
+    level = end - sum(change for _, change, _ in changes)
+    found_levels = []
+    for time, change, entry in changes:
+        level += change
+        found_levels.append((time, max(0, level), entry))
+    return found_levels
+
+
+def _moments(levels: list[tuple[int, int, dict[str, Any]]]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """All levels if they are few; or else of each stretch the first of the highest and of the lowest, in order."""
+    if len(levels) <= 2 * MOMENTS:
+        yield from levels
+        return
+    stretch = -(-len(levels) // MOMENTS)
+    for start in range(0, len(levels), stretch):
+        part = levels[start : start + stretch]
+        places = {max(range(len(part)), key=lambda i: part[i][1]), min(range(len(part)), key=lambda i: part[i][1])}
+        for place in sorted(places):
+            yield part[place]
+
+
+def _line(entry: dict[str, Any], said: Found) -> SourceLine | None:
+    frames = entry.get("frames")
+    for frame in frames if isinstance(frames, list) else ():
+        file = str(frame.get("filename")) if isinstance(frame, dict) else ""
+        line = frame.get("line") if isinstance(frame, dict) else None
+        if file.endswith(".py") and "-packages" not in file and sources.is_own(file) and type(line) is int and line > 0:
+            label = PurePath(file).name
+            said.sources.setdefault(label, Source(label, ""))
+            return SourceLine(label, line)
+    return None
