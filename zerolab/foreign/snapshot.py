@@ -45,9 +45,9 @@ def read(document: dict[str, Any], name: str) -> Found:
 
 
 def _in_use(segments: Any) -> int:
-    """The bytes of the blocks that are in use when the snapshot is made."""
+    """The bytes of the blocks that are in use, or wait to be freed, when the snapshot is made."""
     blocks = [block for one in segments if isinstance(one, dict) for block in one.get("blocks") or ()]
-    used = [block for block in blocks if isinstance(block, dict) and block.get("state") == "active_allocated"]
+    used = [block for block in blocks if isinstance(block, dict) and str(block.get("state")).startswith("active")]
     return sum(_size(block) or 0 for block in used)
 
 
