@@ -1,4 +1,4 @@
-"""The command line: `zerolab lab | doctor | compare | simulate | record | play | reset | progress`.
+"""The command line: `zerolab lab | doctor | compare | simulate | record | play | open | reset | progress`.
 
 Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. A command takes what its
 function takes in Python, by the same names. Everywhere, `--json` prints the result as JSON, or writes it into a file,
@@ -80,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     play.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
     play.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
     play.add_argument("--no-open", action="store_true", help="only write the page")
+    opened = _command(commands, "open", _open, "show what torch's own tools have written: traces, dumps, snapshots")
+    kinds = "traces of torch.profiler, dumps of the flight recorder, memory snapshots: one of each rank"
+    opened.add_argument("files", nargs="+", type=Path, metavar="FILE", help=kinds)
+    opened.add_argument("--out", type=Path, metavar="FILE", help="where to keep it as a recording (JSON)")
+    opened.add_argument("--html", type=Path, metavar="FILE", help="the page (default: beside the first file, as .html)")
+    opened.add_argument("--no-open", action="store_true", help="write no page but the one that --html names")
     reset = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
     reset.add_argument("which", help="the beginning of a lesson's name, such as 04; or all; or progress")
     progress = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
@@ -225,19 +231,41 @@ def _record(arguments: Arguments) -> None:
 
 
 def _play(arguments: Arguments) -> None:
-    from zerolab.lessons.workspace import has_display
     from zerolab.recording.recording import Recording
 
     recording = Recording.load(arguments.recording)
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
     if page.resolve() == arguments.recording.resolve():
         raise ValueError(f"the page would take the place of the recording {str(page)!r}: name another by --out")
+    _show(recording, page, opens=not arguments.no_open)
+
+
+def _show(recording: Any, page: Path, *, opens: bool) -> None:
+    """Writes a recording's page, and opens it where there is a display."""
+    from zerolab.lessons.workspace import has_display
+
     recording.to_html(page)
     # Over ssh, a browser would open where nobody sees it, or be a text browser in the terminal.
-    opens = not arguments.no_open and has_display(os.environ)
-    print(f"the page is {page}" + ("" if opens or arguments.no_open else "; there is no display to open it on"))
-    if opens:
+    seen = opens and has_display(os.environ)
+    print(f"the page is {page}" + ("" if seen or not opens else "; there is no display to open it on"))
+    if seen:
         webbrowser.open(page.resolve().as_uri())
+
+
+def _open(arguments: Arguments) -> None:
+    from zerolab.foreign import describe, open_files
+
+    first: Path = arguments.files[0]
+    page: Path = arguments.html or first.with_name(f"{first.name.partition('.')[0]}.html")
+    if arguments.html or not arguments.no_open:
+        files.check_place(page)
+    recording = open_files(arguments.files)
+    print(describe(recording))
+    if arguments.out:
+        recording.save(arguments.out)
+        print(f"kept in {arguments.out}; zerolab play shows it")
+    if arguments.html or not arguments.no_open:
+        _show(recording, page, opens=not arguments.no_open)
 
 
 def _lab(arguments: Arguments) -> None:

@@ -49,11 +49,11 @@ class _Dump:
         versions = {"the flight recorder's version": document["version"], "NCCL": document.get("comm_lib_version")}
         said.versions = {key: str(value) for key, value in versions.items() if value}
         said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
-        sent = [event for event in said.events if event.op != "barrier"]
         said.lacks = [found.NO_MEMORY, found.NO_STEPS, found.NO_MODULES, found.NO_WAITS, found.NO_UNITS]
         said.lacks += [found.NO_ENDS] * any(event.t_end == event.t_start for event in said.events)
-        said.lacks += [found.NO_GROUPS] * any(event.text == sizes.NO_GROUP for event in sent)
         said.lacks += [found.NO_SOURCE] * (not said.sources)
+        # Only frames tell, and JSON has none.
+        said.lacks += [found.NO_SCATTERS] * (said.backend == "gloo" and not said.sources)
         return said
 
     def _add(self, entry: dict[str, Any]) -> None:
@@ -73,14 +73,12 @@ class _Dump:
         ended = done if type(done) is int and created <= done < 1 << 62 else created
         self._tell_end(entry)
         event = Event(
-            0, 0, created, ended, 0, "setup", "collective", op, group=message.ranks, dtype=message.dtype,
-            numel=message.numel, logical_bytes=message.sent, peer=message.peer, text=message.text,
-            source=self._line(frames),
+            0, 0, created, ended, 0, "setup", "collective", op, source=self._line(frames),
+            number=None if op in ("send", "recv") or message.ranks is None else number, **message.fields,
         )  # fmt: skip
         self.said.backend = self.said.backend or backend
         self.said.device = "cuda" if backend == "nccl" else "cpu"
         self.said.events.append(event)
-        self.said.keys.append((message.ranks, None if op in ("send", "recv") else number))
 
     def _tell_end(self, entry: dict[str, Any]) -> None:
         # gloo's entries are never "completed"; they are retired when their work is.

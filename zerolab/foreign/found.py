@@ -1,7 +1,6 @@
 """What one file of another tool says of one rank, before the ranks' files are put together."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from zerolab.recording.events import Event, Source
 
@@ -19,6 +18,7 @@ NO_ENDS = "when collectives ended"
 NO_MEMORY = "bytes of memory, and who holds what"
 NO_CATEGORIES = "what memory was used for: bytes are those of all tensors together"
 NO_COLLECTIVES = "collectives"
+NO_SCATTERS = "which all-reduces of gloo a reduce-scatter was asked for by: it carries both out alike"
 NO_SOURCE = "lines of source"
 
 
@@ -34,7 +34,6 @@ class Found:
     versions: dict[str, str] = field(default_factory=dict)
     groups: list[tuple[int, ...]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    keys: list[tuple[Any, ...] | None] = field(default_factory=list)  # of each event, if it is a collective of several
     steps: list[int] = field(default_factory=list)  # as the file counts them, from 0; empty if it has none
     backend: str | None = None
     device: str | None = None

@@ -106,15 +106,13 @@ class _Trace:
 
     def found(self) -> Found:
         """The events, and what is missing."""
-        collectives = list(self._collectives())
-        events = [*self._passes(), *self._updated(), *(event for event, _ in collectives)]
+        events = [*self._passes(), *self._updated(), *self._collectives()]
         if not events:
             raise Foreign(
                 f"{self.name!r} is a trace of torch.profiler with neither collectives nor updates in it: record "
                 "whole training steps, on the CPU too (ProfilerActivity.CPU)"
             )
-        keys = {id(event): key for event, key in collectives}
-        said = Found(self.name, found.KINETO, events=events, keys=[keys.get(id(event)) for event in events])
+        said = Found(self.name, found.KINETO, events=events)
         said.rank, said.world_size = self._count("rank"), self._count("world_size")
         said.host = text(self.about["host_name"]) if "host_name" in self.about else None
         versions = {name: self.about[name] for name in _VERSIONS if name in self.about}
@@ -133,8 +131,6 @@ class _Trace:
         sent = [event for event in events if event.kind == "collective" and event.op != "barrier"]
         lacks = [found.NO_MEMORY]
         lacks += [found.NO_COLLECTIVES] * (not sent)
-        lacks += [found.NO_SIZES] * any(event.dtype is None and not event.text for event in sent)
-        lacks += [found.NO_GROUPS] * any(event.text == sizes.NO_GROUP for event in sent)
         lacks += [found.NO_UNITS] * (bool(sent) and not any(event.unit for event in sent))
         lacks += [found.NO_STEPS] * (not self.windows)
         lacks += [found.NO_MODULES] * (not any(event.kind == "module" for event in events))
@@ -229,8 +225,7 @@ class _Trace:
             way: Any = key[0]
             yield self._event("module", way, (start, end), way, unit=key[1])
 
-    def _collectives(self) -> Iterator[tuple[Event, tuple[Any, ...]]]:
-        """Each collective, and by what others of the same group know it: the group, and what is said of its place."""
+    def _collectives(self) -> Iterator[Event]:
         outermost: dict[tuple[Any, Any], int] = {}
         for bar in self.bars:
             if not bar.name.startswith("c10d::") or bar.start < outermost.get(bar.thread, 0):
@@ -247,14 +242,8 @@ class _Trace:
             if kernel is not None:
                 more = {"stream": COMMUNICATION, "device_start": kernel.start, "device_end": kernel.end}
             unit = self._labels.unit(bar)
-            world = self._count("world_size") or len(message.ranks or ())
-            group = message.ranks if message.ranks and len(message.ranks) < world else None
-            event = self._event(
-                "collective", op, (bar.start, max(bar.end, carried.end) if carried else bar.end), PHASES_OF.get(op),
-                unit=unit, group=group, dtype=message.dtype, numel=message.numel, peer=message.peer,
-                logical_bytes=message.sent, text=message.text, **more,
-            )  # fmt: skip
-            yield event, (message.ranks,)
+            times = bar.start, max(bar.end, carried.end) if carried else bar.end
+            yield self._event("collective", op, times, PHASES_OF.get(op), unit=unit, **message.fields, **more)
 
     def _said_of(self, bar: Bar) -> list[Object]:
         """What `record_param_comms` within an operator says."""

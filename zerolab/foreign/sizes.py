@@ -36,6 +36,12 @@ class Message(NamedTuple):
     peer: int | None = None
     text: str | None = None
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What an event has of it; the group is all ranks' until it is known how many there are."""
+        sized = {"dtype": self.dtype, "numel": self.numel, "logical_bytes": self.sent}
+        return sized | {"group": self.ranks, "peer": self.peer, "text": self.text}
+
 
 def message(op: str, kind: str, share: int | None, ranks: tuple[int, ...] | None, peer: int | None = None) -> Message:
     """Of the elements that a rank gives to a gather, or gets of a scatter, and of the whole buffer of all others."""

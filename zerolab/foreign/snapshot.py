@@ -37,7 +37,6 @@ def read(document: dict[str, Any], name: str) -> Found:
         live = dict.fromkeys(CATEGORIES, 0) | {"other": total}
         line = _line(entry, said)
         said.events.append(Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line))
-        said.keys.append(None)
     if not said.events:
         raise Foreign(f"{name!r} is a {found.SNAPSHOT} without times: torch 2.2 and later write them")
     said.lacks = [found.NO_CATEGORIES, found.NO_STEPS, found.NO_MODULES, found.NO_COLLECTIVES]

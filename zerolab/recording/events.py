@@ -102,6 +102,11 @@ class Event:
         return self.device_start, self.device_end
 
     @property
+    def is_sized(self) -> bool:
+        """Whether it is known how many elements it is about: other tools do not tell it of all collectives."""
+        return self.dtype is not None or self.numel > 0 or self.kind != "collective" or self.op == "barrier"
+
+    @property
     def held(self) -> int:
         """How many elements are in its spans."""
         return sum(stop - start for start, stop in self.spans or ())
@@ -156,6 +161,9 @@ class RunInfo:
     first_step: int | None = None  # of a run that was started again: the number of the first step that is recorded
     clocks: str | None = None  # of a run on several nodes: how exactly their clocks agree, in words
     times_only: bool = False  # neither bytes of memory nor who holds what was recorded
+    origin: str | None = None  # which tool's files it was made of; None if zerolab recorded it
+    lacks: list[str] = field(default_factory=list)  # what those files do not say
+    total_only: bool = False  # bytes of memory are known, and not what they are for
     costs: dict[str, Any] | None = None  # of a simulation: seconds, the work of a step, and what is assumed
 
 

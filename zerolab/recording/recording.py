@@ -121,6 +121,21 @@ class Recording:
         """
         return cls(**jsonfile.read(path)._asdict())
 
+    @classmethod
+    def open(cls, *paths: str | os.PathLike[str]) -> "Recording":
+        """What torch's own tools have written of a run, as a recording.
+
+        Args:
+            paths: traces of torch.profiler (JSON, or packed by gzip), dumps of the flight recorder (pickle or JSON) or
+                memory snapshots (pickle): of each rank one, or one of each kind.
+
+        What they do not say is not made up, and stands in `info.lacks`. Nothing of a file is executed. Raises
+        ValueError for files of another tool or of different runs, and for damaged ones; FileNotFoundError for none.
+        """
+        from zerolab.foreign import open_files
+
+        return open_files(paths)
+
     @property
     def num_params(self) -> int:
         """Ψ, the number of parameters. Raises ValueError if no model was seen."""
@@ -250,20 +265,18 @@ class Recording:
         chosen = last if step is None else step
         if not 0 <= chosen <= last:
             raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
-        # How many took part is only in the other ranks' events, unless the collective was within a group, as in HSDP.
-        partners = {each.number: len(each.events) for each in self.collectives if each.group is None}
         rows: dict[tuple[str, int], dict[str, Any]] = {}
         for event in recording.events:
             # Sends and receives within a collective would count the same bytes twice.
             if event.kind == "collective" and event.parent is None and event.step == chosen:
-                # Only a send or a receive has no number, and it has two ends.
-                ranks = 2 if event.number is None else len(event.group or ()) or partners[event.number]
+                # A send or a receive has two ends.
+                ranks = 2 if event.op in ("send", "recv") else len(event.group or range(self.world_size))
                 empty = {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
                 row = rows.setdefault((event.op, ranks), empty)
                 row["count"] += 1
-                row["elements"] += event.numel
-                row["logical bytes"] += event.logical_bytes
-        total = {key: sum(row[key] for row in rows.values()) for key in ("count", "elements", "logical bytes")}
+                row["elements"] = _sum(row["elements"], event.numel if event.is_sized else None)
+                row["logical bytes"] = _sum(row["logical bytes"], event.logical_bytes if event.is_sized else None)
+        total = {key: _sum(*(row[key] for row in rows.values())) for key in ("count", "elements", "logical bytes")}
         title = f"{self._title()}: step {chosen} of rank {recording.rank}"
         return Table([*rows.values(), {"op": "total", **total}], title)
 
@@ -323,6 +336,12 @@ class Recording:
         parts += [f"{count(missing, 'rank')} missing"] if missing else []
         parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
         return f"<Recording of {self._title()}: {', '.join(parts)}>"
+
+
+def _sum(*values: int | None) -> int | None:
+    """None if one of them was not recorded."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _total(by_category: dict[str, int] | None) -> int | None:

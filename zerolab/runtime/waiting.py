@@ -66,6 +66,13 @@ def waiting(text: str) -> Iterator[None]:
         _here.line = None
 
 
+def says(text: str) -> None:
+    """Changes the text of the line of this thread's block, if there is one: what is waited for has come further."""
+    line: Line | None = getattr(_here, "line", None)
+    if line is not None:
+        line.text = text
+
+
 def _screen() -> Callable[[str], None] | None:
     """A function that shows the line where a person sees it; None if there is no such place."""
     if variables.static():

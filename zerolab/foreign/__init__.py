@@ -1,0 +1,84 @@
+"""What torch's own tools have written of a run, as a recording: traces of torch.profiler, flight recorder, snapshots.
+
+    recording = Recording.open("trace-0.json", "trace-1.json")
+
+Nothing of a file is executed: traces are scanned for the events that a recording has, pickles are read by an unpickler
+that can build nothing but plain values. What the files do not say is not made up: `info.lacks` lists it.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerolab.foreign import contents, flight, kineto, pickles, snapshot
+from zerolab.foreign.found import Foreign, Found
+from zerolab.foreign.together import together
+from zerolab.recording.events import count
+from zerolab.recording.recording import Recording
+from zerolab.runtime.waiting import says, waiting
+
+__all__ = ["Foreign", "describe", "open_files", "read", "together"]
+
+
+def open_files(paths: Sequence[str | os.PathLike[str]]) -> Recording:
+    """One recording of the files of a run: of each rank one, or one of each kind.
+
+    Raises:
+        ValueError: none, another tool's, half a file, a pickle that asks for more than plain values, or files of
+            different runs, ranks twice, other steps or versions.
+        FileNotFoundError: there is no such file.
+    """
+    if not paths:
+        raise ValueError("no file was named: give a trace, a dump or a snapshot of each rank")
+    return together([read(path) for path in paths])
+
+
+def describe(recording: Recording) -> str:
+    """What was found in the files of a recording, and what is missing, in lines."""
+    info, missing = recording.info, recording.world_size - len(recording.ranks)
+    ranks = ", ".join(str(rank.rank) for rank in recording.ranks)
+    there = f"rank {ranks} of {recording.world_size}" if missing else count(recording.world_size, "rank")
+    first = info.first_step
+    numbered = f" ({first - 1} to {first + info.steps - 2} by torch's count)" if first is not None else ""
+    lines = [
+        f"{info.origin}: {there}, {count(info.steps, 'step')}{numbered}, {recording.counted}",
+        f"torch {info.torch or 'of a version that is not said'}, {info.backend or 'no backend'}, {info.device}",
+        *(f"not in it: {lack}" for lack in info.lacks),
+        *([f"{info.clocks}"] if info.clocks else []),
+    ]
+    unfinished = [str(rank.rank) for rank in recording.ranks if not rank.complete]
+    return "\n".join([*lines, *([f"not ended: what rank {', '.join(unfinished)} asked for last"] if unfinished else [])])
+
+
+def read(path: str | os.PathLike[str]) -> Found:
+    """What one file says. Raises as `open_files`."""
+    name = Path(path).name
+
+    def tell(done: int, size: int) -> None:
+        says(f"reading {name}: {done >> 20:,} of {size >> 20:,} MB")
+
+    with waiting(f"reading {name}"):
+        stream = contents.Stream(Path(path), tell)
+        try:
+            return _read(stream)
+        finally:
+            stream.close()
+
+
+def _read(stream: contents.Stream) -> Found:
+    if contents.is_pickle(stream):
+        document = pickles.loads(stream.all(), stream.name)
+        if snapshot.is_one(document):
+            return snapshot.read(document, stream.name)
+        what = "a pickle of plain values"
+    else:
+        head = stream.peek()
+        if b'"zerolab-recording"' in head[:200]:
+            raise Foreign(f"{stream.name!r} is a recording already: zerolab play shows it")
+        if b'"entries"' not in head or b'"traceEvents"' in head:
+            return kineto.read(stream)
+        document = contents.document(stream)
+        what = "JSON"
+    if flight.is_one(document):
+        return flight.read(document, stream.name)
+    raise Foreign(f"{stream.name!r} is {what}, but neither a dump of the flight recorder nor a memory snapshot of torch")

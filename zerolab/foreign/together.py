@@ -1,0 +1,257 @@
+"""The files of all ranks as one recording: what they must have alike, on one clock, with what none of them says."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations, count
+from typing import Any
+
+from zerolab.foreign import found, sizes
+from zerolab.foreign.flight import rank_in
+from zerolab.foreign.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
+from zerolab.recording import clocks
+from zerolab.recording.events import Event, RankInfo, RankRecording, UnitInfo
+from zerolab.recording.events import count as counted
+from zerolab.recording.recording import Recording
+
+APART = 1_000_000_000  # nanoseconds by which clocks of two nodes may differ
+SAME_RUN = "give the files of one run, one of each rank"
+
+
+def together(files: Sequence[Found]) -> Recording:
+    """One recording of all files. Raises Foreign if they do not belong together."""
+    ranks = _by_rank(files)
+    _alike(files)
+    world_size = _world_size(files, ranks)
+    _at_one_time(files)
+    recordings = [_rank(rank, world_size, mine) for rank, mine in sorted(ranks.items())]
+    _in_one_order(recordings)
+    hosts = {rank: next((one.host for one in mine if one.host), None) for rank, mine in ranks.items()}
+    aligned, clock = _on_one_clock(recordings, hosts)
+    lacks = list(dict.fromkeys(lack for recording in aligned for lack in recording.info.lacks))
+    merged = Recording.merge([replace(one, info=replace(one.info, lacks=lacks)) for one in aligned])
+    merged.info = replace(merged.info, clocks=clock)
+    return merged
+
+
+def _by_rank(files: Sequence[Found]) -> dict[int, list[Found]]:
+    """Each rank's files; a rank that a file does not say is in its name, or there is only one."""
+    ranks: dict[int, list[Found]] = defaultdict(list)
+    alone = len({one.tool for one in files}) == len(files)
+    for one in files:
+        rank = one.rank if one.rank is not None else rank_in(one.name)
+        if rank is None or (one.rank is None and one.tool == KINETO and alone):
+            if not alone:
+                raise Foreign(f"{one.said}, does not say of which rank it is: name it with its rank, such as rank-0")
+            rank = next((other.rank for other in files if other.rank is not None), 0)
+        for other in ranks[rank]:
+            if other.tool == one.tool:
+                raise Foreign(f"{other.name!r} and {one.name!r} are both of rank {rank}: {SAME_RUN}")
+        ranks[rank].append(one)
+    kinds = {rank: sorted(one.tool for one in mine) for rank, mine in ranks.items()}
+    (first, theirs), *rest = kinds.items()
+    for rank, tools in rest:
+        if tools != theirs:
+            said = f"of rank {first} there is a {' and a '.join(theirs)}, of rank {rank} a {' and a '.join(tools)}"
+            raise Foreign(f"{said}: give the same kinds of files of each rank")
+    return dict(ranks)
+
+
+def _alike(files: Sequence[Found]) -> None:
+    """Refuses files of different versions, sizes of world, backends or steps."""
+    for one, other in combinations(files, 2):
+        differ = {key for key in one.versions.keys() & other.versions.keys() if one.versions[key] != other.versions[key]}
+        if one.tool == other.tool and differ:
+            key = sorted(differ)[0]
+            said = f"{one.versions[key]} in {one.name!r} and {other.versions[key]} in {other.name!r}"
+            raise Foreign(f"{key} is {said}: different versions of torch wrote them, so {SAME_RUN}")
+        if None not in (one.torch, other.torch) and one.torch != other.torch:
+            raise Foreign(f"torch {one.torch} wrote {one.name!r} and {other.torch} {other.name!r}: {SAME_RUN}")
+        if None not in (one.world_size, other.world_size) and one.world_size != other.world_size:
+            said = f"{one.name!r} is of {counted(one.world_size or 0, 'rank')}, {other.name!r} of {other.world_size}"
+            raise Foreign(f"{said}, so they are of different runs: {SAME_RUN}")
+        if None not in (one.backend, other.backend) and one.backend != other.backend:
+            said = f"{one.name!r} is of {one.backend}, {other.name!r} of {other.backend}"
+            raise Foreign(f"{said}, so they are of different runs: {SAME_RUN}")
+        if one.steps and other.steps and one.steps != other.steps:
+            said = f"{one.name!r} has {_steps(one.steps)}, {other.name!r} {_steps(other.steps)}"
+            raise Foreign(f"{said}: profile the same steps on all ranks, and {SAME_RUN}")
+
+
+def _steps(steps: list[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+def _world_size(files: Sequence[Found], ranks: Iterable[int]) -> int:
+    highest = max(ranks)
+    said = next((one.world_size for one in files if one.world_size is not None), highest + 1)
+    if highest >= said:
+        raise Foreign(f"there is a file of rank {highest}, but a world of {counted(said, 'rank')}: {SAME_RUN}")
+    if said > 1 << 20:
+        raise Foreign(f"{files[0].name!r} says that there are {said:,} ranks: it is damaged, so fetch it again")
+    return said
+
+
+def _at_one_time(files: Sequence[Found]) -> None:
+    """Refuses files of which one begins after another has ended."""
+    times = [(min(e.t_start for e in one.events), max(e.t_end for e in one.events), one) for one in files]
+    for (begun, ended, one), (other_begun, other_ended, other) in combinations(times, 2):
+        gap = max(begun, other_begun) - min(ended, other_ended)
+        if gap > (0 if one.host is not None and one.host == other.host else APART):
+            later, earlier = (one, other) if begun > other_begun else (other, one)
+            said = f"{later.name!r} begins {gap / 1e9:,.1f} seconds after {earlier.name!r} has ended"
+            raise Foreign(f"{said}, so they are of different runs: {SAME_RUN}")
+
+
+def _in_one_order(recordings: list[RankRecording]) -> None:
+    """Refuses ranks that did not make the same collectives: one mismatch is a fault of the run, half of them are two."""
+    for one, other in combinations(recordings, 2):
+        mine, theirs = _numbered(one), _numbered(other)
+        both = mine.keys() & theirs.keys()
+        differ = [key for key in both if mine[key] != theirs[key]]
+        if len(differ) * 2 > len(both):
+            said = f"{len(differ)} of {counted(len(both), 'collective')} of ranks {one.rank} and {other.rank} differ"
+            raise Foreign(f"{said}, so they are of different runs: {SAME_RUN}")
+
+
+def _numbered(recording: RankRecording) -> dict[tuple[Any, Any], tuple[str, int]]:
+    asked = [event for event in recording.events if event.kind == "collective" and event.number is not None]
+    return {(event.group, event.number): (event.op, event.numel) for event in asked if event.op != "all_to_all"}
+
+
+def _rank(rank: int, world_size: int, files: list[Found]) -> RankRecording:
+    """One rank's files as its recording, still on its own clock."""
+    by_tool = {one.tool: one for one in files}
+    trace, flight, memory = by_tool.get(KINETO), by_tool.get(FLIGHT), by_tool.get(SNAPSHOT)
+    events = list(trace.events if trace else flight.events if flight else ())
+    sources = {key: source for one in files for key, source in one.sources.items()}
+    if trace and flight:
+        events = _filled(events, trace, flight)
+    if memory:
+        events = _with_memory(events, memory.events)
+    events = _placed(events, rank, world_size)
+    info = _info(files, events, _lacks(files, events))
+    units = tuple(UnitInfo(name, 0, 0, "", ()) for name in dict.fromkeys(e.unit for e in events if e.unit))
+    complete = all(one.complete for one in files)
+    return RankRecording(rank, world_size, tuple(events), sources, units, info, complete)
+
+
+# What each kind of file tells where it does not say that it lacks it: no other's lack of it counts then.
+_TELLS = {
+    KINETO: {found.NO_COLLECTIVES, found.NO_STEPS, found.NO_MODULES, found.NO_UNITS, found.NO_ENDS, found.NO_SCATTERS},
+    FLIGHT: {found.NO_COLLECTIVES, found.NO_SOURCE},
+    SNAPSHOT: {found.NO_MEMORY},
+}
+
+
+def _lacks(files: list[Found], events: list[Event]) -> list[str]:
+    """What none of a rank's files says."""
+    sent = [event for event in events if event.kind == "collective"]
+    of_sizes = [event for event in sent if event.dtype is None and event.op != "barrier" and event.text is None]
+    lacks = [found.NO_SIZES] * bool(of_sizes) + [found.NO_GROUPS] * any(event.text == sizes.NO_GROUP for event in sent)
+    for one in files:
+        others = [other for other in files if other is not one]
+        made_up = {lack for other in others for lack in _TELLS[other.tool] - set(other.lacks)}
+        lacks += [lack for lack in one.lacks if lack not in made_up]
+    return list(dict.fromkeys(lacks))
+
+
+def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
+    """A trace's collectives with what the flight recorder knows of each: it was created while it was asked for."""
+    entries = sorted(flight.events, key=lambda entry: entry.t_start)
+    times = [entry.t_start for entry in entries]
+    sent = {id(event) for event in events if event.kind == "collective"}
+    filled, matched = [], 0
+    for event in events:
+        place = bisect_right(times, event.t_end) - 1
+        entry = entries[place] if place >= 0 and times[place] >= event.t_start and id(event) in sent else None
+        if entry is None or entry.op != event.op:
+            filled.append(event)
+            continue
+        matched += 1
+        more: dict[str, Any] = {"source": entry.source}
+        if event.dtype is None:
+            fields = ("dtype", "numel", "logical_bytes", "group", "peer", "text")
+            more |= {name: getattr(entry, name) for name in fields}
+        filled.append(replace(event, **more))
+    if sent and not matched:
+        raise Foreign(f"{trace.name!r} and {flight.name!r} have no collective in common: {SAME_RUN}")
+    return filled
+
+
+def _with_memory(events: list[Event], levels: list[Event]) -> list[Event]:
+    """The events with the live bytes at their ends, and the moments of the snapshot among them."""
+    times = [level.t_start for level in levels]
+    steps = sorted((event.t_start, event.step, event.phase) for event in events)
+    inside = []
+    for level in levels:
+        place = bisect_right(steps, (level.t_start, 1 << 62, "")) - 1
+        at = {"step": steps[place][1], "phase": steps[place][2]} if place >= 0 else {}
+        inside.append(replace(level, **at))  # type: ignore[arg-type]  (an int and a phase)
+    known = [bisect_right(times, event.t_end) - 1 for event in events]
+    live = [levels[place].live if place >= 0 else {} for place in known]
+    return [*(replace(event, live=level) for event, level in zip(events, live, strict=True)), *inside]
+
+
+def _placed(events: list[Event], rank: int, world_size: int) -> list[Event]:
+    """The events in the order in which they began, the collectives of each group numbered."""
+    numbers: dict[tuple[int, ...] | None, Any] = defaultdict(count)
+    placed = []
+    for seq, event in enumerate(sorted(events, key=lambda event: (event.t_start, -event.t_end))):
+        group = event.group if event.group is None or len(event.group) < world_size else None
+        number = event.number
+        told = event.group is not None and event.op not in ("send", "recv")
+        if number is None and event.kind == "collective" and told:
+            number = next(numbers[group])
+        placed.append(replace(event, rank=rank, seq=seq, group=group, number=number))
+    return placed
+
+
+def _info(files: list[Found], events: list[Event], lacks: list[str]) -> RankInfo:
+    steps = max((event.step for event in events), default=0)
+    counted = next((one.steps for one in files if one.steps), [])
+    sent: Counter[int] = Counter()
+    for event in events:
+        sent[event.step] += event.logical_bytes
+    known = not {found.NO_SIZES, found.NO_GROUPS, found.NO_COLLECTIVES} & set(lacks)
+    has_memory = any(one.tool == SNAPSHOT for one in files)
+    return RankInfo(
+        backend=next((one.backend for one in files if one.backend), None),
+        device="cuda" if any(one.device == "cuda" for one in files) else "cpu",
+        optimizer=next((one.optimizer for one in files if one.optimizer), None),
+        torch=next((one.torch for one in files if one.torch), None),
+        steps=steps,
+        first_step=counted[0] + 1 if counted else None,  # torch counts them from 0
+        times_only=not has_memory,
+        total_only=has_memory,
+        origin=" and ".join(f"a {one.tool}" for one in files),
+        lacks=lacks,
+        started_ns=min(event.t_start for event in events),
+        logical_bytes=[sent[step] for step in range(1, steps + 1)] if known else [],
+        wire_bytes=[None] * steps,
+    )
+
+
+def _on_one_clock(
+    recordings: list[RankRecording], hosts: dict[int, str | None]
+) -> tuple[list[RankRecording], str | None]:
+    """The recordings on the first one's clock, as their collectives tell, and how exactly; one node has one clock."""
+    first = recordings[0]
+    elsewhere = [one for one in recordings if hosts[one.rank] != hosts[first.rank]]
+    if not elsewhere:
+        return recordings, None
+    aligned, worst = [], 0
+    for one in recordings:
+        if hosts[one.rank] == hosts[first.rank]:
+            aligned.append(one)
+            continue
+        try:
+            reading = clocks.from_collectives(first, one)
+        except ValueError:
+            return recordings, "times of each node are on its own clock: they have no collective in common"
+        worst = max(worst, reading.uncertainty)
+        aligned.append(clocks.align(one, reading, reading))
+    return aligned, f"times of all nodes are on one clock, to within {worst / 1e3:.0f} microseconds, as collectives tell"
+
+
