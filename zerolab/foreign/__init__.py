@@ -47,7 +47,9 @@ def describe(recording: Recording) -> str:
         *([f"{info.clocks}"] if info.clocks else []),
     ]
     unfinished = [str(rank.rank) for rank in recording.ranks if not rank.complete]
-    return "\n".join([*lines, *([f"not ended: what rank {', '.join(unfinished)} asked for last"] if unfinished else [])])
+    return "\n".join(
+        [*lines, *([f"not ended: what rank {', '.join(unfinished)} asked for last"] if unfinished else [])]
+    )
 
 
 def read(path: str | os.PathLike[str]) -> Found:
@@ -81,4 +83,6 @@ def _read(stream: contents.Stream) -> Found:
         what = "JSON"
     if flight.is_one(document):
         return flight.read(document, stream.name)
-    raise Foreign(f"{stream.name!r} is {what}, but neither a dump of the flight recorder nor a memory snapshot of torch")
+    raise Foreign(
+        f"{stream.name!r} is {what}, but neither a dump of the flight recorder nor a memory snapshot of torch"
+    )

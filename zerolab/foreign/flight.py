@@ -6,7 +6,8 @@ is the last number in the file's name. Source: torch/csrc/distributed/c10d/Fligh
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -14,11 +15,11 @@ from zerolab.foreign import found, sizes
 from zerolab.foreign.found import Foreign, Found
 from zerolab.recording import c10d, sources
 from zerolab.recording.events import Event, Source, SourceLine
-from zerolab.recording.exchanges import PHASES_OF
 
 # What Python called, of which the backend makes something else: gloo scatters by reducing everything.
 _CALLED = {"reduce_scatter_single": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter"}
 _CALLED |= {"_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter"}
+_DEFAULT = "0"  # the name of the group of all ranks
 _DONE = ("completed",)
 
 
@@ -27,16 +28,19 @@ def is_one(document: Any) -> bool:
     return isinstance(document, dict) and isinstance(document.get("entries"), list) and "version" in document
 
 
-def read(document: dict[str, Any], name: str) -> Found:
-    """Reads a dump. Raises Foreign if it is damaged, or has no collective in it."""
-    return _Dump(document, name).found()
+def read(document: dict[str, Any], name: str, groups: Mapping[str, tuple[int, ...]] | None = None) -> Found:
+    """Reads a dump, with what the same rank's trace knows of process groups.
+
+    Raises Foreign if it is damaged, or has no collective in it.
+    """
+    return _Dump(document, name, groups or {}).found()
 
 
 class _Dump:
-    def __init__(self, document: dict[str, Any], name: str) -> None:
+    def __init__(self, document: dict[str, Any], name: str, groups: Mapping[str, tuple[int, ...]]) -> None:
         self.document, self.name = document, name
-        self.groups = self._groups()
-        self.said = Found(name, found.FLIGHT, rank=rank_in(name), groups=list(self.groups.values()))
+        self.groups = {**groups, **self._groups()}
+        self.said = Found(name, found.FLIGHT, rank=rank_in(name), groups=self.groups, document=document)
 
     def found(self) -> Found:
         said, document = self.said, self.document
@@ -45,7 +49,9 @@ class _Dump:
                 raise self._damaged("an entry", entry)
             self._add(entry)
         if not said.events:
-            raise Foreign(f"{self.name!r} is a {found.FLIGHT} without an entry: set TORCH_FR_BUFFER_SIZE before the run")
+            raise Foreign(
+                f"{self.name!r} is a {found.FLIGHT} without an entry: set TORCH_FR_BUFFER_SIZE before the run"
+            )
         versions = {"the flight recorder's version": document["version"], "NCCL": document.get("comm_lib_version")}
         said.versions = {key: str(value) for key, value in versions.items() if value}
         said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
@@ -88,14 +94,21 @@ class _Dump:
     def _message(self, op: str, entry: dict[str, Any], peer: int | None) -> sizes.Message:
         group = entry.get("process_group")
         name = str(group[0]) if isinstance(group, (list, tuple)) and group else ""
-        # The first group is listed without its name by backends other than NCCL.
-        ranks = self.groups.get(name) or (next(iter(self.groups.values())) if len(self.groups) == 1 else None)
+        ranks = self.groups.get(name)
+        if ranks is None and name == _DEFAULT and self._only_default:
+            ranks = self.groups.get("")
         side = "output" if op in ("reduce_scatter", "scatter", "all_to_all") else "input"
         kinds, share = entry.get(f"{side}_dtypes"), sizes.elements(entry.get(f"{side}_sizes"))
         if op in ("reduce_scatter", "scatter") and ranks and entry.get("input_sizes") == entry.get("output_sizes"):
             share = share // len(ranks) if share is not None else None  # gloo's entry has the whole buffer twice
         kind = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
         return sizes.message(op, kind, share, ranks, peer)
+
+    @cached_property
+    def _only_default(self) -> bool:
+        """Whether nothing was sent within another group: gloo lists one group, without its name, the last one made."""
+        groups = {str(entry.get("process_group", ("",))[:1]) for entry in self.document["entries"]}
+        return len(groups) == 1
 
     def _groups(self) -> dict[str, tuple[int, ...]]:
         listed = self.document.get("pg_config")

@@ -1,6 +1,7 @@
 """What one file of another tool says of one rank, before the ranks' files are put together."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from zerolab.recording.events import Event, Source
 
@@ -32,7 +33,7 @@ class Found:
     world_size: int | None = None
     host: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
-    groups: list[tuple[int, ...]] = field(default_factory=list)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the ranks of process groups, by name
     events: list[Event] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # as the file counts them, from 0; empty if it has none
     backend: str | None = None
@@ -41,6 +42,7 @@ class Found:
     torch: str | None = None
     sources: dict[str, Source] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
+    document: dict[str, Any] | None = None  # of a dump, which a trace's groups say more of
     complete: bool = True  # False if something in it had not ended
 
     @property

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from zerolab.engines.partition import ROOT
 from zerolab.foreign import found, sizes
@@ -54,9 +54,9 @@ def read(stream: Stream) -> Found:
         raise Foreign(f"{stream.name!r} is a Chrome trace, but not of torch.profiler: {_whose(scan.about)}")
     raw = [event for event in scan.events(WANTED) if event.get("ph") == "X" and event.get("cat") in _KINDS]
     base = scan.about.get("baseTimeNanoseconds", 0)
-    if type(base) is not int:
+    if type(base) is not int or not 0 <= base < 1 << 62:
         raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {base!r}; export it again")
-    bars = sorted(bar for event in raw if (bar := _bar(event, base, stream.name)) is not None)
+    bars = sorted(_bar(event, base, stream.name) for event in raw)
     return _Trace(stream.name, scan.about, bars).found()
 
 
@@ -67,14 +67,17 @@ def _whose(about: Object) -> str:
     return f"{_NO_SCHEMA}; record with torch.profiler and export_chrome_trace()"
 
 
-def _bar(event: Object, base: int, name: str) -> Bar | None:
+def _bar(event: Object, base: int, name: str) -> Bar:
     start, length, args = event.get("ts"), event.get("dur", 0), event.get("args") or {}
-    numbers = all(type(value) in (int, float) and isfinite(value) for value in (start, length))
-    if not numbers or length < 0 or not isinstance(args, dict) or not abs(start) < 1e17:  # type: ignore[arg-type]
+    if not (_is_time(start) and _is_time(length) and length >= 0 and isinstance(args, dict)):
         raise Foreign(f"{name!r} is damaged: {text(event.get('name'))[:60]!r} began at {start!r}; export it again")
-    begun = base + round(start * 1000)  # type: ignore[operator]  (a number, as was just looked at)
+    begun = base + round(start * 1000)
     thread = str(event.get("pid")), str(event.get("tid"))
     return _Ordered(begun, begun + round(length * 1000), thread, text(event["name"]), text(event["cat"]), args)
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and isfinite(value) and abs(value) < 1e17
 
 
 class _Ordered(Bar):
@@ -119,7 +122,7 @@ class _Trace:
         said.versions = {name: str(value) for name, value in versions.items()}
         if "nccl_version" in self.shared:
             said.versions["NCCL"] = str(self.shared["nccl_version"])
-        said.groups, said.steps = list(self.groups.values()), self.numbers
+        said.groups, said.steps = self.groups, self.numbers
         said.backend = text(self.shared["backend"]) if "backend" in self.shared else None
         said.device = "cuda" if self.about.get("deviceProperties") or self._kernels else "cpu"
         said.optimizer = self.updates[0].name.split("#")[1].split(".")[0] if self.updates else None

@@ -135,8 +135,8 @@ def _constants(reader: _Reader) -> dict[int, Operation]:
     push = reader.push
     return {
         0x4E: lambda: push(None),
-        0x88: lambda: push(True),  # noqa: FBT003  (a value)
-        0x89: lambda: push(False),  # noqa: FBT003
+        0x88: lambda: push(True),
+        0x89: lambda: push(False),
         0x5D: lambda: push([]),
         0x7D: lambda: push({}),
         0x29: lambda: push(()),

@@ -7,7 +7,7 @@ the braces around a name is then decoded as JSON, wherever a writer has put its 
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from zerolab.foreign.contents import Stream
@@ -45,7 +45,7 @@ class Scan:
             done = looked - kept
             self._buffer = self._buffer[kept:] + self._more()
 
-    def _look(self, wanted: re.Pattern[bytes], done: int) -> Iterator[Object]:
+    def _look(self, wanted: re.Pattern[bytes], done: int) -> Generator[Object, None, int]:
         buffer = self._buffer
         for match in wanted.finditer(buffer, done):
             at = match.start()

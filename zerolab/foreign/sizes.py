@@ -1,7 +1,7 @@
 """How large a collective of a trace or a dump is, and who takes part: from what stands there, or not at all."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def message(op: str, kind: str, share: int | None, ranks: tuple[int, ...] | None
     return Message(dtype, numel, ranks, c10d.logical_bytes(op, numel * width, len(ranks)), peer)
 
 
-def read(op: str, asked: Args, comms: list[Args], carried: Args, groups: Mapping[str, tuple[int, ...]]) -> Message:
+def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Mapping[str, tuple[int, ...]]) -> Message:
     """The size of a collective of a trace.
 
     Args:
@@ -70,7 +70,9 @@ def read(op: str, asked: Args, comms: list[Args], carried: Args, groups: Mapping
         side = "Out msg nelems" if op in (*_SCATTERS, "all_to_all") else "In msg nelems"
         counts = [count for comm in comms if type(count := comm.get(side)) is int and count >= 0]
         share = sum(counts) if len(counts) == len(comms) else None
-        peer = next((comm[end] for comm in comms for end in ("Dst Rank", "Src Rank") if type(comm.get(end)) is int), None)
+        peer = next(
+            (comm[end] for comm in comms for end in ("Dst Rank", "Src Rank") if type(comm.get(end)) is int), None
+        )
         return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer)
     place = 1 if op in _GATHERS else 0
     ranks = next(iter(groups.values())) if len(groups) == 1 else None
@@ -130,5 +132,5 @@ def numbers(said: Any) -> tuple[int, ...] | None:
         except (ValueError, RecursionError):
             return None
     fits = isinstance(said, Iterable) and not isinstance(said, (str, bytes, Mapping))
-    listed = tuple(said) if fits else ()  # type: ignore[arg-type]
+    listed = tuple(said) if fits else ()
     return listed if listed and all(type(rank) is int and rank >= 0 for rank in listed) else None

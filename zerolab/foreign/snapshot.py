@@ -1,7 +1,7 @@
 """A memory snapshot of torch's allocator: how many bytes its tensors had on a GPU, moment by moment.
 
 Written by `torch.cuda.memory._dump_snapshot()` after `_record_memory_history()`. It knows addresses, sizes and lines of
-source, not what a tensor is for: all bytes count as `other`. Source: torch/cuda/memory.py and torch/cuda/_memory_viz.py.
+source, not what a tensor is for: all bytes count as `other`. Source: torch/cuda/memory.py, torch/cuda/_memory_viz.py.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def read(document: dict[str, Any], name: str) -> Found:
     said = Found(name, found.SNAPSHOT, rank=rank_in(name), device="cuda")
     levels = _levels(traces[0], _in_use(document["segments"]), name)
     for time, total, entry in _moments(levels):
-        live = dict.fromkeys(CATEGORIES, 0) | {"other": total}
+        live: dict[str, int] = {category: total if category == "other" else 0 for category in CATEGORIES}
         line = _line(entry, said)
         said.events.append(Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line))
     if not said.events:

@@ -9,6 +9,7 @@ from typing import Any
 
 from zerolab.foreign import found, sizes
 from zerolab.foreign.flight import rank_in
+from zerolab.foreign.flight import read as read_dump
 from zerolab.foreign.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
 from zerolab.recording import clocks
 from zerolab.recording.events import Event, RankInfo, RankRecording, UnitInfo
@@ -61,9 +62,11 @@ def _by_rank(files: Sequence[Found]) -> dict[int, list[Found]]:
 def _alike(files: Sequence[Found]) -> None:
     """Refuses files of different versions, sizes of world, backends or steps."""
     for one, other in combinations(files, 2):
-        differ = {key for key in one.versions.keys() & other.versions.keys() if one.versions[key] != other.versions[key]}
+        differ = {
+            key for key in one.versions.keys() & other.versions.keys() if one.versions[key] != other.versions[key]
+        }
         if one.tool == other.tool and differ:
-            key = sorted(differ)[0]
+            key = min(differ)
             said = f"{one.versions[key]} in {one.name!r} and {other.versions[key]} in {other.name!r}"
             raise Foreign(f"{key} is {said}: different versions of torch wrote them, so {SAME_RUN}")
         if None not in (one.torch, other.torch) and one.torch != other.torch:
@@ -105,7 +108,7 @@ def _at_one_time(files: Sequence[Found]) -> None:
 
 
 def _in_one_order(recordings: list[RankRecording]) -> None:
-    """Refuses ranks that did not make the same collectives: one mismatch is a fault of the run, half of them are two."""
+    """Refuses ranks that did not make the same collectives: one mismatch is a run's fault, half of all are two."""
     for one, other in combinations(recordings, 2):
         mine, theirs = _numbered(one), _numbered(other)
         both = mine.keys() & theirs.keys()
@@ -159,6 +162,8 @@ def _lacks(files: list[Found], events: list[Event]) -> list[str]:
 
 def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
     """A trace's collectives with what the flight recorder knows of each: it was created while it was asked for."""
+    if flight.document is not None:
+        flight = read_dump(flight.document, flight.name, trace.groups)
     entries = sorted(flight.events, key=lambda entry: entry.t_start)
     times = [entry.t_start for entry in entries]
     sent = {id(event) for event in events if event.kind == "collective"}
@@ -186,9 +191,9 @@ def _with_memory(events: list[Event], levels: list[Event]) -> list[Event]:
     steps = sorted((event.t_start, event.step, event.phase) for event in events)
     inside = []
     for level in levels:
-        place = bisect_right(steps, (level.t_start, 1 << 62, "")) - 1
-        at = {"step": steps[place][1], "phase": steps[place][2]} if place >= 0 else {}
-        inside.append(replace(level, **at))  # type: ignore[arg-type]  (an int and a phase)
+        place = bisect_right(steps, level.t_start, key=lambda one: one[0]) - 1
+        _, step, phase = steps[place] if place >= 0 else (0, 0, level.phase)
+        inside.append(replace(level, step=step, phase=phase))
     known = [bisect_right(times, event.t_end) - 1 for event in events]
     live = [levels[place].live if place >= 0 else {} for place in known]
     return [*(replace(event, live=level) for event, level in zip(events, live, strict=True)), *inside]
@@ -252,6 +257,5 @@ def _on_one_clock(
             return recordings, "times of each node are on its own clock: they have no collective in common"
         worst = max(worst, reading.uncertainty)
         aligned.append(clocks.align(one, reading, reading))
-    return aligned, f"times of all nodes are on one clock, to within {worst / 1e3:.0f} microseconds, as collectives tell"
-
-
+    within = f"to within {worst / 1e3:.0f} microseconds, as collectives tell"
+    return aligned, f"times of all nodes are on one clock, {within}"
