@@ -50,9 +50,9 @@ class Bar(NamedTuple):
 def read(stream: Stream) -> Found:
     """Reads a trace. Raises Foreign if it is another tool's, damaged, or has nothing of what zerolab shows."""
     scan = Scan(stream)
-    if "schemaVersion" not in scan.about:
-        raise Foreign(f"{stream.name!r} is a Chrome trace, but not of torch.profiler: {_whose(scan.about)}")
     raw = [event for event in scan.events(WANTED) if event.get("ph") == "X" and event.get("cat") in _KINDS]
+    if "schemaVersion" not in scan.about:  # which may stand behind the events
+        raise Foreign(f"{stream.name!r} is a Chrome trace, but not of torch.profiler: {_whose(scan.about)}")
     base = scan.about.get("baseTimeNanoseconds", 0)
     if type(base) is not int or not 0 <= base < 1 << 62:
         raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {base!r}; export it again")
@@ -162,7 +162,8 @@ class _Trace:
             return [int(bar.name.split("#")[1]) for bar in said], [(bar.start, bar.end) for bar in said]
         windows: list[Interval] = []
         begun = self.bars[0].start if self.bars else 0
-        for update, following in zip(self.updates, [*self.updates[1:], None], strict=True):
+        for place, update in enumerate(self.updates):
+            following = self.updates[place + 1] if place + 1 < len(self.updates) else None
             # Two optimizers after one backward end the same step.
             if following is None or any(update.end <= start < following.start for start, _ in self.backward):
                 windows.append((begun, update.end))

@@ -26,6 +26,7 @@ from zerolab.recording.events import (
 )
 from zerolab.recording.explain import explain, why_empty
 from zerolab.recording.times import times
+from zerolab.recording.traffic import traffic
 from zerolab.tables import Table
 
 Figures = TypeVar("Figures", bound=Collection[Any])
@@ -237,7 +238,7 @@ class Recording:
             if info.host_peak is not None:
                 row |= {"in main memory": _total(info.host_state), "its peak": _total(info.host_peak)}
             rows.append(row | {"logical bytes": info.logical_bytes[-1] if info.logical_bytes else None})
-        title = f"{self._title()}: bytes a rank, at the update and at the peak of the last step"
+        title = f"{self.title}: bytes a rank, at the update and at the peak of the last step"
         return Table(rows, title + why_empty(self, self.ranks[0]))
 
     def memory(self, rank: int | None = None) -> Table:
@@ -247,7 +248,7 @@ class Recording:
         Raises ValueError if the rank is not in the recording.
         """
         recording = self.rank(rank)
-        title = f"{self._title()}: bytes of rank {recording.rank}{why_empty(self, recording)}"
+        title = f"{self.title}: bytes of rank {recording.rank}{why_empty(self, recording)}"
         return Table(memory.rows(recording.info, self.info.formula), title)
 
     def traffic(self, step: int | None = None, rank: int | None = None) -> Table:
@@ -260,25 +261,7 @@ class Recording:
         Raises ValueError for a step or a rank that is not in the recording. What really left the sockets depends on
         the machine and is not in this table: see `wire_bytes`.
         """
-        recording = self.rank(rank)
-        last = recording.info.steps
-        chosen = last if step is None else step
-        if not 0 <= chosen <= last:
-            raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")
-        rows: dict[tuple[str, int], dict[str, Any]] = {}
-        for event in recording.events:
-            # Sends and receives within a collective would count the same bytes twice.
-            if event.kind == "collective" and event.parent is None and event.step == chosen:
-                # A send or a receive has two ends.
-                ranks = 2 if event.op in ("send", "recv") else len(event.group or range(self.world_size))
-                empty = {"op": event.op, "count": 0, "ranks": ranks, "elements": 0, "logical bytes": 0}
-                row = rows.setdefault((event.op, ranks), empty)
-                row["count"] += 1
-                row["elements"] = _sum(row["elements"], event.numel if event.is_sized else None)
-                row["logical bytes"] = _sum(row["logical bytes"], event.logical_bytes if event.is_sized else None)
-        total = {key: _sum(*(row[key] for row in rows.values())) for key in ("count", "elements", "logical bytes")}
-        title = f"{self._title()}: step {chosen} of rank {recording.rank}"
-        return Table([*rows.values(), {"op": "total", **total}], title)
+        return traffic(self, step, rank)
 
     def explain(self, rank: int | None = None, stage: str | None = None) -> Table:
         """One row a term of the closed form: formula, bytes, measured, difference.
@@ -326,7 +309,9 @@ class Recording:
 
         files.write_text(path, page(self, other))
 
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """What ran, on how many ranks."""
         return f"{self.info.stage or 'a loop of your own'} on {count(self.world_size, 'rank')}"
 
     def __repr__(self) -> str:
@@ -335,13 +320,7 @@ class Recording:
         parts = [count(self.info.steps, "step"), self.counted]
         parts += [f"{count(missing, 'rank')} missing"] if missing else []
         parts += ["cut off"] * any(not recording.complete for recording in self.ranks)
-        return f"<Recording of {self._title()}: {', '.join(parts)}>"
-
-
-def _sum(*values: int | None) -> int | None:
-    """None if one of them was not recorded."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+        return f"<Recording of {self.title}: {', '.join(parts)}>"
 
 
 def _total(by_category: dict[str, int] | None) -> int | None:

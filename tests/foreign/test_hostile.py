@@ -1,0 +1,99 @@
+"""Whatever a file is, the answer is a recording or one sentence: nothing in it is executed, and memory stays small."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import hostile
+import pytest
+
+from zerolab import Recording, cli
+
+SIGN = "executed-by-a-pickle"
+FILES = list(hostile.all_files(SIGN))
+
+
+def test_there_are_a_hundred_of_them_and_the_worst_would_work_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(FILES) >= 100
+    assert len({name for name, _ in FILES}) == len(FILES)
+    pickle.loads(dict(FILES)["reduce-4.pickle"])  # noqa: S301  (what Python's own does with it)
+    assert Path(SIGN).exists()
+
+
+@pytest.mark.parametrize(("name", "data"), FILES, ids=[name for name, _ in FILES])
+def test_a_hostile_file_gets_one_sentence_and_does_nothing(name, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    Path(name).write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name.split('.')[0]}") as refused:
+        Recording.open(name)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+    assert os.listdir() == [name]  # noqa: PTH208  (plain names)
+    assert not [module for module in set(sys.modules) - before if not module.startswith("encodings")]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "system-2.pickle",
+            "asks for more than plain values (GLOBAL, which imports or calls something): nothing of it",
+        ),
+        ("system-stack.pickle", "asks for more than plain values (STACK_GLOBAL"),
+        ("binpersid.pickle", "asks for more than plain values (BINPERSID"),
+        ("half-0.6.pickle", "is half a pickle, or damaged (at byte"),
+        ("memo-bomb.pickle", "is a pickle of plain values, but neither a dump of the flight recorder nor a memory"),
+        ("no-history.pickle", "without a history, so nothing of it can be played: call torch.cuda.memory._record"),
+        ("no-entries.pickle", "without an entry: set TORCH_FR_BUFFER_SIZE before the run"),
+        ("chrome.json", "is a Chrome trace, but not of torch.profiler"),
+        ("zerolab-chrome.json", "zerolab made it of a recording, so play the recording"),
+        ("recording.json", "is a recording already: zerolab play shows it"),
+        ("half-0.9.json", "is half a file: its events do not end"),
+        ("no-events.json", "with neither collectives nor updates in it: record whole training steps"),
+        ("ranks.json", "there is a file of rank 7, but a world of 2 ranks"),
+        ("sqlite.sqlite", "is an SQLite database, as Nsight Systems exports it"),
+        ("checkpoint.pt", "is a zip archive, such as torch.save writes"),
+        ("half.json.gz", "is half a file of gzip, or damaged"),
+        ("bomb.json.gz", "unpacks to more than 400 times its size, as no trace does"),
+        ("nothing.json", "is empty: the run was perhaps ended before it was written"),
+    ],
+)
+def test_the_sentence_says_what_the_file_is(name, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(dict(FILES)[name])
+    assert cli.main(["open", name]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_places_without_a_file_get_a_sentence(tmp_path):
+    with pytest.raises(ValueError, match="is a folder: name the files in it"):
+        Recording.open(tmp_path)
+    with pytest.raises(FileNotFoundError, match="does not exist: check the name"):
+        Recording.open(tmp_path / "trace.json")
+    with pytest.raises(ValueError, match="no file was named"):
+        Recording.open()
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(ValueError, match="is no file, but a device or a pipe"):
+        Recording.open(tmp_path / "pipe.json")
+
+
+def test_bombs_take_no_memory(tmp_path):
+    names = [name for name, _ in FILES if any(word in name for word in ("bomb", "byte", "deep", "marks", "brackets"))]
+    for name in names:
+        (tmp_path / name).write_bytes(dict(FILES)[name])
+    script = (
+        "import resource, sys\nfrom zerolab import Recording\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "for name in sys.argv[1:]:\n    try:\n        Recording.open(name)\n    except ValueError:\n        pass\n"
+        "    else:\n        raise SystemExit(f'{name} was opened')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *names], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 200 * 1024  # KB, of which the scanner's pieces are most
