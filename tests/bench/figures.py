@@ -13,6 +13,7 @@ from gpu import gpu
 from growth import growth
 from looking import recording
 from measuring import Figure, interleaved
+from opening import opening
 from peaks import peaks
 from player import player
 from simulation import calibration, simulation, table1

@@ -35,8 +35,10 @@ def read(document: dict[str, Any], name: str) -> Found:
     levels = _levels(traces[0], _in_use(document["segments"]), name)
     for time, total, entry in _moments(levels):
         live: dict[str, int] = {category: total if category == "other" else 0 for category in CATEGORIES}
-        line = _line(entry, said)
-        said.events.append(Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line))
+        line, text = _line(entry, said), f"{total:,} bytes are allocated, of all tensors together"
+        said.events.append(
+            Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line, text=text)
+        )
     if not said.events:
         raise Foreign(f"{name!r} is a {found.SNAPSHOT} without times: torch 2.2 and later write them")
     said.lacks = [found.NO_CATEGORIES, found.NO_STEPS, found.NO_MODULES, found.NO_COLLECTIVES]

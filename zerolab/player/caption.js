@@ -1,7 +1,7 @@
 // One sentence about one event, in words and numbers, all of them from the recording.
 
 import { entries } from "./decode.js";
-import { size } from "./derived.js";
+import { size, untold } from "./derived.js";
 import { MOVED, WIDTH } from "./flow.js";
 import { bytes, count, duration, exact, words } from "./format.js";
 
@@ -33,6 +33,15 @@ const lasted = ({ start, end, deviceStart, deviceEnd }) =>
     : `${duration(deviceEnd - deviceStart)} of GPU time`;
 
 /**
+ * How long a collective lasted, where that is known: the flight recorder does not notice all ends.
+ * @param {Model} model @param {RecordedEvent} event
+ */
+function ended(model, event) {
+  const unseen = model.payload.meta.origin && event.end === event.start && event.deviceEnd === null;
+  return unseen ? "(its end was not recorded)" : `in ${lasted(event)}`;
+}
+
+/**
  * What a collective did, seen from the rank that the event belongs to.
  * @param {Model} model @param {RecordedEvent} event
  */
@@ -41,7 +50,9 @@ function collective(model, event) {
   const what = `${event.unit ?? "a buffer"} (${numbered(event)})`;
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
-  const took = `in ${lasted(event)}`;
+  const took = ended(model, event);
+  if (model.payload.meta.origin && !event.dtype && !event.numel && event.op !== "barrier")
+    return `took part in ${event.unit ? what : numbered(event)} ${took}: ${event.text ?? "its size was not recorded"}.`;
   if (ranks === 1 && event.op in MOVED)
     return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
   if (event.op === "all_gather") {
@@ -120,6 +131,8 @@ function cutOff(model, event) {
   }
   const of = event.parent === null ? event : model.event(event.parent);
   const what = `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}`;
+  if (model.payload.meta.origin && event.end === event.start)
+    return `asked for ${what}, which had not ended when the dump was made.`;
   return `waited ${since} in ${what}, which never ended: its recording ends here.`;
 }
 
@@ -214,7 +227,7 @@ function updated(model, event) {
   const state = live.parameters + live.gradients + live.optimizer_state;
   const formula = model.formulaBytes === null ? "" : `; the formula says ${exact(model.formulaBytes)}`;
   const took = lasted(event);
-  if (model.payload.meta.times_only) return `updated its parameters in ${took}.`;
+  if (untold(model)) return `updated its parameters in ${took}.`;
   return `updated its parameters in ${took}; its state is ${count(state, "byte")}${formula}.`;
 }
 
@@ -241,7 +254,7 @@ function deed(model, event) {
 function passed(model, event) {
   const took = lasted(event);
   const passed = `computed the ${event.op} of ${event.unit ?? "the model"} in ${took}`;
-  if (model.payload.meta.times_only) return `${passed}.`;
+  if (untold(model)) return `${passed}.`;
   const live = `${bytes(model.liveAt(event.index).activations)} of activations are live`;
   return `${passed}; ${live}.`;
 }

@@ -2,6 +2,7 @@
 // What a recording has nothing for is no chapter; nothing follows from the stage's name.
 
 import { entries } from "./decode.js";
+import { untold } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
 import { Facts } from "./facts.js";
 import { bytes, duration, words } from "./format.js";
@@ -25,7 +26,7 @@ const FEWEST = 4;
  * @returns {Chapter[]}
  */
 export function chaptersOf({ model, beats, story, values }) {
-  if (model.payload.meta.times_only || !model.count) return [];
+  if (untold(model) || !model.count) return [];
   const facts = new Facts(model, beats, values);
   if (!facts.step || !facts.unit || !facts.own.length) return [];
   if (!story.known.parameters || !story.known.optimizer_state) return []; // its chapters tell of nothing else

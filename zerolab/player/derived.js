@@ -3,6 +3,14 @@
 /** @import { Changes, Columns, Holdings, Payload, Spans, StepWindow, Unit } from "./types.d.ts" */
 
 /**
+ * Whether a recording does not say what memory is for: it has times only, or another tool's sums.
+ * @param {{ payload: Payload }} model
+ */
+export function untold({ payload }) {
+  return Boolean(payload.meta.times_only || payload.meta.total_only);
+}
+
+/**
  * The number under which a column holds a word of one of the payload's lists; 0, "nothing", for one that it lacks.
  * @param {readonly string[]} list @param {string} word
  */

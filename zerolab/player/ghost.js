@@ -1,6 +1,6 @@
 // What a rank would hold if it kept everything, as DDP does: read off the recording, never off the stage's name.
 
-import { codeOf, size } from "./derived.js";
+import { codeOf, size, untold } from "./derived.js";
 import { lastAtMost, STATE } from "./model.js";
 
 /**
@@ -76,7 +76,7 @@ export class Ghost {
    */
   #weights() {
     const { model } = this;
-    if (model.payload.meta.times_only || model.devices.length > 1) return null;
+    if (untold(model) || model.devices.length > 1) return null;
     const weights = { parameters: 0, gradients: 0, optimizer_state: 0 };
     for (const category of STATE) {
       let most = 0;

@@ -46,11 +46,13 @@ export function legends(player) {
     sections.ownership.legend.replaceChildren(framed("nothing yet", palette.hollow), ...said);
   }
   timelineLegend(player);
-  if (model.payload.meta.times_only) {
-    for (const { legend } of [sections.ownership, sections.memory, sections.bars])
-      legend.replaceChildren("not recorded: this recording has times only");
-    return;
+  const { times_only: timesOnly, total_only: totalOnly, origin } = model.payload.meta;
+  const nothing = `not recorded: ${origin ? `${origin} does not say it` : "this recording has times only"}`;
+  if (timesOnly || totalOnly) {
+    for (const { legend } of [sections.ownership, ...(timesOnly ? [sections.memory, sections.bars] : [])])
+      legend.replaceChildren(nothing);
   }
+  if (timesOnly) return;
   /** @type {(legend: HTMLElement, formula: number | null, peak: string, ghost?: unknown) => void} */
   const categories = (legend, formula, peak, ghost = null) =>
     legend.replaceChildren(

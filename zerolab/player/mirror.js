@@ -63,7 +63,8 @@ export class Mirror {
       });
       const held = [...STATE.map((category) => model.heldElements(rank, category, index)), ...totals];
       if (this.ghost) held.push(this.ghost.missing(rank, index));
-      const values = model.payload.meta.times_only ? held.map(() => null) : held;
+      const { times_only: timesOnly, total_only: totalOnly } = model.payload.meta;
+      const values = held.map((value, k) => (timesOnly || (totalOnly && k < STATE.length) ? null : value));
       values.forEach((value, k) => {
         say(cells[k], value === null ? "not recorded" : exact(value));
       });

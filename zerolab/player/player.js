@@ -70,7 +70,7 @@ export class Player {
     this.byBeats = false;
     const holds = this.model.units.some(({ padded }) => padded) && !payload.meta.times_only;
     /** @type {ViewName} */
-    this.shown = options.view ?? (holds ? "story" : "timeline");
+    this.shown = options.view ?? (holds ? "story" : payload.meta.total_only ? "memory" : "timeline");
     this.reports = new Reports(this);
     this.clock = new Clock(
       this.model,

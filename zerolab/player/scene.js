@@ -197,6 +197,15 @@ function scrubs(player, box, hit) {
 }
 
 /**
+ * What the files of another tool do not say, to be unfolded.
+ * @param {string[]} lacks
+ */
+function lacksOf(lacks) {
+  const list = element("ul", {}, ...lacks.map((lack) => element("li", {}, lack)));
+  return element("details", { class: "zl-lacks" }, element("summary", {}, "what is not in it"), list);
+}
+
+/**
  * The line above the caption: what was recorded, and the buttons for what is shown.
  * @param {Player} player @param {Panels} panels @param {HTMLElement} chosen
  */
@@ -208,6 +217,7 @@ function head(player, panels, chosen) {
     meta.optimizer,
     meta.precision,
     meta.backend ? `${meta.backend}${meta.device ? ` on ${meta.device}` : ""}` : meta.device,
+    meta.origin ? `from ${meta.origin}` : null,
   ].filter((fact) => fact !== null && fact !== "");
   const badges = troubles(player.model);
   const filterBadge = element("b", { class: "zl-only", hidden: "" });
@@ -218,6 +228,7 @@ function head(player, panels, chosen) {
     ...badges.map((text) => element("b", { class: "zl-badge" }, text)),
     filterBadge,
     element("span", { class: "zl-facts" }, facts.join(" · ")),
+    ...(meta.lacks?.length ? [lacksOf(meta.lacks)] : []),
     chosen,
     panels.filterButton,
     button("Light or dark (t)", "◐", () => player.toggleTheme()),

@@ -1,7 +1,7 @@
 // What is going on and why: one sentence for each act of a training step, from what this recording holds and sends.
 // The event's own sentence changes too often to be read while the recording plays; this one stands for seconds.
 
-import { codeOf, size } from "./derived.js";
+import { codeOf, size, untold } from "./derived.js";
 import { MOVED } from "./flow.js";
 
 /**
@@ -43,8 +43,13 @@ export class Story {
    */
   tell(i) {
     const act = this.acts[i];
-    this.texts[act] ??= this.model.worldSize === 1 ? this.#alone(act) : this.#text(act);
+    this.texts[act] ??= this.#isAlone() ? this.#alone(act) : this.#text(act);
     return this.texts[act];
+  }
+
+  /** Whether there is one rank, and not only the files of one: those of other tools need not say how many there are. */
+  #isAlone() {
+    return this.model.worldSize === 1 && !this.model.payload.meta.origin;
   }
 
   /**
@@ -100,7 +105,7 @@ export class Story {
     const held = model.units.some((unit) =>
       model.rows.some(({ rank }) => model.changes(rank, category, unit.name).at.length),
     );
-    return held || (!model.payload.meta.times_only && this.#updates().every((i) => !model.liveAt(i)[category]));
+    return held || (!untold(model) && this.#updates().every((i) => !model.liveAt(i)[category]));
   }
 
   /** Of each rank of the panes its last update; its last event where it has none. */
@@ -179,6 +184,7 @@ export class Story {
   #text(act) {
     const { parts, known, sent, released, own } = this;
     if (!this.steps && !this.model.units.length) {
+      if (this.model.payload.meta.total_only) return "There is no training step here, but how many bytes were allocated, and when.";
       const how = "as the sentences below tell one by one";
       return `There is no training step here: the ranks send each other tensors, ${how}.`;
     }

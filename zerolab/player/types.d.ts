@@ -88,6 +88,11 @@ export interface Meta {
   formula: Record<State, number> | null;
   steps: number | null;
   times_only?: boolean;
+  /** Bytes of memory are known, and not what they are for. */
+  total_only?: boolean;
+  /** Which tool's files it was made of, and what those do not say. */
+  origin?: string | null;
+  lacks?: string[];
 }
 
 export interface Payload {

@@ -1,7 +1,7 @@
 // What two recordings hold differently at this moment: outlined in the one that lacks it, as a line over its memory,
 // and in a sentence.
 
-import { size } from "./derived.js";
+import { size, untold } from "./derived.js";
 import { bytes, words } from "./format.js";
 import { STACK } from "./palette.js";
 import { shows } from "./views.js";
@@ -48,7 +48,7 @@ export function lacking(theirs, theirSize, ours, ourSize) {
  */
 function changes(player, other, rank) {
   const [own, their] = [player.model.live(rank, player.index), other.model.live(rank, other.index)];
-  if (!own || !their || player.model.payload.meta.times_only || other.model.payload.meta.times_only) return null;
+  if (!own || !their || untold(player.model) || untold(other.model)) return null;
   return TOLD_OF.map((category) => /** @type {const} */ ([category, own[category] - their[category]]));
 }
 
