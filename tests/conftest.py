@@ -38,6 +38,7 @@ MINUTES = {
     "exercises": 4,
     "engines": 6,
     "trace": 6,
+    "foreign": 4,
     "runtime": 5,
     "truth": 4,
     "player": 1,

@@ -101,6 +101,7 @@ FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {
     "growth": growth,
     "gpu": gpu,
     "player": player,
+    "opening": opening,
     "simulation": simulation,
     "table1": table1,
     "calibration": calibration,

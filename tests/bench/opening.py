@@ -1,7 +1,7 @@
 """How long a trace of a gigabyte takes to open, and how much memory: one that torch.profiler has really written.
 
-Two gloo ranks train under FSDP2 and the profiler, with shapes and stacks; the steps of rank 0's trace are then repeated,
-each later than the one before, until the file is as large as asked for.
+Two gloo ranks train under FSDP2 and the profiler, with shapes and stacks; the steps of rank 0's trace are then
+repeated, each later than the one before, until the file is as large as asked for.
 """
 
 import gzip

@@ -44,6 +44,10 @@ def pickles(sign):
         yield f"hidden-{protocol}.pickle", pickle.dumps(hidden, protocol)
         dump = {"version": "2.10", "entries": [_Call(exec, code)], "pg_config": {}}
         yield f"dump-{protocol}.pickle", pickle.dumps(dump, protocol)
+
+
+def operations():
+    """Pickles with operations that make objects, or that ask for far more than they have."""
     head = b"\x80\x02"
     yield "inst.pickle", head + b"(X\x01\x00\x00\x00aios\nsystem\n."
     yield "obj.pickle", head + b"(cos\nsystem\nX\x01\x00\x00\x00ao."
@@ -72,6 +76,10 @@ def pickles(sign):
     yield "only-a-head.pickle", head
     yield "protocol-9.pickle", b"\x80\x09K\x01."
     yield "protocol-0.pickle", b"cposix\nsystem\n(S'true'\ntR."
+
+
+def broken():
+    """Dumps and snapshots that are cut off, changed, or have what none has."""
     half = pickle.dumps({"version": "2.10", "entries": [{"record_id": place} for place in range(200)]}, 2)
     for part in (0.01, 0.3, 0.6, 0.99):
         yield f"half-{part}.pickle", half[: int(len(half) * part)]
@@ -150,5 +158,7 @@ def archives():
 def all_files(sign):
     """Names and bytes of all of them; `sign` is the file that none may make."""
     yield from pickles(sign)
+    yield from operations()
+    yield from broken()
     yield from ((name, text.encode()) for name, text in texts())
     yield from archives()

@@ -13,7 +13,7 @@ from typing import Any
 
 from zerolab.foreign import found, sizes
 from zerolab.foreign.found import Foreign, Found
-from zerolab.recording import c10d, sources
+from zerolab.recording import sources
 from zerolab.recording.events import Event, Source, SourceLine
 
 # What Python called, of which the backend makes something else: gloo scatters by reducing everything.
@@ -70,7 +70,7 @@ class _Dump:
             raise self._damaged("an entry", {"time_created_ns": created, "collective_seq_id": number})
         frames = list(_frames(entry.get("frames")))
         op = next((_CALLED[frame] for _, _, frame in frames[:3] if frame in _CALLED), None)
-        op = op or c10d.operation(words.split(" ")[0])
+        op = op or sizes.word(words.split(" ")[0])
         if op not in sizes.OPERATIONS:
             return  # a communicator that is made, or split
         ends = re.fullmatch(r"\w+ (\d{1,9})(?:->|<-)(\d{1,9})", words)

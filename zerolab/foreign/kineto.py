@@ -98,8 +98,10 @@ class _Trace:
         self.shared: Object = shared if isinstance(shared, dict) else {}
         self.groups = self._groups()
         self.marks = [bar for bar in bars if bar.kind == "user_annotation"]
-        self.backward = _joined(bar for bar in bars if bar.name.startswith("autograd::engine::evaluate"))
         self.updates = [bar for bar in self.marks if bar.name.startswith("Optimizer.step#")]
+        self.backward = _joined(
+            bar for bar in bars if bar.name.startswith(("autograd::engine::evaluate", "Optimizer."))
+        )
         self.numbers, self.windows = self._steps()
         self._labels = _Labels(self.marks)
         self._carried = self._by_thread_pool()
@@ -262,7 +264,7 @@ class _Trace:
         for bar in self.marks:
             backend, _, name = bar.name.partition(":")
             if backend in ("gloo", "nccl"):
-                pools[f"{backend}:{c10d.operation(name)}"].append(bar)
+                pools[f"{backend}:{sizes.word(name)}"].append(bar)
         return pools
 
     def _carrier(self, op: str, bar: Bar) -> Bar | None:
@@ -297,11 +299,15 @@ class _Labels:
 
 
 def _joined(bars: Iterable[Bar]) -> list[Interval]:
-    """The times in which backward ran: its operators follow one another closely."""
+    """The times in which backward ran: its operators follow one another closely, and there is no update among them."""
     joined: list[Interval] = []
+    is_over = True
     for bar in bars:
-        if joined and bar.start - joined[-1][1] < _TOGETHER:
+        if bar.kind == "user_annotation":  # an update
+            is_over = True
+        elif not is_over and bar.start - joined[-1][1] < _TOGETHER:
             joined[-1] = (joined[-1][0], max(joined[-1][1], bar.end))
         else:
             joined.append((bar.start, bar.end))
+            is_over = False
     return joined

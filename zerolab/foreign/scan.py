@@ -83,14 +83,17 @@ class Scan:
         """What stands behind the events. Raises Foreign if they do not end: the file is cut off."""
         end = self._buffer.rstrip()[-LONGEST:]
         closing = len(end)
+        longest: Object | None = None  # what stands behind may have lists of its own
         for _ in range(_TRIES):
             closing = end.rfind(b"]", 0, closing)
             if closing < 0:
                 break
             rest = self._loaded(b'{"traceEvents":0' + end[closing + 1 :])
             if rest is not None and end[:closing].rstrip()[-1:] in (b"}", b"", b"["):
-                self.about |= rest
-                return
+                longest = rest
+        if longest is not None:
+            self.about |= longest
+            return
         raise Foreign(f"{self.name!r} is half a file: its events do not end; fetch it again, or export it again")
 
     def _loaded(self, data: bytes) -> Object | None:

@@ -26,6 +26,11 @@ _TYPES = {
 Args = Mapping[str, Any]
 
 
+def word(name: str) -> str:
+    """The word for a collective by a backend's name of it, such as `_all_gather_base` or `ALLGATHER_coalesced`."""
+    return "barrier" if name == "all_reduce_barrier" else c10d.operation(name.lower().lstrip("_"))
+
+
 class Message(NamedTuple):
     """A collective's whole buffer, the ranks that take part, and what a rank must send; None is not recorded."""
 

@@ -1,0 +1,109 @@
+"""What becomes of a trace of torch.profiler: steps, passes, collectives on the host and on the device."""
+
+import gzip
+import json
+import random
+
+import made
+import pytest
+
+from zerolab import Recording
+from zerolab.foreign import scan
+
+
+@pytest.fixture
+def traces(tmp_path):
+    return [made.write(tmp_path / f"trace{rank}.json", made.trace(made.nccl_bars(), rank)) for rank in (0, 1)]
+
+
+def collectives(recording):
+    return [event for event in recording.rank(0).events if event.kind == "collective"]
+
+
+def test_nccl_collectives_have_unit_bytes_and_the_times_of_their_kernels(traces):
+    recording = Recording.open(*traces)
+    gather, scatter = (event for event in collectives(recording) if event.step == 2)
+    assert (gather.op, gather.unit, gather.dtype, gather.numel) == ("all_gather", "layers.0", "bfloat16", 128)
+    assert gather.logical_bytes == 128 * 2 // 2
+    assert (gather.device_start - gather.t_start, gather.device_end - gather.device_start) == (170_000, 300_000)
+    assert (scatter.op, scatter.unit, scatter.numel, scatter.stream) == ("reduce_scatter", "layers.0", 128, None)
+    assert (recording.info.backend, recording.info.device, recording.info.optimizer) == ("nccl", "cuda", "AdamW")
+    assert (recording.info.steps, recording.info.first_step) == (2, 5)  # torch counts steps from 0
+    assert [collective.ops for collective in recording.collectives] == [("all_gather",), ("reduce_scatter",)] * 2
+
+
+def test_passes_of_modules_last_from_what_fsdp2_does_before_them_to_what_it_does_after(traces):
+    events = Recording.open(*traces).rank(0).events
+    (forward, _) = (event for event in events if event.op == "forward")
+    assert (forward.unit, forward.phase, forward.t_end - forward.t_start) == ("layers.0", "forward", 120_000)
+    updates = [(event.phase, event.step) for event in events if event.kind == "optimizer"]
+    assert updates == [("step", 1), ("step", 2)]
+
+
+def test_groups_smaller_than_the_world_are_told_apart(tmp_path):
+    bars = [
+        made.bar("c10d::allreduce_", made.START + 10, 5),
+        made.bar("record_param_comms", made.START + 11, 3, **made.said("allreduce", 8, 8, ranks=(0, 2), group="3")),
+        made.bar("c10d::allreduce_", made.START + 20, 5),
+        made.bar("record_param_comms", made.START + 21, 3, **made.said("allreduce", 8, 8, ranks=range(4))),
+    ]
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars, world_size=4)))
+    assert [(event.group, event.number) for event in collectives(recording)] == [((0, 2), 0), (None, 0)]
+    assert [event.logical_bytes for event in collectives(recording)] == [16, 24]
+
+
+def test_without_steps_that_the_loop_names_they_end_with_updates(tmp_path):
+    bars = [bar for bar in made.nccl_bars() if not bar["name"].startswith("ProfilerStep")]
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars)))
+    assert [event.step for event in collectives(recording)] == [1, 1, 2, 2]
+    assert recording.info.first_step is None
+
+
+@pytest.mark.parametrize("how", ["indented", "compact", "sorted", "packed", "events first"])
+def test_it_does_not_matter_how_a_writer_lays_out_its_json(how, traces, tmp_path):
+    expected = Recording.open(traces[0]).events
+    document = made.trace(made.nccl_bars())
+    name = "other0.json"
+    if how == "events first":
+        document = {"traceEvents": document.pop("traceEvents"), **document}
+    text = {
+        "indented": lambda: json.dumps(document, indent=4),
+        "compact": lambda: json.dumps(document, separators=(",", ":")),
+        "sorted": lambda: json.dumps(document, sort_keys=True),
+    }.get(how, lambda: json.dumps(document))()
+    if how == "packed":
+        name = "other0.json.gz"
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if how == "packed" else text.encode())
+    assert Recording.open(tmp_path / name).events == expected
+
+
+def noise(count):
+    dice = random.Random(0)
+    for _ in range(count):
+        name = dice.choice(["aten::mm", "aten::add", 'a "name": "c10d:: of its own', "aten::copy_ {[", "\N{SNOWMAN}"])
+        yield made.bar(name, made.START + dice.random(), 1, **{"Input Dims": [[dice.randrange(99)] * 3]})
+
+
+@pytest.mark.parametrize("piece", [700, 4096, 1 << 20])
+def test_events_are_found_wherever_a_piece_of_the_file_ends(piece, tmp_path, monkeypatch):
+    bars = [one for pair in zip(made.nccl_bars(20), noise(280), strict=True) for one in pair]
+    path = made.write(tmp_path / "t0.json", made.trace(bars))
+    monkeypatch.setattr(scan, "CHUNK", piece)
+    alone = made.write(tmp_path / "alone0.json", made.trace(made.nccl_bars(20)))
+    assert Recording.open(path).events == Recording.open(alone).events
+    assert len(collectives(Recording.open(path))) == 40
+
+
+def test_memory_does_not_grow_with_what_is_passed_over(tmp_path, monkeypatch):
+    import tracemalloc
+
+    monkeypatch.setattr(scan, "CHUNK", 1 << 18)
+    peaks = []
+    for count in (5_000, 100_000):
+        path = made.write(tmp_path / f"t{count}.json", made.trace([*made.nccl_bars(), *noise(count)]))
+        Recording.open(path)
+        tracemalloc.start()
+        Recording.open(path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0], peaks

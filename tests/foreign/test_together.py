@@ -1,0 +1,95 @@
+"""Files that do not belong together are refused in a sentence that says why."""
+
+import made
+import pytest
+
+from zerolab import Recording, cli
+
+
+def two(folder, first, second):
+    """Two traces, from what differs in each: keywords of `nccl_bars`, and of `trace` under "about"."""
+    paths = []
+    for rank, given in enumerate((first, second)):
+        about = {"rank": rank, **given.pop("about", {})}
+        bars = given.pop("bars", None) or made.nccl_bars(**given)
+        paths.append(made.write(folder / f"trace-{rank}.json", made.trace(bars, **about)))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"about": {"rank": 0}}, "'trace-0.json' and 'trace-1.json' are both of rank 0"),
+        ({"about": {"world_size": 4}}, "'trace-0.json' is of 2 ranks, 'trace-1.json' of 4, so they are of different"),
+        ({"first": 9}, "'trace-0.json' has steps 4 to 5, 'trace-1.json' steps 9 to 10: profile the same steps"),
+        ({"steps": 1}, "'trace-0.json' has steps 4 to 5, 'trace-1.json' step 4"),
+        ({"at": made.START + 9_000_000}, "'trace-1.json' begins 9.0 seconds after 'trace-0.json' has ended"),
+        ({"about": {"cuda_runtime_version": 12090}}, "cuda_runtime_version is 12080 in 'trace-0.json' and 12090 in"),
+        ({"about": {"schemaVersion": 2}}, "schemaVersion is 1 in 'trace-0.json' and 2 in 'trace-1.json': different"),
+        ({"about": {"torch_version": "2.9.0"}}, "torch 2.13.0 wrote 'trace-0.json' and 2.9.0 'trace-1.json'"),
+    ],
+)
+def test_traces_of_different_runs_are_refused(second, said, tmp_path, capsys):
+    first = {"about": {"cuda_runtime_version": 12080, "torch_version": "2.13.0"}}
+    second["about"] = {**first["about"], **second.get("about", {})}
+    assert cli.main(["open", *map(str, two(tmp_path, first, second)), "--no-open"]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_ranks_that_made_other_collectives_are_of_different_runs(tmp_path):
+    others = [
+        {**bar, "args": {**bar["args"], **{key: 7 for key in bar["args"] if key.endswith("msg nelems")}}}
+        for bar in made.nccl_bars()
+    ]
+    with pytest.raises(ValueError, match=r"4 of 4 collectives of ranks 0 and 1 differ, so they are of different runs"):
+        Recording.open(*two(tmp_path, {}, {"bars": others}))
+
+
+def test_kinds_of_files_must_be_the_same_of_each_rank(tmp_path):
+    trace, _ = two(tmp_path, {}, {})
+    dump = made.write(tmp_path / "dump-1.pickle", made.dump([made.entry(1)], world_size=2))
+    with pytest.raises(ValueError, match=r"of rank 0 there is a trace of torch\.profiler, of rank 1 a dump of the"):
+        Recording.open(trace, dump)
+
+
+def test_a_dump_of_another_moment_is_not_taken_for_the_traces(tmp_path):
+    trace, _ = two(tmp_path, {}, {})
+    dump = made.write(tmp_path / "dump-0.pickle", made.dump([made.entry(1, at=made.START * 1000 + 1)], world_size=2))
+    with pytest.raises(ValueError, match=r"have no collective in common"):
+        Recording.open(trace, dump)
+
+
+def test_several_files_without_a_rank_are_asked_for_one(tmp_path):
+    for name in ("a.pickle", "b.pickle"):
+        made.write(tmp_path / name, made.dump([made.entry(1)]))
+    with pytest.raises(ValueError, match=r"does not say of which rank it is: name it with its rank, such as rank-0"):
+        Recording.open(tmp_path / "a.pickle", tmp_path / "b.pickle")
+
+
+def test_versions_of_dumps_must_be_the_same(tmp_path):
+    paths = [
+        made.write(tmp_path / f"dump-{rank}.json", made.dump([made.entry(1)], version=f"2.{9 + rank}"))
+        for rank in (0, 1)
+    ]
+    with pytest.raises(ValueError, match=r"the flight recorder's version is 2\.9 in 'dump-0\.json' and 2\.10 in"):
+        Recording.open(*paths)
+
+
+def test_clocks_of_two_nodes_are_compared_by_what_both_have_sent(tmp_path):
+    first, second = {}, {"at": made.START + 300, "about": {"host_name": "two"}}
+    recording = Recording.open(*two(tmp_path, first, second))
+    assert "times of all nodes are on one clock, to within" in recording.info.clocks
+    assert recording.rank(1).info.clock["offset_ns"] != 0
+
+
+def test_a_rank_whose_file_is_missing_is_missing(tmp_path, capsys):
+    trace, _ = two(tmp_path, {}, {})
+    page = tmp_path / "page.html"
+    assert cli.main(["open", str(trace), "--no-open", "--html", str(page), "--out", str(tmp_path / "run.json")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "a trace of torch.profiler: rank 0 of 2, 2 steps (4 to 5 by torch's count), 4 collectives"
+    assert "not in it: bytes of memory, and who holds what" in told
+    assert page.exists()
+    assert "1 rank missing" in repr(Recording.load(tmp_path / "run.json"))
