@@ -67,7 +67,7 @@ def entry(seq, op="all_reduce", *, sizes=((128,), (128,)), state="completed", gr
         "input_dtypes": ["Float"], "output_sizes": [list(sizes[1])], "output_dtypes": ["Float"], "state": state,
         "time_discovered_started_ns": created + 1000, "time_discovered_completed_ns": done, "retired": done is not None,
         "timeout_ms": 600_000, "is_p2p": False,
-        "frames": [{"name": "step", "filename": "/home/somebody/train.py", "line": 12}], **more,
+        "frames": [{"name": "step", "filename": "/srv/train.py", "line": 12}], **more,
     }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def dump(entries, world_size=4, version="2.10"):
 
 def snapshot(sizes=(1024, 2048, 512), *, freed=1, left=None, at=START):
     """A snapshot in which tensors of these sizes are allocated one after the other, and the first `freed` are freed."""
-    frames = [{"name": "forward", "filename": "/home/somebody/train.py", "line": 30}]
+    frames = [{"name": "forward", "filename": "/srv/train.py", "line": 30}]
     shared = {"stream": 0, "frames": frames}
     entries = [
         {"action": "alloc", "addr": 512 * place, "size": size, "time_us": at + place, **shared}

@@ -51,8 +51,12 @@ function collective(model, event) {
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
   const took = ended(model, event);
-  if (model.payload.meta.origin && !event.dtype && !event.numel && event.op !== "barrier")
-    return `took part in ${event.unit ? what : numbered(event)} ${took}: ${event.text ?? "its size was not recorded"}.`;
+  if (model.payload.meta.origin) {
+    const known = event.dtype || event.op === "barrier";
+    const name = event.unit ? what : numbered(event);
+    if (event.text) return `asked for ${name}${event.numel ? ` of ${count(event.numel, "element")}` : ""}: ${event.text}.`;
+    if (!known) return `took part in ${name} ${took}: its size was not recorded.`;
+  }
   if (ranks === 1 && event.op in MOVED)
     return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
   if (event.op === "all_gather") {
@@ -131,8 +135,6 @@ function cutOff(model, event) {
   }
   const of = event.parent === null ? event : model.event(event.parent);
   const what = `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}`;
-  if (model.payload.meta.origin && event.end === event.start)
-    return `asked for ${what}, which had not ended when the dump was made.`;
   return `waited ${since} in ${what}, which never ended: its recording ends here.`;
 }
 
