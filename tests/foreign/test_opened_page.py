@@ -54,7 +54,7 @@ def test_a_collective_of_which_the_size_is_unknown_is_not_said_to_send_nothing(s
 def test_a_dump_of_a_hang_says_what_had_not_ended(show, tmp_path):
     entries = [made.entry(1), made.entry(2, state="started")]
     _, said = show(made.write(tmp_path / "rank0.pickle", made.dump(entries, world_size=2)))
-    assert said[-1] == "Rank 0 asked for all reduce #2, which had not ended when the dump was made."
+    assert said[-1] == "Rank 0 asked for all reduce #2 of 128 elements: it had not ended when the dump was made."
 
 
 def test_a_snapshot_opens_with_its_bytes_and_claims_nothing_else(show, tmp_path):

@@ -20,7 +20,8 @@ from zerolab.recording.events import Event, Source, SourceLine
 _CALLED = {"reduce_scatter_single": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter"}
 _CALLED |= {"_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter"}
 _DEFAULT = "0"  # the name of the group of all ranks
-_DONE = ("completed",)
+_DONE = "completed"
+UNFINISHED = "it had not ended when the dump was made"
 
 
 def is_one(document: Any) -> bool:
@@ -77,19 +78,17 @@ class _Dump:
         message = self._message(op, entry, int(ends[2]) if ends else None)
         done = entry.get("time_discovered_completed_ns") or 0
         ended = done if type(done) is int and created <= done < 1 << 62 else created
-        self._tell_end(entry)
+        # gloo's entries are never "completed"; they are retired when their work is.
+        unfinished = entry.get("state") != _DONE and not entry.get("retired")
+        self.said.complete = self.said.complete and not unfinished
+        fields = message.fields | ({"text": UNFINISHED} if unfinished else {})
         event = Event(
             0, 0, created, ended, 0, "setup", "collective", op, source=self._line(frames),
-            number=None if op in ("send", "recv") or message.ranks is None else number, **message.fields,
+            number=None if op in ("send", "recv") or message.ranks is None else number, **fields,
         )  # fmt: skip
         self.said.backend = self.said.backend or backend
         self.said.device = "cuda" if backend == "nccl" else "cpu"
         self.said.events.append(event)
-
-    def _tell_end(self, entry: dict[str, Any]) -> None:
-        # gloo's entries are never "completed"; they are retired when their work is.
-        if entry.get("state") not in _DONE and not entry.get("retired"):
-            self.said.complete = False
 
     def _message(self, op: str, entry: dict[str, Any], peer: int | None) -> sizes.Message:
         group = entry.get("process_group")

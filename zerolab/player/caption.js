@@ -54,7 +54,8 @@ function collective(model, event) {
   if (model.payload.meta.origin) {
     const known = event.dtype || event.op === "barrier";
     const name = event.unit ? what : numbered(event);
-    if (event.text) return `asked for ${name}${event.numel ? ` of ${count(event.numel, "element")}` : ""}: ${event.text}.`;
+    if (event.text)
+      return `asked for ${name}${event.numel ? ` of ${count(event.numel, "element")}` : ""}: ${event.text}.`;
     if (!known) return `took part in ${name} ${took}: its size was not recorded.`;
   }
   if (ranks === 1 && event.op in MOVED)

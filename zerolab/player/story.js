@@ -184,7 +184,8 @@ export class Story {
   #text(act) {
     const { parts, known, sent, released, own } = this;
     if (!this.steps && !this.model.units.length) {
-      if (this.model.payload.meta.total_only) return "There is no training step here, but how many bytes were allocated, and when.";
+      if (this.model.payload.meta.total_only)
+        return "There is no training step here, but how many bytes were allocated, and when.";
       const how = "as the sentences below tell one by one";
       return `There is no training step here: the ranks send each other tensors, ${how}.`;
     }
