@@ -37,7 +37,8 @@ def describe(recording: Recording) -> str:
     """What was found in the files of a recording, and what is missing, in lines."""
     info, missing = recording.info, recording.world_size - len(recording.ranks)
     ranks = ", ".join(str(rank.rank) for rank in recording.ranks)
-    there = f"rank {ranks} of {recording.world_size}" if missing else count(recording.world_size, "rank")
+    named = f"{'rank' if len(recording.ranks) == 1 else 'ranks'} {ranks} of {recording.world_size}"
+    there = named if missing else count(recording.world_size, "rank")
     first = info.first_step
     numbered = f" ({first - 1} to {first + info.steps - 2} by torch's count)" if first is not None else ""
     lines = [
