@@ -118,6 +118,14 @@ class _Counter(Observer):
         with self._inside(position):
             return function(work, *args, **kwargs)
 
+    def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Wait for a key of a store, unless that is part of a noted call."""
+        if self._position is not None:
+            return function(*args, **kwargs)
+        self.page.write_place(*stack.locate(sys._getframe(1)))
+        with self._inside(Position(INSIDE, f"store.{name}")):
+            return function(*args, **kwargs)
+
     def functional(self, name: str, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a functional collective, noted unless it is part of one that is noted already, or is only compiled."""
         if self._position is not None or torch.compiler.is_compiling():
@@ -264,6 +272,8 @@ def install(page: Page) -> None:
                 wrapper = partial(_counter.call, name, numbered, Reader(original))
                 _stack.enter_context(replace([distributed_c10d, dist], name, wrapper))
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
+    for name in ("get", "wait"):
+        _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
     for name, word in FUNCTIONAL.items():
         original = getattr(_functional_collectives, name, None)
         if original is not None:
