@@ -151,8 +151,19 @@ def _unmatched_pairs(standings: Sequence[Standing]) -> list[Finding]:
             ends = peer.waits and peer.position.number is None and peer.position.peer == standing.rank
             if not ends or _is_sending(peer.position) == _is_sending(position):
                 text = f"rank {standing.rank} waits in {position.name} for rank {peer.rank}, which is {_doing(peer)}"
-                found.append(Finding((peer.rank,), text))
+                found.append(Finding((_last_of_chain(standing.rank, standings),), text))
     return found
+
+
+def _last_of_chain(rank: int, standings: Sequence[Standing]) -> int:
+    """The rank for which it waits, which may wait for another's message, and so on; in a circle, the first."""
+    passed = [rank]
+    while (standing := standings[passed[-1]]).waits and standing.position.number is None:
+        peer = standing.position.peer
+        if peer in passed or not 0 <= peer < len(standings):
+            return passed[1] if len(passed) > 1 else rank
+        passed.append(peer)
+    return passed[-1]
 
 
 def _doing(standing: Standing) -> str:

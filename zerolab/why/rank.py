@@ -16,7 +16,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from zerolab.recording.sources import PACKAGE
 from zerolab.runtime import counter, lookout, report, stack
 from zerolab.runtime.board import Position
 from zerolab.why.notes import Notes
@@ -87,13 +86,13 @@ class _Speaker(threading.Thread):
             self._position = position
         if len(self._places) < MOST_PLACES:
             self._places.add(number)
-        phase, where = _describe(lines)
+        phase, where = stack.describe(lines)
         busy = counter.look()
         with self._lock:
             if not self._ended:
                 self.notes.say(
                     **self.about, time=time.monotonic_ns(), places=len(self._places), native=busy or native,
-                    device=busy, phase=phase, where=where[:_LONGEST],
+                    device=busy, phase=phase, where=where[:_LONGEST], called=_called(lines),
                 )  # fmt: skip
 
     def end(self, error: BaseException | None) -> None:
@@ -105,14 +104,10 @@ class _Speaker(threading.Thread):
             self.notes.say(**self.about, time=time.monotonic_ns(), **_ending(error))
 
 
-def _describe(lines: list[stack.Line]) -> tuple[str, str]:
-    """Phase and line of a stack, with the function of a library that the line has called."""
-    phase, where = stack.describe(lines)
+def _called(lines: list[stack.Line]) -> str:
+    """The function of a library in which the script's line is, as far as it is one of Python's."""
     called = list(takewhile(lambda line: not stack.is_a_lesson(line[0]), lines))
-    if called and not called[-1][0].startswith(str(PACKAGE)):  # what we have put around torch's functions says nothing
-        filename, _, function = called[-1]
-        where = f"{where or 'no line of the script'} (in {stack.label(filename)}, {function})"
-    return phase, where
+    return f"{stack.label(called[-1][0])}, {called[-1][2]}" if called else ""
 
 
 def _ending(error: BaseException | None) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What to say of ranks that hang: who is the cause, at which line, in the words that clusters have for it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zerolab.runtime import faults
+from zerolab.runtime.board import DONE
 from zerolab.runtime.faults import Standing
 from zerolab.runtime.mismatch import Calls, Finding, findings, named
 
@@ -40,16 +41,37 @@ def of_hang(
     if not any(standing.waits for standing in standings):
         return None
     found = findings(standings, calls) or _unknown(standings)
+    blamed = _blamed(found, standings)
+    found.sort(key=lambda finding: not set(finding.ranks) <= set(blamed))
     sentences = [_with_lines(finding, standings, remarks or {}) for finding in found]
-    blamed = tuple(sorted({rank for finding in found for rank in finding.ranks}))
     return _verdict(blamed, standings, [*sentences, *_waiting(standings, blamed, seconds)])
 
 
-def of_end(cause: int, how: str, standings: Sequence[Standing]) -> Verdict:
-    """What a rank that has ended did to the others; `how` it ended."""
-    first = f"rank {cause} {how}, and the others lost it"
-    at = f": it was {standings[cause].moment}" if standings[cause].where or standings[cause].position.name else ""
-    return _verdict((cause,), standings, [first + at])
+def of_end(cause: int, how: str, standings: Sequence[Standing], calls: Calls) -> Verdict:
+    """What the end of a rank did to the others; `how` it ended, the first that did."""
+    found, standing = findings(standings, calls), standings[cause]
+    end = f"rank {cause} {how}" + (f", at {standing.where}" if standing.where else "")
+    if standing.position.state == DONE or not found:
+        own = [finding.text for finding in found if cause in finding.ranks]
+        return _verdict((cause,), standings, [end, *own])
+    # It failed within a collective, as on sizes that differ: whoever is not as the others are is at fault.
+    return _verdict(_blamed(found, standings), standings, [*(_with_lines(one, standings, {}) for one in found), end])
+
+
+def _blamed(found: Sequence[Finding], standings: Sequence[Standing]) -> tuple[int, ...]:
+    """Of the ranks that are named those that wait for nobody; if all wait, those that are with the fewest."""
+    ranks = sorted({rank for finding in found for rank in finding.ranks})
+    at_work = [rank for rank in ranks if not standings[rank].waits]
+    if at_work or not ranks:
+        return tuple(at_work)
+    company = Counter(_where_it_waits(standing) for standing in standings)
+    fewest = min(company[_where_it_waits(standings[rank])] for rank in ranks)
+    return tuple(rank for rank in ranks if company[_where_it_waits(standings[rank])] == fewest)
+
+
+def _where_it_waits(standing: Standing) -> object:
+    position = standing.position
+    return position.label if position.number is not None else standing.rank
 
 
 def _verdict(blamed: tuple[int, ...], standings: Sequence[Standing], sentences: Sequence[str]) -> Verdict:
@@ -91,7 +113,7 @@ def _unknown(standings: Sequence[Standing]) -> list[Finding]:
     if away:
         return [Finding((), f"no rank of this node differs: look at what is said on that of {named(away)}")]
     if all(standing.position.name == _INIT for standing in waiting) and len(waiting) == len(standings):
-        text = f"all {len(ranks)} ranks are in {_INIT}, which counts on more, or they do not reach each other"
+        text = f"{named(ranks)} are in {_INIT}, which counts on more, or they do not reach each other"
         return [Finding(ranks, f"{text}: look at world_size=, MASTER_ADDR and MASTER_PORT")]
     others = [standing for standing in standings if standing.rank not in ranks]
     keys = [standing.rank for standing in waiting if standing.position.name.startswith("store.")]

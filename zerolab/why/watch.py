@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from zerolab import files
 from zerolab.runtime import faults, stack
-from zerolab.runtime.board import INSIDE, ON_DEVICE, Page, Position
+from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped, working_cpu
 from zerolab.runtime.mismatch import Calls
@@ -29,6 +29,7 @@ QUIET = 2.0  # seconds without a word after which a rank's thread counts as kept
 COMPUTES = 10  # times the timeout that a rank may compute while others wait, before it is said, too
 WORK, READ = 0.05, 1 << 20  # the part of a second that a rank works, and bytes a second, that count as computing
 COMES_LATE = 60.0  # seconds in which all ranks of a node begin
+WORDLESS = "is gone without a word: it was killed or aborted, or called os._exit"
 NEVER = "not begun under zerolab.why"
 
 
@@ -73,7 +74,7 @@ class _Rank:
     def look(self) -> None:
         """Take in what it says."""
         self.said = self.notes.said() or self.said
-        if "time" in self.said:
+        if "where" in self.said:
             self.seen = self.said["time"], self.said.get("places", 0), self.said["phase"], self.said["where"]
 
     def effort(self, limit: float) -> object:
@@ -111,6 +112,8 @@ class _Rank:
         phase, where = noted.phase, _place(noted.filename, noted.line) if noted.filename else ""
         if self.seen is not None and position.state != ON_DEVICE and self.seen[0] > noted.time:
             phase, where = self.seen[2:]
+            if position.state not in (INSIDE, IN_FLIGHT) and self.said.get("called"):
+                where = f"{where or 'no line of the script'} (in {self.said['called']})"
         state = STOPPED if is_stopped(self.pid) else "running"
         if self.ending is not None:
             state = "lost a peer" if self.ending.blames_a_peer else str(self.said.get("ended", "gone")).split(":")[0]
@@ -194,7 +197,7 @@ class Watch:
         while True:
             self._ranks.find()
             unfinished = self._ranks.unfinished()
-            self._look_at_ends()
+            self._look_at_ends(unfinished)
             all_came = len(self._ranks.members) >= self._ranks.local and self._ranks.members
             if not unfinished and (all_came or time.monotonic() - started > COMES_LATE):
                 return
@@ -221,14 +224,14 @@ class Watch:
             if self._options.end:
                 self._end(unfinished)
 
-    def _look_at_ends(self) -> None:
+    def _look_at_ends(self, unfinished: list[int]) -> None:
         """Say, once, of which rank's end the others have ended."""
         endings = [member.ending for member in self._ranks.members.values() if member.ending is not None]
         failures = [ending for ending in endings if ending.kind != "done"]
         if self._told_end or not failures:
             return
         first = min(ending.time for ending in failures)
-        if time.monotonic_ns() - first < SETTLE * 1e9:
+        if unfinished and time.monotonic_ns() - first < SETTLE * 1e9:
             return
         self._told_end = True
         if len(failures) == len(self._ranks.members) and all(each.kind == "died" for each in failures):
@@ -236,9 +239,9 @@ class Watch:
         cause = faults.root_cause(failures)
         if cause.blames_a_peer:  # of one that went before, without an error
             cause = min(endings, key=lambda each: (each.blames_a_peer, each.time))
-        how = self._ranks.members[cause.rank].said.get("ended", "is gone without a word, killed or by os._exit")
+        how = self._ranks.members[cause.rank].said.get("ended", WORDLESS)
         if len(self._ranks.members) > 1 and not how.startswith("raised KeyboardInterrupt"):
-            self._tell(verdict.of_end(cause.rank, how, self._ranks.standings()))
+            self._tell(verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls()))
 
     def _tell(self, found: Verdict) -> None:
         self._say(found.text)
