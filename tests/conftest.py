@@ -30,7 +30,7 @@ LONGEST = (  # files of a minute and more; they begin, and those that compute be
     "test_own_backward.py",
     "test_run.py",
     "test_matrix.py",
-    "test_hangs.py",
+    "test_known_hangs.py",
     "test_published_numbers.py",
 )
 MINUTES = {
