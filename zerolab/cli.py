@@ -273,10 +273,11 @@ def _open(arguments: Arguments) -> None:
 
 
 def _why(arguments: Arguments) -> None:
+    from zerolab.runtime.screen import printable
     from zerolab.why.dumps import explain
 
     found = explain(arguments.files)
-    _say(arguments, found.as_json, found.text)
+    _say(arguments, found.as_json, printable(found.text))  # names of files in a dump may hold anything
 
 
 def _lab(arguments: Arguments) -> None:

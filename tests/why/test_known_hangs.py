@@ -27,10 +27,10 @@ def follow(tmp_path_factory):
         [sys.executable, HERE / "starter.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
-    def ask(script, *options, limit=TIMEOUT + GRACE):
+    def ask(script, *options, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
         folder = tmp_path_factory.mktemp(script.stem)
         asked = {
-            "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": TIMEOUT, "limit": limit,
+            "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": timeout, "limit": limit,
             "folder": str(folder / "notes"), "output": str(folder / "output"), "options": options,
         }  # fmt: skip
         process.stdin.write(json.dumps(asked) + "\n")
@@ -84,3 +84,39 @@ def test_ranks_are_ended_if_that_was_asked_for(follow):
     said = follow(HERE / "hangs" / "sleeps.py", "--end")
     assert said["ranks"] == [0]
     assert "the ranks are ended, as --end asks" in said["output"]
+
+
+def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
+    said = follow(HERE / "moving" / "computes.py", timeout=0.5, limit=20.0)
+    assert said["ranks"] == [1]
+    assert said["seconds"] > 10 * 0.5
+    assert said["text"].splitlines()[0].endswith("; it computes")
+
+
+def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    options = ["--timeout", "1.5", "--out", "notes", "--end", HERE / "hangs" / "sleeps.py"]
+    command = [*launcher, "-m", "zerolab.why", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    sentence = (
+        "rank 0 has not reached all_reduce #2: it is running, after all_reduce #1, at sleeps.py, line 10: time.sleep"
+    )
+    assert f"zerolab why: {sentence}" in done.stderr
+    again = [sys.executable, "-m", "zerolab", "why", "notes"]
+    assert subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.py"], "there is no file 'nowhere.py'; for a module write -m before its name"),
+        (["--timeout", "0", "train.py"], "'0' is no number of seconds: write 60, for a minute"),
+        (["--out", __file__, __file__], "cannot be a folder for the ranks' notes: File exists; name another"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_runs(arguments, said):
+    command = [sys.executable, "-m", "zerolab.why", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert said in done.stderr

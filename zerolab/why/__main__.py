@@ -40,8 +40,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not options.module and not Path(options.script).is_file():
         parser.error(f"there is no file {options.script!r}; for a module write -m before its name")
-    if options.out.exists() and not options.out.is_dir():
-        parser.error(f"{str(options.out)!r} is a file: name a folder for the ranks' notes")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"{str(options.out)!r} cannot be a folder for the ranks' notes: {error.strerror}; name another")
     return options
 
 

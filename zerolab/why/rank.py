@@ -31,11 +31,10 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
     """Within it, this rank can be asked why it hangs. The first rank of a node starts the process that asks.
 
     Args:
-        folder: where the notes are; all ranks name the same one.
+        folder: where the notes are, the same for all ranks; it is there.
         timeout: seconds that a rank may wait for others that do not move.
         end: end the ranks when they hang.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     speaker = _Speaker(folder)
     counter.install(speaker.notes.page)
     speaker.start()

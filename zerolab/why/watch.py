@@ -25,7 +25,7 @@ from zerolab.why.verdict import ELSEWHERE, Verdict
 HANG = "hang.json"
 TICK = 0.2  # seconds between two looks at all ranks
 SETTLE = 1.0  # seconds after a rank's end in which others may still tell theirs
-QUIET = 2.0  # seconds without a word after which a rank's thread counts as kept from Python's lock
+QUIET = 1.0  # seconds without a word after which a rank's thread counts as kept from Python's lock
 COMPUTES = 10  # times the timeout that a rank may compute while others wait, before it is said, too
 WORK, READ = 0.05, 1 << 20  # the part of a second that a rank works, and bytes a second, that count as computing
 COMES_LATE = 60.0  # seconds in which all ranks of a node begin
@@ -77,18 +77,18 @@ class _Rank:
         if "where" in self.said:
             self.seen = self.said["time"], self.said.get("places", 0), self.said["phase"], self.said["where"]
 
-    def effort(self, limit: float) -> object:
-        """What changes while it works: its collectives, new places in its code, and computing, for `limit` seconds."""
+    def effort(self, timeout: float) -> object:
+        """What changes while it works: its collectives, and that it computes, up to some times `timeout`."""
         now, position = time.monotonic(), self.notes.page.read()
         if position != self._position:
             self._position, self._since = position, now
         then, cpu, read = self._spent
-        if now - then >= 0.5:
+        if now - then >= min(0.5, timeout / 3):
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
             goes_on = self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE
-            self._work += bool(goes_on and now - self._since < limit)
+            self._work += bool(goes_on and now - self._since < (COMPUTES - 1) * timeout)
         return self._work, position
 
     @property
@@ -149,7 +149,7 @@ class _Ranks:
 
     def effort(self, pid: int) -> object:
         (member,) = (each for each in self.members.values() if each.pid == pid)
-        return member.effort((COMPUTES - 1) * self._options.timeout)
+        return member.effort(self._options.timeout)
 
     def unfinished(self) -> list[int]:
         """The ranks that still run, after a look at who has ended."""
