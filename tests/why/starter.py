@@ -27,13 +27,14 @@ def port():
 
 def become_rank(asked, rank, where):
     """In a forked child: run the script under zerolab.why."""
-    os.setpgid(0, 0)
+    if asked["nodes"] == 1:
+        os.setpgid(0, 0)
     output = os.open(asked["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    size = str(asked["ranks"])
+    size, local = asked["ranks"], asked["ranks"] // asked["nodes"]
     os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+        "RANK": str(rank), "LOCAL_RANK": str(rank % local), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(local),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(where),
     }  # fmt: skip
     arguments = ["--timeout", str(asked["timeout"]), "--out", asked["folder"], *asked["options"], asked["script"]]
@@ -49,6 +50,10 @@ def start(asked):
         if pid == 0:
             code = 1
             try:
+                if asked["nodes"] > 1:  # a launcher of its own, between us and the rank
+                    os.setpgid(0, 0)
+                    if child := os.fork():
+                        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
                 become_rank(asked, rank, where)
                 code = 0
             except SystemExit as error:

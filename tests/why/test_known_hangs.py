@@ -27,11 +27,11 @@ def follow(tmp_path_factory):
         [sys.executable, HERE / "starter.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
-    def ask(script, *options, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
+    def ask(script, *options, nodes=1, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
         folder = tmp_path_factory.mktemp(script.stem)
         asked = {
             "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": timeout, "limit": limit,
-            "folder": str(folder / "notes"), "output": str(folder / "output"), "options": options,
+            "nodes": nodes, "folder": str(folder / "notes"), "output": str(folder / "output"), "options": options,
         }  # fmt: skip
         process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
@@ -91,6 +91,13 @@ def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
     assert said["ranks"] == [1]
     assert said["seconds"] > 10 * 0.5
     assert said["text"].splitlines()[0].endswith("; it computes")
+
+
+def test_the_rank_and_the_line_are_named_on_another_node(follow):
+    said = follow(HERE / "hangs" / "lock_held.py", nodes=3)
+    assert said["ranks"] == [2]
+    assert said["lines"][0].startswith(("tests/why/hangs/lock_held.py, line 12", "lock_held.py, line 12"))
+    assert said["seconds"] < TIMEOUT + GRACE
 
 
 def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):

@@ -40,7 +40,9 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
     speaker.start()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         (folder / HANG).unlink(missing_ok=True)  # of an earlier run
-        options = Options(str(folder.resolve()), speaker.about["run"], speaker.about["world_size"], timeout, end)
+        options = Options(
+            str(folder.resolve()), _job(), speaker.about["run"], speaker.about["world_size"], timeout, end
+        )
         # A session of its own: torchrun ends its ranks' groups, and this one has something to say then.
         command = [sys.executable, "-m", "zerolab.why.watch", *options.as_arguments()]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
@@ -51,6 +53,12 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
         raise
     else:
         speaker.end(None)
+
+
+def _job() -> str:
+    """What the nodes of a run have in common."""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    return " ".join(os.environ.get(name, "") for name in names)
 
 
 class _Speaker(threading.Thread):

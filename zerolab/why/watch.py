@@ -19,6 +19,7 @@ from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped, working_cpu
 from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
+from zerolab.why.nodes import Nodes
 from zerolab.why.notes import Notes
 from zerolab.why.verdict import ELSEWHERE, Verdict
 
@@ -37,6 +38,7 @@ class Options(NamedTuple):
     """What this process is told."""
 
     folder: str
+    job: str
     run: str
     world_size: int
     timeout: float
@@ -44,13 +46,13 @@ class Options(NamedTuple):
 
     def as_arguments(self) -> list[str]:
         """For a command line."""
-        return [self.folder, self.run, str(self.world_size), str(self.timeout), str(int(self.end))]
+        return [self.folder, self.job, self.run, str(self.world_size), str(self.timeout), str(int(self.end))]
 
     @classmethod
     def of(cls, arguments: list[str]) -> Self:
         """Of that command line."""
-        folder, run, world_size, timeout, end = arguments
-        return cls(folder, run, int(world_size), float(timeout), end == "1")
+        folder, job, run, world_size, timeout, end = arguments
+        return cls(folder, job, run, int(world_size), float(timeout), end == "1")
 
 
 def born(pid: int) -> int:
@@ -126,11 +128,16 @@ class _Ranks:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.members: dict[int, _Rank] = {}
-        self.local = 1
+        self.local = options.world_size
 
     @property
     def board(self) -> dict[int, Page]:
         return {rank: member.notes.page for rank, member in self.members.items()}
+
+    @property
+    def elsewhere(self) -> int:
+        """How many ranks other nodes have."""
+        return self._options.world_size - self.local
 
     def find(self) -> None:
         """Look for ranks that have begun since."""
@@ -165,7 +172,7 @@ class _Ranks:
 
     def standings(self) -> list[Standing]:
         """Where every rank of the run stands, those included that are not known."""
-        missing = NEVER if self.local == self._options.world_size else ELSEWHERE
+        missing = ELSEWHERE if self.elsewhere else NEVER
         return [
             self.members[rank].standing(rank) if rank in self.members else Standing(rank, missing, Position())
             for rank in range(self._options.world_size)
@@ -174,7 +181,7 @@ class _Ranks:
     def calls(self) -> Calls:
         """The last collectives of each rank; none of one that has not begun."""
         calls: dict[int, list[Position]] = {rank: page.history() for rank, page in self.board.items()}
-        if self.local == self._options.world_size:
+        if not self.elsewhere:
             calls |= {rank: [] for rank in range(self.local) if rank not in calls}
         return calls
 
@@ -184,6 +191,7 @@ class Watch:
 
     def __init__(self, options: Options) -> None:
         self._options, self._ranks = options, _Ranks(options)
+        self._nodes = Nodes(Path(options.folder), options.job, options.run)
         # Waiting ranks that look for a key, and loops that wait for a file, move a little: only work and news count.
         self._hang = HangWatch(
             self._ranks, options.timeout, still=max(0.0, options.timeout - TICK), effort=self._ranks.effort
@@ -201,6 +209,8 @@ class Watch:
             all_came = len(self._ranks.members) >= self._ranks.local and self._ranks.members
             if not unfinished and (all_came or time.monotonic() - started > COMES_LATE):
                 return
+            if not self._nodes.has_told and self._ranks.elsewhere and self._nodes.others():
+                self._nodes.tell(self._ranks.standings(), self._ranks.calls())
             if unfinished:
                 self._look_at_waits(unfinished)
             time.sleep(TICK)
@@ -210,6 +220,7 @@ class Watch:
         if self._said:
             if positions != self._said:
                 self._say("the ranks go on")
+                self._nodes.forget()
                 self._said = {}
             return
         stuck = self._hang.look(unfinished)
@@ -217,7 +228,13 @@ class Watch:
             return
         waited = time.monotonic() - positions[stuck].since / 1e9
         remarks = {rank: member.remark for rank, member in self._ranks.members.items() if member.remark}
-        found = verdict.of_hang(self._ranks.standings(), self._ranks.calls(), waited, remarks)
+        standings, calls = self._ranks.standings(), dict(self._ranks.calls())
+        if self._ranks.elsewhere:
+            self._nodes.tell(standings, calls)
+            for rank, (standing, history) in self._nodes.wait(self._ranks.elsewhere).items():
+                if rank < len(standings) and rank not in calls:
+                    standings[rank], calls[rank] = standing, history
+        found = verdict.of_hang(standings, calls, waited, remarks)
         if found is not None:
             self._said = positions
             self._tell(found)
