@@ -74,7 +74,7 @@ def follow(asked):
     while living and not said.exists() and time.monotonic() - began < asked["limit"]:
         living = [pid for pid in living if os.waitpid(pid, os.WNOHANG)[0] == 0]
         time.sleep(0.02)
-    until = time.monotonic() + 2.0  # of ranks that have ended it is said a little later
+    until = time.monotonic() + 1.0  # of ranks that have ended it is said a little later
     while not said.exists() and time.monotonic() < until:
         time.sleep(0.02)
     seconds = time.monotonic() - began

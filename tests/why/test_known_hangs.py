@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-TIMEOUT, GRACE = 1.5, 5.0  # seconds
+TIMEOUT, GRACE = 1.2, 5.0  # seconds
 MARKED = re.compile(r"# <- ([\d ]+)")
 
 

@@ -5,8 +5,8 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 if dist.get_rank() == 0:
-    time.sleep(0.9)
-    time.sleep(0.9)
-    time.sleep(0.9)
-    time.sleep(0.9)
+    time.sleep(0.6)
+    time.sleep(0.6)
+    time.sleep(0.6)
+    time.sleep(0.6)
 dist.barrier()

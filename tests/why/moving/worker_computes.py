@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 class Rows(list):
     def __getitem__(self, place):
-        until = time.monotonic() + 4.0
+        until = time.monotonic() + 3.0
         while dist.get_rank() == 1 and place == 1 and time.monotonic() < until:
             sum(range(1000))
         return torch.ones(2)
