@@ -6,7 +6,6 @@ frame. faulthandler, which creates no objects, walks the states of all threads, 
 at that moment, and crashes. So the walk is one call into C, of one thread, with the collector disabled.
 """
 
-import dis
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 
 from zerolab.runtime.stack import DEEPEST, Line
 
-_SEEN = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name", "f_lasti", "f_code")
+_SEEN = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name", "f_lasti")
 _back: Callable[[FrameType | None, FrameType | None], FrameType | None] = vars(FrameType)["f_back"].__get__
 
 
@@ -27,12 +26,6 @@ def look(thread: int) -> tuple[int, list[Line]]:
 
     Raises LookupError if there is no such thread.
     """
-    number, lines, _ = look_closely(thread)
-    return number, lines
-
-
-def look_closely(thread: int) -> tuple[int, list[Line], bool]:
-    """As `look`, and whether the thread is in native code: one of Python stops where a loop or a function begins."""
     walk = _walk(thread)
     if sys.version_info < (3, 12) and gc.isenabled():
         try:
@@ -44,10 +37,7 @@ def look_closely(thread: int) -> tuple[int, list[Line], bool]:
     if not frames:
         raise LookupError(f"no thread {thread} of this process runs Python")
     # Python has no line for what it does by itself, such as ending a loop: one look in a thousand.
-    lines = [(file, line or first, name) for file, line, first, name, *_ in frames]
-    *_, last, code = frames[0]
-    operation = dis.opname[code.co_code[max(0, last)]]
-    return hash(tuple(frame[:-1] for frame in frames)), lines, "JUMP" not in operation and operation != "RESUME"
+    return hash(tuple(frames)), [(file, line or first, name) for file, line, first, name, _ in frames]
 
 
 def _walk(thread: int) -> Callable[[], list[tuple[Any, ...]]]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -22,6 +23,7 @@ from zerolab.why.notes import Notes
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
+LOOKS = 8  # of which most must find the main thread in native code for it to count as computing
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -76,6 +78,7 @@ class _Speaker(threading.Thread):
             "rank": rank, "world_size": world_size, "local": local, "pid": pid, "born": born(pid), "run": run,
         }  # fmt: skip
         self._watched, self._places, self._position = threading.get_ident(), set[int](), Position()
+        self._native: deque[bool] = deque(maxlen=LOOKS)
         self._lock, self._ended = threading.Lock(), False
         self.notes.say(**self.about)
 
@@ -86,15 +89,16 @@ class _Speaker(threading.Thread):
             time.sleep(SAYS)
 
     def _look(self) -> None:
-        number, lines, native = lookout.look_closely(self._watched)
+        number, lines = lookout.look(self._watched)
         position = self.notes.page.read()
         if position != self._position:
             self._places.clear()
             self._position = position
         if len(self._places) < MOST_PLACES:
             self._places.add(number)
+        self._native.append(_is_free())
         phase, where = stack.describe(lines)
-        busy = counter.look()
+        busy, native = counter.look(), sum(self._native) * 2 > len(self._native)
         with self._lock:
             if not self._ended:
                 self.notes.say(
@@ -109,6 +113,13 @@ class _Speaker(threading.Thread):
             if os.getpid() != self.about["pid"]:  # a process that the script has forked
                 return
             self.notes.say(**self.about, time=time.monotonic_ns(), **_ending(error))
+
+
+def _is_free() -> bool:
+    """Whether Python's lock is free: the main thread is in native code, or waits; one in a loop gives it up late."""
+    began = time.perf_counter()
+    time.sleep(0)  # which gives the lock up and asks for it again
+    return time.perf_counter() - began < sys.getswitchinterval() / 2
 
 
 def _called(lines: list[stack.Line]) -> str:

@@ -278,15 +278,17 @@ class Watch:
 
 def _cpu(pid: int) -> float:
     """Seconds that the main thread, autograd's and the processes below have run, or have waited for a core."""
-    below = [working_cpu(child, waits=True) for child in _children(pid)]
+    below = [working_cpu(child, waits=True) for child in _below(pid)]
     return sum(spent or 0 for each in [working_cpu(pid, waits=True), *below] for spent in each) / 1e9
 
 
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+def _below(pid: int) -> list[int]:
+    """The processes that a process has started, and what those have."""
+    found = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in listed.read_text().split()]
+    return found + [child for each in found for child in _below(each)]
 
 
 def _read(pid: int) -> int:

@@ -1,4 +1,4 @@
-# 3 ranks. wanting a flag that nobody sets: a rank spins in a loop of its own.
+# 3 ranks. A rank spins in a loop of its own, for a flag that nobody sets.
 import torch
 import torch.distributed as dist
 
@@ -9,5 +9,5 @@ ready = rank != 1
 tries = 0
 dist.all_reduce(torch.ones(1))
 while not ready:  # <- 1
-    tries += 1  # <- 1
+    tries = max(tries, 1)  # <- 1
 dist.all_reduce(torch.ones(1))

@@ -1,4 +1,4 @@
-# 3 ranks. a debugger or a scheduler halts one rank with a signal.
+# 3 ranks. A debugger or a scheduler halts one rank with a signal.
 import os
 import signal
 import time
