@@ -154,13 +154,14 @@ class _Counter(Observer):
         with self._inside(position):
             return function(tensor)
 
-    def start_native(self, name: str, request: Request) -> Callable[[Any], None] | None:
-        """Note a collective that no Python function was asked for; what to call with its Work.
+    def start_native(self, name: str, args: tuple[Any, ...]) -> Callable[[Any], None] | None:
+        """Note a collective that no Python function was asked for, by its arguments; what to call with its Work.
 
         None if it belongs to a call that is noted already.
         """
         if self._position is not None:
             return None
+        request = request_of_native(args)  # not before: it costs as much as all else here
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
         if self.enqueued is not None:
             return partial(self._hand_over_native, self.enqueued, position)
@@ -301,7 +302,7 @@ def _watch_native_code() -> None:
 
 def _counted(overload: Any, name: str) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        follow = _counter.start_native(name, request_of_native(args))
+        follow = _counter.start_native(name, args)
         result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
         if follow is not None:
             follow(dist.Work.unbox(result[-1] if isinstance(result, tuple) else result))
