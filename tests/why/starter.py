@@ -71,7 +71,7 @@ def follow(asked):
     """Waits until something is said, or all ranks have ended; then ends those that are left."""
     began, pids = time.monotonic(), start(asked)
     living, said = list(pids), Path(asked["folder"]) / HANG
-    while living and not said.exists() and time.monotonic() - began < asked["limit"]:
+    while living and (asked["whole"] or not said.exists()) and time.monotonic() - began < asked["limit"]:
         living = [pid for pid in living if os.waitpid(pid, os.WNOHANG)[0] == 0]
         time.sleep(0.02)
     until = time.monotonic() + 1.0  # of ranks that have ended it is said a little later

@@ -9,9 +9,12 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from zerolab.why.dumps import explain
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +30,12 @@ def follow(tmp_path_factory):
         [sys.executable, HERE / "starter.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
-    def ask(script, *options, nodes=1, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
+    def ask(script, *options, nodes=1, whole=False, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
         folder = tmp_path_factory.mktemp(script.stem)
         asked = {
             "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": timeout, "limit": limit,
-            "nodes": nodes, "folder": str(folder / "notes"), "output": str(folder / "output"), "options": options,
+            "nodes": nodes, "whole": whole, "folder": str(folder / "notes"), "output": str(folder / "output"),
+            "options": options,
         }  # fmt: skip
         process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
@@ -91,6 +95,18 @@ def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
     assert said["ranks"] == [1]
     assert said["seconds"] > 10 * 0.5
     assert said["text"].splitlines()[0].endswith("; it computes")
+
+
+def test_ranks_that_go_on_after_all_are_said_to(follow, tmp_path):
+    late = tmp_path / "late.py"
+    late.write_text((HERE / "hangs" / "sleeps.py").read_text().replace("time.sleep(60)", "time.sleep(3)"))
+    said = follow(late, whole=True, limit=20.0)
+    assert said["left"] == 0
+    assert said["text"].startswith("rank 0 has not reached all_reduce #2")
+    until = time.monotonic() + 10.0  # the process beside the ranks ends after them
+    while "go on" not in (text := explain([said["folder"]]).text) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert text.endswith("\nthe ranks go on: that was no hang, but took long")
 
 
 def test_the_rank_and_the_line_are_named_on_another_node(follow):

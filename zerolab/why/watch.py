@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from zerolab import files
 from zerolab.runtime import faults, stack
-from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
+from zerolab.runtime.board import FAILED, IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped, working_cpu
 from zerolab.runtime.mismatch import Calls
@@ -31,6 +31,7 @@ COMPUTES = 10  # times the timeout that a rank may compute while others wait, be
 WORK, READ = 0.05, 1 << 20  # the part of a second that a rank works, and bytes a second, that count as computing
 COMES_LATE = 60.0  # seconds in which all ranks of a node begin
 WORDLESS = "is gone without a word: it was killed or aborted, or called os._exit"
+GO_ON = "the ranks go on: that was no hang, but took long"
 NEVER = "not begun under zerolab.why"
 
 
@@ -197,6 +198,7 @@ class Watch:
             self._ranks, options.timeout, still=max(0.0, options.timeout - TICK), effort=self._ranks.effort
         )
         self._said: dict[int, Position] = {}  # where the ranks stood when a hang was told
+        self._last: Verdict | None = None
         self._told_end = False
 
     def run(self) -> None:
@@ -207,23 +209,25 @@ class Watch:
             unfinished = self._ranks.unfinished()
             self._look_at_ends(unfinished)
             all_came = len(self._ranks.members) >= self._ranks.local and self._ranks.members
+            self._look_at_waits(unfinished)
             if not unfinished and (all_came or time.monotonic() - started > COMES_LATE):
                 return
             if not self._nodes.has_told and self._ranks.elsewhere and self._nodes.others():
                 self._nodes.tell(self._ranks.standings(), self._ranks.calls())
-            if unfinished:
-                self._look_at_waits(unfinished)
             time.sleep(TICK)
 
     def _look_at_waits(self, unfinished: list[int]) -> None:
         positions = {rank: page.read() for rank, page in self._ranks.board.items()}
         if self._said:
-            if positions != self._said:
-                self._say("the ranks go on")
+            # An error that ends a wait is no step forward.
+            if any(now != self._said.get(rank) and now.state != FAILED for rank, now in positions.items()):
+                self._say(GO_ON)
+                if self._last is not None:
+                    self._write(self._last._replace(text=f"{self._last.text}\n{GO_ON}"))
                 self._nodes.forget()
                 self._said = {}
             return
-        stuck = self._hang.look(unfinished)
+        stuck = self._hang.look(unfinished) if unfinished else None
         if stuck is None:
             return
         waited = time.monotonic() - positions[stuck].since / 1e9
@@ -261,7 +265,11 @@ class Watch:
             self._tell(verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls()))
 
     def _tell(self, found: Verdict) -> None:
+        self._last = found
         self._say(found.text)
+        self._write(found)
+
+    def _write(self, found: Verdict) -> None:
         with contextlib.suppress(OSError, ValueError):  # the folder may be gone
             files.write_json(Path(self._options.folder) / HANG, found.as_json)
 
