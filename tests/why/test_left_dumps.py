@@ -1,6 +1,8 @@
 """Of dumps of the flight recorder that ranks leave in a hang: which rank, which line, and what the dumps do not say."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -130,6 +132,21 @@ def test_of_gloo_what_is_not_retired_hangs(tmp_path):
     found = explained(tmp_path, ranks, world_size=3)
     assert found.ranks == (1,)
     assert found.text.startswith("rank 1 has not reached all_reduce #2")
+
+
+@pytest.mark.slow
+def test_dumps_that_torch_writes_name_the_rank_that_did_not_come(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    command = [*launcher, Path(__file__).with_name("dumping.py"), tmp_path]
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    found = explain([tmp_path])
+    assert found.ranks == (1,)
+    assert found.lines == ("dumping.py, line 17",)
+    assert found.text.startswith(
+        "rank 1 has not reached all_reduce #4: silent in its dump, after all_reduce #3; rank 1"
+    )
+    assert "ranks 0 and 2 have waited in all_reduce #4, at dumping.py, line 17" in found.text
 
 
 def test_a_run_that_went_well_has_no_hang_in_it(tmp_path):
