@@ -23,7 +23,7 @@ from zerolab.why.notes import Notes
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
-LOOKS = 8  # of which most must find the main thread in native code for it to count as computing
+LOOKS = 8  # of which three quarters must find Python's lock taken for a loop of Python's; on a busy box some do anyway
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -93,12 +93,13 @@ class _Speaker(threading.Thread):
         position = self.notes.page.read()
         if position != self._position:
             self._places.clear()
+            self._native.clear()
             self._position = position
         if len(self._places) < MOST_PLACES:
             self._places.add(number)
         self._native.append(_is_free())
         phase, where = stack.describe(lines)
-        busy, native = counter.look(), sum(self._native) * 2 > len(self._native)
+        busy, native = counter.look(), len(self._native) < LOOKS or sum(self._native) > LOOKS // 4
         with self._lock:
             if not self._ended:
                 self.notes.say(

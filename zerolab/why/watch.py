@@ -67,12 +67,12 @@ def born(pid: int) -> int:
 class _Rank:
     """A rank as this process knows it: a Member of HangWatch."""
 
-    def __init__(self, notes: Notes, said: dict[str, Any]) -> None:
-        self.notes, self.said, self.pid = notes, said, said["pid"]
+    def __init__(self, notes: Notes, said: dict[str, Any], timeout: float) -> None:
+        self.notes, self.said, self.pid, self._timeout = notes, said, said["pid"], timeout
         self.seen: tuple[int, int, str, str] | None = None
         self.ending: Outcome | None = None
         self._work, self._works, self._spent = 0, False, (time.monotonic(), 0.0, 0)
-        self._position, self._since = notes.page.read(), time.monotonic()
+        self._position, self._since, self._worked = notes.page.read(), time.monotonic(), 0.0
 
     def look(self) -> None:
         """Take in what it says."""
@@ -80,18 +80,19 @@ class _Rank:
         if "where" in self.said:
             self.seen = self.said["time"], self.said.get("places", 0), self.said["phase"], self.said["where"]
 
-    def effort(self, timeout: float) -> object:
-        """What changes while it works: its collectives, and that it computes, up to some times `timeout`."""
+    def effort(self) -> object:
+        """What changes while it works: its collectives, and that it computes, up to some times the timeout."""
         now, position = time.monotonic(), self.notes.page.read()
         if position != self._position:
             self._position, self._since = position, now
         then, cpu, read = self._spent
-        if now - then >= min(0.5, timeout / 3):
+        if now - then >= min(0.5, self._timeout / 3):
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
-            goes_on = self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE
-            self._work += bool(goes_on and now - self._since < (COMPUTES - 1) * timeout)
+            if self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE:
+                self._worked = now
+                self._work += now - self._since < (COMPUTES - 1) * self._timeout
         return self._work, position
 
     @property
@@ -103,11 +104,12 @@ class _Rank:
     @property
     def remark(self) -> str:
         """What it does, as far as its line does not tell."""
-        if not self._works or self.notes.page.read().state in (INSIDE, ON_DEVICE):
+        if self.notes.page.read().state in (INSIDE, ON_DEVICE):
             return ""
-        if self.is_quiet:
-            return "its native code keeps Python's lock, and this line may be an old one"
-        return "it computes" if self.said.get("native") else "it goes round a loop there"
+        if time.monotonic() - self._worked < 0.8 * self._timeout:  # of one that stands still that is longer ago
+            lock = "its native code keeps Python's lock, and this line may be an old one"
+            return lock if self.is_quiet else "it computes"
+        return "it goes round a loop there" if self._works else ""
 
     def standing(self, rank: int) -> Standing:
         """Where it stands."""
@@ -149,7 +151,7 @@ class _Ranks:
                     notes = Notes(path)
                     said = notes.said()
                     if said.get("run") == self._options.run:
-                        self.members[rank], self.local = _Rank(notes, said), said["local"]
+                        self.members[rank], self.local = _Rank(notes, said, self._options.timeout), said["local"]
 
     def ask(self, ranks: Collection[int]) -> None:
         for rank in ranks:
@@ -157,7 +159,7 @@ class _Ranks:
 
     def effort(self, pid: int) -> object:
         (member,) = (each for each in self.members.values() if each.pid == pid)
-        return member.effort(self._options.timeout)
+        return member.effort()
 
     def unfinished(self) -> list[int]:
         """The ranks that still run, after a look at who has ended."""
