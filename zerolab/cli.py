@@ -1,4 +1,4 @@
-"""The command line: `zerolab lab | doctor | compare | simulate | record | play | open | reset | progress`.
+"""The command line: `zerolab lab | doctor | compare | simulate | record | play | open | why | reset | progress`.
 
 Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. A command takes what its
 function takes in Python, by the same names. Everywhere, `--json` prints the result as JSON, or writes it into a file,
@@ -86,6 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     opened.add_argument("--out", type=Path, metavar="FILE", help="where to keep it as a recording (JSON)")
     opened.add_argument("--html", type=Path, metavar="FILE", help="the page (default: beside the first file, as .html)")
     opened.add_argument("--no-open", action="store_true", help="write no page but the one that --html names")
+    why = _command(commands, "why", _why, "say which rank and line a hang comes from, by files that were left of it")
+    what = "the folder that `torchrun ... -m zerolab.why train.py` wrote; or dumps of the flight recorder, all ranks'"
+    why.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
+    _add_json(why)
     reset = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
     reset.add_argument("which", help="the beginning of a lesson's name, such as 04; or all; or progress")
     progress = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
@@ -266,6 +270,14 @@ def _open(arguments: Arguments) -> None:
         print(f"kept in {arguments.out}; zerolab play shows it")
     if arguments.html or not arguments.no_open:
         _show(recording, page, opens=not arguments.no_open)
+
+
+def _why(arguments: Arguments) -> None:
+    from zerolab.runtime.screen import printable
+    from zerolab.why.dumps import explain
+
+    found = explain(arguments.files)
+    _say(arguments, found.as_json, printable(found.text))  # names of files in a dump may hold anything
 
 
 def _lab(arguments: Arguments) -> None:

@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 from zerolab.runtime.board import DONE, INSIDE, KEPT, Position
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import ABSENT, Standing
-from zerolab.runtime.mismatch import mismatches, waits_for
+from zerolab.runtime.mismatch import findings, mismatches, waits_for
 
 
 def history(*names, **more):
@@ -75,6 +75,18 @@ def test_an_argument_without_a_number_of_elements_is_told_from_a_tensor():
     assert mismatches(standings, calls) == [
         "rank 2 is in all_gather #0, the others in it with an argument of another kind"
     ]
+
+
+def test_a_chain_of_messages_leads_to_the_rank_at_its_end():
+    def receiving(rank, peer):
+        return Standing(rank, "running", Position(INSIDE, "recv", None, peer=peer))
+
+    standings = [receiving(0, 1), receiving(1, 2), Standing(2, "finished", Position(DONE, "barrier", 0))]
+    found = findings(standings, {rank: [] for rank in range(3)})
+    assert [finding.ranks for finding in found] == [(2,), (2,)]
+    assert found[0].text == "rank 0 waits in recv for rank 1, which is waiting in recv for rank 2"
+    circle = [receiving(0, 1), receiving(1, 2), receiving(2, 0)]
+    assert [finding.ranks for finding in findings(circle, {rank: [] for rank in range(3)})] == [(1,), (2,), (0,)]
 
 
 def test_the_drawing_is_the_same_each_time_and_says_in_text_what_it_shows():

@@ -26,6 +26,11 @@ _TYPES = {
 Args = Mapping[str, Any]
 
 
+def width(dtype: str | None) -> int:
+    """Bytes of an element of a type that a Message has; 0 for another."""
+    return next((size for name, size in _TYPES.values() if name == dtype), 0)
+
+
 def word(name: str) -> str:
     """The word for a collective by a backend's name of it, such as `_all_gather_base` or `ALLGATHER_coalesced`."""
     return "barrier" if name == "all_reduce_barrier" else c10d.operation(name.lower().lstrip("_"))

@@ -22,18 +22,29 @@ SAME_RUN = "give the files of one run, one of each rank"
 
 def together(files: Sequence[Found]) -> Recording:
     """One recording of all files. Raises Foreign if they do not belong together."""
-    ranks = _by_rank(files)
-    _alike(files)
-    world_size = _world_size(files, ranks)
-    _at_one_time(files)
-    recordings = [_rank(rank, world_size, mine) for rank, mine in sorted(ranks.items())]
-    _in_one_order(recordings)
-    hosts = {rank: next((one.host for one in mine if one.host), None) for rank, mine in ranks.items()}
+    recordings = ranks_of(files)
+    hosts = {rank: next((one.host for one in mine if one.host), None) for rank, mine in _by_rank(files).items()}
     aligned, clock = _on_one_clock(recordings, hosts)
     lacks = list(dict.fromkeys(lack for recording in aligned for lack in recording.info.lacks))
     merged = Recording.merge([replace(one, info=replace(one.info, lacks=lacks)) for one in aligned])
     merged.info = replace(merged.info, clocks=clock)
     return merged
+
+
+def ranks_of(files: Sequence[Found], different: int = 1) -> list[RankRecording]:
+    """Each rank's recording, on its own clock. Raises Foreign if they do not belong together.
+
+    Args:
+        files: what was found in the files.
+        different: how many collectives two ranks must have in common for that to be told from their order.
+    """
+    ranks = _by_rank(files)
+    _alike(files)
+    world_size = _world_size(files, ranks)
+    _at_one_time(files)
+    recordings = [_rank(rank, world_size, mine) for rank, mine in sorted(ranks.items())]
+    _in_one_order(recordings, different)
+    return recordings
 
 
 def _by_rank(files: Sequence[Found]) -> dict[int, list[Found]]:
@@ -107,13 +118,13 @@ def _at_one_time(files: Sequence[Found]) -> None:
             raise Foreign(f"{said}, so they are of different runs: {SAME_RUN}")
 
 
-def _in_one_order(recordings: list[RankRecording]) -> None:
+def _in_one_order(recordings: list[RankRecording], least: int) -> None:
     """Refuses ranks that did not make the same collectives: one mismatch is a run's fault, half of all are two."""
     for one, other in combinations(recordings, 2):
         mine, theirs = _numbered(one), _numbered(other)
         both = mine.keys() & theirs.keys()
         differ = [key for key in both if mine[key] != theirs[key]]
-        if len(differ) * 2 > len(both):
+        if len(both) >= least and len(differ) * 2 > len(both):
             said = f"{len(differ)} of {counted(len(both), 'collective')} of ranks {one.rank} and {other.rank} differ"
             raise Foreign(f"{said}, so they are of different runs: {SAME_RUN}")
 

@@ -118,6 +118,14 @@ class _Counter(Observer):
         with self._inside(position):
             return function(work, *args, **kwargs)
 
+    def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Wait for a key of a store, unless that is part of a noted call."""
+        if self._position is not None:
+            return function(*args, **kwargs)
+        self.page.write_place(*stack.locate(sys._getframe(1)))
+        with self._inside(Position(INSIDE, f"store.{name}")):
+            return function(*args, **kwargs)
+
     def functional(self, name: str, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a functional collective, noted unless it is part of one that is noted already, or is only compiled."""
         if self._position is not None or torch.compiler.is_compiling():
@@ -146,13 +154,14 @@ class _Counter(Observer):
         with self._inside(position):
             return function(tensor)
 
-    def start_native(self, name: str, request: Request) -> Callable[[Any], None] | None:
-        """Note a collective that no Python function was asked for; what to call with its Work.
+    def start_native(self, name: str, args: tuple[Any, ...]) -> Callable[[Any], None] | None:
+        """Note a collective that no Python function was asked for, by its arguments; what to call with its Work.
 
         None if it belongs to a call that is noted already.
         """
         if self._position is not None:
             return None
+        request = request_of_native(args)  # not before: it costs as much as all else here
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
         if self.enqueued is not None:
             return partial(self._hand_over_native, self.enqueued, position)
@@ -264,6 +273,8 @@ def install(page: Page) -> None:
                 wrapper = partial(_counter.call, name, numbered, Reader(original))
                 _stack.enter_context(replace([distributed_c10d, dist], name, wrapper))
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
+    for name in ("get", "wait"):
+        _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
     for name, word in FUNCTIONAL.items():
         original = getattr(_functional_collectives, name, None)
         if original is not None:
@@ -291,7 +302,7 @@ def _watch_native_code() -> None:
 
 def _counted(overload: Any, name: str) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        follow = _counter.start_native(name, request_of_native(args))
+        follow = _counter.start_native(name, args)
         result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
         if follow is not None:
             follow(dist.Work.unbox(result[-1] if isinstance(result, tuple) else result))

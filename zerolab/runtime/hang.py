@@ -2,11 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
-from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Position
-from zerolab.runtime.ranks import Ranks
+from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 
 STILL = 1.0  # seconds without a movement after which a rank counts as standing still
 _HEAD_START = 0.6  # seconds from the first sample until there is a second to compare it with
@@ -15,16 +15,44 @@ AUTOGRAD = "pt_autograd"
 """How torch names the threads in which it runs a backward on a device: one for each."""
 
 
+class Member(Protocol):
+    """One rank: its process, and its last answer: when it was given, what changes as the rank moves, phase, line."""
+
+    pid: int
+    seen: tuple[int, int, str, str] | None
+
+
+class Ranks(Protocol):
+    """What is watched: ranks that say on their pages where they stand, and answer when they are asked."""
+
+    members: Any  # a Member for each rank
+
+    @property
+    def board(self) -> Mapping[int, Page] | list[Page]:
+        """Each rank's page."""
+
+    def ask(self, ranks: Collection[int]) -> None:
+        """Ask ranks where they stand; the answers come in later, as `Member.seen`."""
+
+
 class HangWatch:
     """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
 
     A thread moves if its Python stack or its CPU time changed within the last second; while a backward runs in threads
     of torch's, as on a GPU, theirs counts, too. So a rank may compute for an hour while the others wait for it,
     whatever `timeout` is.
+
+    Args:
+        ranks: what is watched.
+        timeout: seconds that a rank may wait.
+        still: seconds without a movement after which a rank counts as standing still.
+        effort: what changes while a process works, by its number.
     """
 
-    def __init__(self, ranks: Ranks, timeout: float) -> None:
-        self._ranks, self._timeout = ranks, timeout
+    def __init__(
+        self, ranks: Ranks, timeout: float, *, still: float = STILL, effort: Callable[[int], object] | None = None
+    ) -> None:
+        self._ranks, self._timeout, self._still, self._effort = ranks, timeout, still, effort or working_cpu
         self._next = 0.0
         self._unfinished: set[int] = set()
         self._last: dict[int, tuple[object, object]] = {}
@@ -46,12 +74,12 @@ class HangWatch:
             return None
         # Sampling, which reads every rank's CPU time, begins only shortly before the time is up.
         longest = min(since, key=lambda rank: since[rank])
-        if now - since[longest] < self._timeout - STILL - _HEAD_START:
+        if now - since[longest] < self._timeout - self._still - _HEAD_START:
             self._last.clear()
             return None
         self._sample(positions, now)
         surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else its host may be computing
-        others_stand_still = all(now - self._moved[rank] >= STILL for rank in set(unfinished) - surely_waits)
+        others_stand_still = all(now - self._moved[rank] >= self._still for rank in set(unfinished) - surely_waits)
         return longest if others_stand_still and now - since[longest] >= self._timeout else None
 
     def _waits(self, rank: int, position: Position, now: float) -> bool:
@@ -64,10 +92,10 @@ class HangWatch:
 
     def _sample(self, positions: Mapping[int, Position], now: float) -> None:
         for rank, position in positions.items():
-            member = self._ranks.members[rank]
+            member: Member = self._ranks.members[rank]
             # A host that waits for its device spins, so that its CPU time says nothing. But one that cannot answer
             # computes, and what it has said of its device is old.
-            cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else _working_cpu(member.pid)
+            cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else self._effort(member.pid)
             seen = member.seen and member.seen[1], cpu
             if self._last.get(rank) != seen:
                 self._last[rank], self._moved[rank] = seen, now
@@ -81,10 +109,14 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _working_cpu(pid: int) -> tuple[int | None, ...]:
-    """CPU times of a process's main thread and of those in which autograd runs; its other threads only serve."""
+def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
+    """CPU times of a process's main thread and of those in which autograd runs; its other threads only serve.
+
+    With `waits`, the times count in which they wanted to run and others ran.
+    """
     tasks = Path(f"/proc/{pid}/task")
-    return _cpu(tasks / str(pid)), *(_cpu(task) for task in tasks.glob("*") if _name(task).startswith(AUTOGRAD))
+    threads = [tasks / str(pid), *(task for task in tasks.glob("*") if _name(task).startswith(AUTOGRAD))]
+    return tuple(_cpu(task, waits=waits) for task in threads)
 
 
 def _name(task: Path) -> str:
@@ -94,10 +126,11 @@ def _name(task: Path) -> str:
         return ""
 
 
-def _cpu(task: Path) -> int | None:
+def _cpu(task: Path, *, waits: bool) -> int | None:
     """CPU time of a thread, in whatever its kernel counts; None where there is no /proc."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return int((task / "schedstat").read_text().split()[0])  # nanoseconds
+        ran, waited, *_ = map(int, (task / "schedstat").read_text().split())  # nanoseconds
+        return ran + waited * waits
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = (task / "stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])  # clock ticks in user and in system mode

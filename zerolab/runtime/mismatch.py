@@ -1,33 +1,46 @@
 """Compares the ranks' last collectives: what they disagree on, and who waits for whom because of it."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from zerolab.runtime.board import KEPT, Position
+from zerolab.runtime.board import Position
 from zerolab.runtime.faults import ABSENT, Standing
 
 Calls = Mapping[int, Sequence[Position]]
 """The last collectives of each rank, oldest first."""
 
 
+class Finding(NamedTuple):
+    """What ranks disagree on, in a sentence, and the ranks that are not as most are."""
+
+    ranks: tuple[int, ...]
+    text: str
+
+
 def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
-    """One sentence for each group of ranks that disagree, about the first collective in which they do.
+    """The sentences of `findings`."""
+    return [finding.text for finding in findings(standings, calls)]
+
+
+def findings(standings: Sequence[Standing], calls: Calls) -> list[Finding]:
+    """One for each group of ranks that disagree, about the first collective in which they do.
 
     Args:
         standings: where every rank stands, by rank.
         calls: the history of each rank that takes part.
     """
     # Group by group: each counts its own collectives.
-    sentences = []
+    found: list[Finding] = []
     for members in sorted({call.members for history in calls.values() for call in history}):
         ranks = _ranks(members, calls)
         columns = {rank: _by_number(calls[rank], members) for rank in ranks}
         # Only the first, from the oldest on: all later differences follow from it.
-        for number in range(_first_known(columns, calls), _last(columns) + 1):
+        for number in range(_first_known(columns), _last(columns) + 1):
             row = {rank: columns[rank].get(number) for rank in ranks}
             if len({_what(call) for call in row.values()}) > 1:
-                sentences += _differences(row, columns, standings)
+                found += _differences(row, columns, standings)
                 break
-    return sentences + _left_out(standings) + _unmatched_pairs(standings)
+    return found + _left_out(standings) + _unmatched_pairs(standings)
 
 
 def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int]]:
@@ -54,9 +67,9 @@ def _by_number(history: Sequence[Position], members: int) -> dict[int, Position]
     return {call.number: call for call in history if call.members == members and call.number is not None}
 
 
-def _first_known(columns: Mapping[int, Mapping[int, Position]], calls: Calls) -> int:
+def _first_known(columns: Mapping[int, Mapping[int, Position]]) -> int:
     """The oldest number that is still in every rank's history."""
-    return max([0, *(min(column) for rank, column in columns.items() if column and len(calls[rank]) == KEPT)])
+    return max((min(column) for column in columns.values() if column), default=0)
 
 
 def _last(columns: Mapping[int, Mapping[int, Position]]) -> int:
@@ -72,7 +85,7 @@ def _differences(
     row: Mapping[int, Position | None],
     columns: Mapping[int, Mapping[int, Position]],
     standings: Sequence[Standing],
-) -> list[str]:
+) -> list[Finding]:
     there = {rank: call for rank, call in row.items() if call is not None}
     # The odd one out is named, though with two ranks nobody can say which of them is wrong.
     majority = _largest({rank: _what(call) for rank, call in there.items()})
@@ -80,12 +93,14 @@ def _differences(
     found = []
     for ranks in _alike({rank: _what(call) for rank, call in there.items() if rank not in majority}):
         call = there[ranks[0]]
-        others = "the others" if len(majority) + len(ranks) == len(row) else _named(majority)
-        found.append(f"{_named(ranks)} {_verb(ranks)} in {_contrast(call, usual, others)}")
+        others = "the others" if len(majority) + len(ranks) == len(row) else named(majority)
+        text = f"{named(ranks)} {_verb(ranks)} in {_contrast(call, usual, others)}"
         if call.name != usual.name and _comes_later(usual, columns[ranks[0]]):
-            found[-1] += f": {_named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
-    missing = [rank for rank, call in row.items() if call is None]
-    found += [f"rank {rank} has not reached {usual.label}: {_instead(standings[rank])}" for rank in missing]
+            text += f": {named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
+        found.append(Finding(tuple(ranks), text))
+    for rank in (rank for rank, call in row.items() if call is None):
+        text = f"rank {rank} has not reached {usual.label}: {_instead(standings[rank])}"
+        found.append(Finding((rank,), text))
     return found
 
 
@@ -113,20 +128,20 @@ def _instead(standing: Standing) -> str:
     return f"it is {standing.doing}{at}" if standing.state == "running" else standing.doing
 
 
-def _left_out(standings: Sequence[Standing]) -> list[str]:
+def _left_out(standings: Sequence[Standing]) -> list[Finding]:
     """Collectives that need a rank on which the cell does not run."""
     absent = [standing.rank for standing in standings if standing.state == ABSENT]
     for standing in standings:
         position = standing.position
         missing = [rank for rank in absent if not position.members or position.members >> rank & 1]
         if standing.waits and position.number is not None and missing:
-            who = f"{_named(missing)} {'takes' if len(missing) == 1 else 'take'} no part in this run"
+            who = f"{named(missing)} {'takes' if len(missing) == 1 else 'take'} no part in this run"
             needed = f"{position.label} needs every rank of its group"
-            return [f"{who}, and {needed}: %%ranks without numbers is for all"]
+            return [Finding(tuple(missing), f"{who}, and {needed}: %%ranks without numbers is for all")]
     return []
 
 
-def _unmatched_pairs(standings: Sequence[Standing]) -> list[str]:
+def _unmatched_pairs(standings: Sequence[Standing]) -> list[Finding]:
     """Sends and receives without a counterpart."""
     found = []
     for standing in standings:
@@ -135,10 +150,27 @@ def _unmatched_pairs(standings: Sequence[Standing]) -> list[str]:
             peer = standings[position.peer]
             ends = peer.waits and peer.position.number is None and peer.position.peer == standing.rank
             if not ends or _is_sending(peer.position) == _is_sending(position):
-                found.append(
-                    f"rank {standing.rank} waits in {position.name} for rank {peer.rank}, which is {peer.doing}"
-                )
+                text = f"rank {standing.rank} waits in {position.name} for rank {peer.rank}, which is {_doing(peer)}"
+                found.append(Finding((_last_of_chain(standing.rank, standings),), text))
     return found
+
+
+def _last_of_chain(rank: int, standings: Sequence[Standing]) -> int:
+    """The rank for which it waits, which may wait for another's message, and so on; in a circle, the first."""
+    passed = [rank]
+    while (standing := standings[passed[-1]]).waits and standing.position.number is None:
+        peer = standing.position.peer
+        if peer in passed or not 0 <= peer < len(standings):
+            return passed[1] if len(passed) > 1 else rank
+        passed.append(peer)
+    return passed[-1]
+
+
+def _doing(standing: Standing) -> str:
+    """What it does, and of a message for whom it waits."""
+    position = standing.position
+    whom = standing.waits and position.number is None and position.peer >= 0
+    return standing.doing + (f" for rank {position.peer}" if whom else "")
 
 
 def _is_sending(position: Position) -> bool:
@@ -156,7 +188,8 @@ def _largest(signatures: Mapping[int, object]) -> list[int]:
     return max(_alike(signatures), key=len)
 
 
-def _named(ranks: Sequence[int]) -> str:
+def named(ranks: Sequence[int]) -> str:
+    """Ranks in words: `ranks 0, 1 and 3`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -1,0 +1,145 @@
+"""Hangs that people have asked about in public are made again on gloo; of each the rank and the line are named.
+
+A script of `hangs/` says in its first line how many ranks it needs and where it was asked about, and marks the line at
+which a rank is to be found with `# <- ` and the rank.
+"""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from zerolab.why.dumps import explain
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+TIMEOUT, GRACE = 1.2, 5.0  # seconds
+MARKED = re.compile(r"# <- ([\d ]+)")
+
+
+@pytest.fixture(scope="module")
+def follow(tmp_path_factory):
+    """`follow(script, ...)` runs a script's ranks until something is said of them, or they end; what was said."""
+    process = subprocess.Popen(
+        [sys.executable, HERE / "starter.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def ask(script, *options, nodes=1, whole=False, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
+        folder = tmp_path_factory.mktemp(script.stem)
+        asked = {
+            "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": timeout, "limit": limit,
+            "nodes": nodes, "whole": whole, "folder": str(folder / "notes"), "output": str(folder / "output"),
+            "options": options,
+        }  # fmt: skip
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline()) | {"folder": folder / "notes"}
+
+    yield ask
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    process.wait(30)
+
+
+def at_fault(script):
+    """The lines that are marked, of each rank."""
+    found = {}
+    for line, text in enumerate(script.read_text().splitlines(), 1):
+        if marked := MARKED.search(text):
+            for rank in marked[1].split():
+                found.setdefault(int(rank), set()).add(line)
+    return found
+
+
+def scripts(folder):
+    return sorted((HERE / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("script", scripts("hangs"), ids=lambda script: script.stem)
+def test_the_rank_and_the_line_of_a_known_hang_are_named_within_seconds(follow, script):
+    expected = at_fault(script)
+    said = follow(script)
+    assert said.get("ranks") == sorted(expected), said.get("text", said["output"])
+    for rank, where in zip(said["ranks"], said["lines"], strict=True):
+        place = re.search(rf"{script.name}, line (\d+): ", where)
+        assert place, said["text"]
+        assert int(place[1]) in expected[rank], said["text"]
+    assert said["seconds"] < TIMEOUT + GRACE
+    first = said["text"].splitlines()[0]
+    assert all(re.search(rf"\b{rank}\b", first) for rank in expected)
+    assert f"zerolab why: {first}" in said["output"]
+
+
+@pytest.mark.parametrize("script", scripts("moving"), ids=lambda script: script.stem)
+def test_a_run_that_is_slow_and_moves_is_not_reported(follow, script):
+    said = follow(script, limit=20.0)
+    assert "text" not in said, said["text"]
+    assert "zerolab why" not in said["output"]
+    assert said["left"] == 0, said["output"]
+
+
+def test_ranks_are_ended_if_that_was_asked_for(follow):
+    said = follow(HERE / "hangs" / "sleeps.py", "--end")
+    assert said["ranks"] == [0]
+    assert "the ranks are ended, as --end asks" in said["output"]
+
+
+def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
+    said = follow(HERE / "moving" / "computes.py", timeout=0.5, limit=20.0)
+    assert said["ranks"] == [1]
+    assert said["seconds"] > 10 * 0.5
+    assert said["text"].splitlines()[0].endswith("; it computes")
+
+
+def test_ranks_that_go_on_after_all_are_said_to(follow, tmp_path):
+    late = tmp_path / "late.py"
+    late.write_text((HERE / "hangs" / "sleeps.py").read_text().replace("time.sleep(60)", "time.sleep(3)"))
+    said = follow(late, whole=True, limit=20.0)
+    assert said["left"] == 0
+    assert said["text"].startswith("rank 0 has not reached all_reduce #2")
+    until = time.monotonic() + 10.0  # the process beside the ranks ends after them
+    while "go on" not in (text := explain([said["folder"]]).text) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert text.endswith("\nthe ranks go on: that was no hang, but took long")
+
+
+def test_the_rank_and_the_line_are_named_on_another_node(follow):
+    said = follow(HERE / "hangs" / "lock_held.py", nodes=3)
+    assert said["ranks"] == [2]
+    assert said["lines"][0].startswith(("tests/why/hangs/lock_held.py, line 12", "lock_held.py, line 12"))
+    assert said["seconds"] < TIMEOUT + GRACE
+
+
+def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    options = ["--timeout", "1.5", "--out", "notes", "--end", HERE / "hangs" / "sleeps.py"]
+    command = [*launcher, "-m", "zerolab.why", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    sentence = (
+        "rank 0 has not reached all_reduce #2: it is running, after all_reduce #1, at sleeps.py, line 10: time.sleep"
+    )
+    assert f"zerolab why: {sentence}" in done.stderr
+    again = [sys.executable, "-m", "zerolab", "why", "notes"]
+    assert subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.py"], "there is no file 'nowhere.py'; for a module write -m before its name"),
+        (["--timeout", "0", "train.py"], "'0' is no number of seconds: write 60, for a minute"),
+        (["--out", __file__, __file__], "cannot be a folder for the ranks' notes: File exists; name another"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_runs(arguments, said):
+    command = [sys.executable, "-m", "zerolab.why", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -1,0 +1,133 @@
+"""Why a run has hung, from files: what was said while it ran, or dumps of the flight recorder of its ranks.
+
+A dump has the collectives that a rank asked for, their lines, and which have not ended. What a rank did after its last
+one is not in it, nor anything of a rank whose dump is missing; both is said.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zerolab.foreign import flight, found, read, sizes
+from zerolab.foreign.found import Foreign, Found
+from zerolab.foreign.together import ranks_of
+from zerolab.recording.events import Event, RankRecording
+from zerolab.recording.events import count as counted
+from zerolab.runtime.board import DONE, INSIDE, Position
+from zerolab.runtime.faults import Standing
+from zerolab.runtime.mismatch import named
+from zerolab.why import verdict
+from zerolab.why.verdict import Verdict
+from zerolab.why.watch import HANG
+
+LARGEST = 1 << 20  # bytes of what is said of a hang
+DIFFERENT_RUNS = 8  # collectives in common, of which half differ: fewer may be the hang itself
+_MISSING, _SILENT = "no dump of it", "silent in its dump"
+
+
+def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
+    """What is to be said of these files; no rank is at fault where there is no hang in them.
+
+    Args:
+        paths: the folder that `-m zerolab.why` wrote or its `hang.json`; or dumps of the flight recorder, one of each
+            rank, or a folder of them.
+
+    Raises:
+        ValueError: none, another tool's file, half a file, or ranks of different runs.
+        FileNotFoundError: there is no such file.
+    """
+    files = [Path(path) for path in paths]
+    if len(files) == 1 and files[0].is_dir():
+        folder = files[0]
+        if (folder / HANG).is_file():
+            return _said(folder / HANG)
+        if any(folder.glob("rank-*")):
+            return Verdict((), (), f"no hang was noticed in the run whose notes are in {str(folder)!r}")
+        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    if len(files) == 1 and files[0].name == HANG:
+        return _said(files[0])
+    if not files:
+        raise Foreign("there is no file: give dumps of the flight recorder, one of each rank, or a folder of notes")
+    return of_dumps([read(path) for path in files])
+
+
+def _said(path: Path) -> Verdict:
+    """What was said while a run hung."""
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(LARGEST))
+        ranks, lines, text = document["ranks"], document["lines"], document["text"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Foreign(f"{str(path)!r} is not what zerolab.why wrote of a hang, or only half of it") from None
+    return Verdict(tuple(map(int, ranks)), tuple(map(str, lines)), str(text))
+
+
+def of_dumps(files: Sequence[Found]) -> Verdict:
+    """What the ranks' dumps say. Raises Foreign if they are of another kind, or of different runs."""
+    for one in files:
+        if one.tool != found.FLIGHT:
+            raise Foreign(f"{one.said}, does not tell what has not ended: give dumps of the flight recorder")
+    recordings = {each.rank: each for each in ranks_of(files, DIFFERENT_RUNS)}
+    world_size = next(iter(recordings.values())).world_size
+    calls = _up_to_the_first_stuck({rank: _calls(recording) for rank, recording in recordings.items()})
+    standings = [
+        _standing(recordings[rank]) if rank in recordings else Standing(rank, _MISSING, Position())
+        for rank in range(world_size)
+    ]
+    missing = [rank for rank in range(world_size) if rank not in recordings]
+    lacks = [f"of {named(missing)} there is no dump, and so nothing is said"] if missing else []
+    if any(not recording.sources for recording in recordings.values()):
+        lacks.append("some dumps have no lines of source: torch writes them into pickles, and not into JSON")
+    said = verdict.of_hang(standings, calls)
+    if said is None:
+        total = counted(sum(map(len, calls.values())), "collective")
+        text = f"no hang in {'these dumps' if len(files) > 1 else 'this dump'}: {total}, and all have ended"
+        return Verdict((), (), "\n".join([text, *lacks]))
+    if not said.ranks and missing:
+        text = f"the ranks that are here do not differ: look at {named(missing)}, of which there is no dump"
+        return Verdict(tuple(missing), ("",) * len(missing), "\n".join([text, *said.text.splitlines()[1:], *lacks[1:]]))
+    return said._replace(text="\n".join([said.text, *lacks]))
+
+
+def _collectives(recording: RankRecording) -> list[Event]:
+    return [event for event in recording.events if event.kind == "collective"]
+
+
+def _calls(recording: RankRecording) -> list[Position]:
+    return [_position(event) for event in _collectives(recording)]
+
+
+def _position(event: Event) -> Position:
+    known = event.dtype is not None
+    return Position(
+        INSIDE if event.text == flight.UNFINISHED else DONE,
+        event.op,
+        event.number,
+        event.t_start,
+        event.numel if known else -1,
+        sizes.width(event.dtype) if known else 0,
+        sum(1 << rank for rank in event.group or ()),
+        -1 if event.peer is None else event.peer,
+    )
+
+
+def _standing(recording: RankRecording) -> Standing:
+    """Where a rank stands: in the first collective that has not ended, or after its last."""
+    events = _collectives(recording)
+    event = next((each for each in events if each.text == flight.UNFINISHED), events[-1])
+    position, source = _position(event), event.source
+    where = f"{recording.sources[source.id].label}, line {source.line}" if source is not None else ""
+    return Standing(recording.rank, "running" if position.state == INSIDE else _SILENT, position, where=where)
+
+
+def _up_to_the_first_stuck(calls: Mapping[int, list[Position]]) -> dict[int, list[Position]]:
+    """Without what was asked for behind the first collective of a group that hangs: a host runs ahead of its device."""
+    stuck: dict[int, int] = {}
+    for call in (call for history in calls.values() for call in history):
+        if call.state == INSIDE and call.number is not None:
+            stuck[call.members] = min(call.number, stuck.get(call.members, call.number))
+    return {
+        rank: [call for call in history if call.number is None or call.number <= stuck.get(call.members, call.number)]
+        for rank, history in calls.items()
+    }

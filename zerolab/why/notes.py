@@ -1,0 +1,59 @@
+"""A rank's notes: a file that it maps into its memory, so that they can be read whatever becomes of it. No torch.
+
+In it are the rank's page of the board, and what a thread beside the main one says every moment, as JSON.
+"""
+
+import json
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+from zerolab.runtime import board
+
+SLOT = 4096  # bytes of what is said at one time
+_SLOTS_AT = board.size(1)
+_CURRENT_AT = _SLOTS_AT + 2 * SLOT  # a byte: which of two slots holds, in its lowest bit
+_BYTES = _CURRENT_AT + 1
+
+
+class Notes:
+    """One rank's file, which it makes anew, and others read."""
+
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        # Made under another name and renamed: whoever reads an earlier run's must not see it change.
+        place = path.with_name(f".{path.name}.{os.getpid()}") if new else path
+        descriptor = os.open(place, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if new else 0), 0o600)
+        try:
+            if new:
+                os.ftruncate(descriptor, _BYTES)
+                place.rename(path)
+            elif os.fstat(descriptor).st_size != _BYTES:
+                raise ValueError(f"{str(path)!r} is not what a rank writes under zerolab.why: name another folder")
+            (self.page,) = board.pages(descriptor, 1)
+            self._memory = memoryview(mmap.mmap(descriptor, _BYTES))
+        finally:
+            os.close(descriptor)
+        self._written = 0
+
+    def say(self, **said: Any) -> None:
+        """Write this beside what was said before, which it then replaces by one byte."""
+        text = json.dumps(said).encode()[:SLOT].ljust(SLOT)
+        self._written = (self._written + 1) % 256
+        start = _SLOTS_AT + self._written % 2 * SLOT
+        self._memory[start : start + SLOT] = text
+        self._memory[_CURRENT_AT] = self._written
+
+    def said(self) -> dict[str, Any]:
+        """What was said last; nothing while that cannot be read."""
+        for _ in range(board.TRIES):
+            current = self._memory[_CURRENT_AT]
+            start = _SLOTS_AT + current % 2 * SLOT
+            text = bytes(self._memory[start : start + SLOT])
+            if current == self._memory[_CURRENT_AT]:
+                break
+        try:
+            said: dict[str, Any] = json.loads(text.strip(b" \0"))
+        except ValueError:
+            return {}
+        return said

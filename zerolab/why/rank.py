@@ -1,0 +1,141 @@
+"""What each rank does under zerolab.why: it notes its collectives, and a thread says where its main thread stands.
+
+The thread asks nothing of the main one. While native code of the main thread keeps Python's lock it says nothing, and
+the notes of the last collective stand.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from zerolab.runtime import counter, lookout, report, stack
+from zerolab.runtime.board import Position
+from zerolab.why.notes import Notes
+from zerolab.why.watch import HANG, Options, born
+
+SAYS = 0.25  # seconds from one look at the main thread to the next
+LOOKS = 8  # of which three quarters must find Python's lock taken for a loop of Python's; on a busy box some do anyway
+MOST_PLACES = 10_000  # stacks that are remembered between two collectives
+_LONGEST = 1_000  # characters of an error, of a line
+
+
+@contextmanager
+def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None]:
+    """Within it, this rank can be asked why it hangs. The first rank of a node starts the process that asks.
+
+    Args:
+        folder: where the notes are, the same for all ranks; it is there.
+        timeout: seconds that a rank may wait for others that do not move.
+        end: end the ranks when they hang.
+    """
+    speaker = _Speaker(folder)
+    counter.install(speaker.notes.page)
+    speaker.start()
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        (folder / HANG).unlink(missing_ok=True)  # of an earlier run
+        options = Options(
+            str(folder.resolve()), _job(), speaker.about["run"], speaker.about["world_size"], timeout, end
+        )
+        # A session of its own: torchrun ends its ranks' groups, and this one has something to say then.
+        command = [sys.executable, "-m", "zerolab.why.watch", *options.as_arguments()]
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
+    try:
+        yield
+    except BaseException as error:
+        speaker.end(error)
+        raise
+    else:
+        speaker.end(None)
+
+
+def _job() -> str:
+    """What the nodes of a run have in common."""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    return " ".join(os.environ.get(name, "") for name in names)
+
+
+class _Speaker(threading.Thread):
+    """Says where the main thread stands, as long as the process lives."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(name="zerolab-why", daemon=True)
+        rank, pid = int(os.environ.get("RANK", "0")), os.getpid()
+        self.notes = Notes(folder / f"rank-{rank}", new=True)
+        # Ranks that one launcher has started at one time are a run's.
+        run = f"{os.getppid()}-{born(os.getppid())}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+        self.about: dict[str, Any] = {
+            "rank": rank, "world_size": world_size, "local": local, "pid": pid, "born": born(pid), "run": run,
+        }  # fmt: skip
+        self._watched, self._places, self._position = threading.get_ident(), set[int](), Position()
+        self._native: deque[bool] = deque(maxlen=LOOKS)
+        self._lock, self._ended = threading.Lock(), False
+        self.notes.say(**self.about)
+
+    def run(self) -> None:
+        while not self._ended:
+            with contextlib.suppress(Exception):  # looking must not disturb a training
+                self._look()
+            time.sleep(SAYS)
+
+    def _look(self) -> None:
+        number, lines = lookout.look(self._watched)
+        position = self.notes.page.read()
+        if position != self._position:
+            self._places.clear()
+            self._native.clear()
+            self._position = position
+        if len(self._places) < MOST_PLACES:
+            self._places.add(number)
+        self._native.append(_is_free())
+        phase, where = stack.describe(lines)
+        busy, native = counter.look(), len(self._native) < LOOKS or sum(self._native) > LOOKS // 4
+        with self._lock:
+            if not self._ended:
+                self.notes.say(
+                    **self.about, time=time.monotonic_ns(), places=len(self._places), native=busy or native,
+                    device=busy, phase=phase, where=where[:_LONGEST], called=_called(lines),
+                )  # fmt: skip
+
+    def end(self, error: BaseException | None) -> None:
+        """Say how the script has ended."""
+        with self._lock:
+            self._ended = True
+            if os.getpid() != self.about["pid"]:  # a process that the script has forked
+                return
+            self.notes.say(**self.about, time=time.monotonic_ns(), **_ending(error))
+
+
+def _is_free() -> bool:
+    """Whether Python's lock is free: the main thread is in native code, or waits; one in a loop gives it up late."""
+    began = time.perf_counter()
+    time.sleep(0)  # which gives the lock up and asks for it again
+    return time.perf_counter() - began < sys.getswitchinterval() / 2
+
+
+def _called(lines: list[stack.Line]) -> str:
+    """The function of a library in which the script's line is, as far as it is one of Python's."""
+    called = list(takewhile(lambda line: not stack.is_a_lesson(line[0]), lines))
+    return f"{stack.label(called[-1][0])}, {called[-1][2]}" if called else ""
+
+
+def _ending(error: BaseException | None) -> dict[str, Any]:
+    if error is None:
+        return {"ended": "finished"}
+    phase, where = stack.describe_error(error.__traceback__)
+    said = {"phase": phase, "where": where[:_LONGEST]}
+    if isinstance(error, SystemExit):
+        return said | {"ended": f"ended by sys.exit({error.code!r:.40})", "failed": error.code not in (None, 0)}
+    text = report.text_of(error)[:_LONGEST]
+    ended = f"raised {report.name_of(error)}" + (f": {text}" if text else "")
+    return said | {"ended": ended, "failed": True, "peer": report.blames_a_peer(error)}

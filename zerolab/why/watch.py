@@ -1,0 +1,319 @@
+"""The process beside the ranks of a node: it reads their notes, and says which rank a hang comes from. No torch.
+
+It is none of the ranks, so that it has a word, too, when those are stopped, killed or in native code.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from zerolab import files
+from zerolab.runtime import faults, stack
+from zerolab.runtime.board import FAILED, IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
+from zerolab.runtime.faults import STOPPED, Outcome, Standing
+from zerolab.runtime.hang import HangWatch, is_stopped, working_cpu
+from zerolab.runtime.mismatch import Calls
+from zerolab.why import verdict
+from zerolab.why.nodes import Nodes
+from zerolab.why.notes import Notes
+from zerolab.why.verdict import ELSEWHERE, Verdict
+
+HANG = "hang.json"
+TICK = 0.2  # seconds between two looks at all ranks
+SETTLE = 1.0  # seconds after a rank's end in which others may still tell theirs
+QUIET = 1.0  # seconds without a word after which a rank's thread counts as kept from Python's lock
+COMPUTES = 10  # times the timeout that a rank may compute while others wait, before it is said, too
+WORK, READ = 0.05, 1 << 20  # the part of a second that a rank works, and bytes a second, that count as computing
+COMES_LATE = 60.0  # seconds in which all ranks of a node begin
+WORDLESS = "is gone without a word: it was killed or aborted, or called os._exit"
+GO_ON = "the ranks go on: that was no hang, but took long"
+NEVER = "not begun under zerolab.why"
+
+
+class Options(NamedTuple):
+    """What this process is told."""
+
+    folder: str
+    job: str
+    run: str
+    world_size: int
+    timeout: float
+    end: bool
+
+    def as_arguments(self) -> list[str]:
+        """For a command line."""
+        return [self.folder, self.job, self.run, str(self.world_size), str(self.timeout), str(int(self.end))]
+
+    @classmethod
+    def of(cls, arguments: list[str]) -> Self:
+        """Of that command line."""
+        folder, job, run, world_size, timeout, end = arguments
+        return cls(folder, job, run, int(world_size), float(timeout), end == "1")
+
+
+def born(pid: int) -> int:
+    """When a process began, in its kernel's ticks: numbers are used again. 0 if it is gone, or nobody knows."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return 0 if fields[0] in "ZX" else int(fields[19])
+    return 0
+
+
+class _Rank:
+    """A rank as this process knows it: a Member of HangWatch."""
+
+    def __init__(self, notes: Notes, said: dict[str, Any], timeout: float) -> None:
+        self.notes, self.said, self.pid, self._timeout = notes, said, said["pid"], timeout
+        self.seen: tuple[int, int, str, str] | None = None
+        self.ending: Outcome | None = None
+        self._work, self._works, self._spent = 0, False, (time.monotonic(), 0.0, 0)
+        self._position, self._since, self._worked = notes.page.read(), time.monotonic(), 0.0
+
+    def look(self) -> None:
+        """Take in what it says."""
+        self.said = self.notes.said() or self.said
+        if "where" in self.said:
+            self.seen = self.said["time"], self.said.get("places", 0), self.said["phase"], self.said["where"]
+
+    def effort(self) -> object:
+        """What changes while it works: its collectives, and that it computes, up to some times the timeout."""
+        now, position = time.monotonic(), self.notes.page.read()
+        if position != self._position:
+            self._position, self._since = position, now
+        then, cpu, read = self._spent
+        if now - then >= min(0.5, self._timeout / 3):
+            self._spent = now, _cpu(self.pid), _read(self.pid)
+            rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
+            self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
+            if self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE:
+                self._worked = now
+                self._work += now - self._since < (COMPUTES - 1) * self._timeout
+        return self._work, position
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its thread is kept from saying anything."""
+        last: int = self.said.get("time", 0)
+        return time.monotonic_ns() - last > QUIET * 1e9
+
+    @property
+    def remark(self) -> str:
+        """What it does, as far as its line does not tell."""
+        if self.notes.page.read().state in (INSIDE, ON_DEVICE):
+            return ""
+        if time.monotonic() - self._worked < 0.8 * self._timeout:  # of one that stands still that is longer ago
+            lock = "its native code keeps Python's lock, and this line may be an old one"
+            return lock if self.is_quiet else "it computes"
+        return "it goes round a loop there" if self._works else ""
+
+    def standing(self, rank: int) -> Standing:
+        """Where it stands."""
+        position, noted = self.notes.page.read(), self.notes.page.read_place()
+        phase, where = noted.phase, _place(noted.filename, noted.line) if noted.filename else ""
+        if self.seen is not None and position.state != ON_DEVICE and self.seen[0] > noted.time:
+            phase, where = self.seen[2:]
+            if position.state not in (INSIDE, IN_FLIGHT) and self.said.get("called"):
+                where = f"{where or 'no line of the script'} (in {self.said['called']})"
+        state = STOPPED if is_stopped(self.pid) else "running"
+        if self.ending is not None:
+            state = "lost a peer" if self.ending.blames_a_peer else str(self.said.get("ended", "gone")).split(":")[0]
+        return Standing(rank, state, position, phase, where)
+
+
+class _Ranks:
+    """The ranks of this node, as HangWatch asks for them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.members: dict[int, _Rank] = {}
+        self.local = options.world_size
+
+    @property
+    def board(self) -> dict[int, Page]:
+        return {rank: member.notes.page for rank, member in self.members.items()}
+
+    @property
+    def elsewhere(self) -> int:
+        """How many ranks other nodes have."""
+        return self._options.world_size - self.local
+
+    def find(self) -> None:
+        """Look for ranks that have begun since."""
+        for path in Path(self._options.folder).glob("rank-*"):
+            rank = int(path.name.removeprefix("rank-"))
+            if rank not in self.members:
+                with contextlib.suppress(OSError, ValueError):
+                    notes = Notes(path)
+                    said = notes.said()
+                    if said.get("run") == self._options.run:
+                        self.members[rank], self.local = _Rank(notes, said, self._options.timeout), said["local"]
+
+    def ask(self, ranks: Collection[int]) -> None:
+        for rank in ranks:
+            self.members[rank].look()
+
+    def effort(self, pid: int) -> object:
+        (member,) = (each for each in self.members.values() if each.pid == pid)
+        return member.effort()
+
+    def unfinished(self) -> list[int]:
+        """The ranks that still run, after a look at who has ended."""
+        for rank, member in self.members.items():
+            if member.ending is None:
+                is_gone = born(member.pid) != member.said["born"]
+                member.look()
+                if is_gone or "ended" in member.said:
+                    kind = "raised" if member.said.get("failed") else "done" if "ended" in member.said else "died"
+                    when = member.said["time"] if "ended" in member.said else time.monotonic_ns()
+                    member.ending = Outcome(rank, kind, {"peer": member.said.get("peer", False)}, when)
+        return [rank for rank, member in self.members.items() if member.ending is None]
+
+    def standings(self) -> list[Standing]:
+        """Where every rank of the run stands, those included that are not known."""
+        missing = ELSEWHERE if self.elsewhere else NEVER
+        return [
+            self.members[rank].standing(rank) if rank in self.members else Standing(rank, missing, Position())
+            for rank in range(self._options.world_size)
+        ]
+
+    def calls(self) -> Calls:
+        """The last collectives of each rank; none of one that has not begun."""
+        calls: dict[int, list[Position]] = {rank: page.history() for rank, page in self.board.items()}
+        if not self.elsewhere:
+            calls |= {rank: [] for rank in range(self.local) if rank not in calls}
+        return calls
+
+
+class Watch:
+    """Looks at the ranks until all of them have ended."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._ranks = options, _Ranks(options)
+        self._nodes = Nodes(Path(options.folder), options.job, options.run)
+        # Waiting ranks that look for a key, and loops that wait for a file, move a little: only work and news count.
+        self._hang = HangWatch(
+            self._ranks, options.timeout, still=max(0.0, options.timeout - TICK), effort=self._ranks.effort
+        )
+        self._said: dict[int, Position] = {}  # where the ranks stood when a hang was told
+        self._last: Verdict | None = None
+        self._told_end = False
+
+    def run(self) -> None:
+        """Return once nothing is left to watch."""
+        started = time.monotonic()
+        while True:
+            self._ranks.find()
+            unfinished = self._ranks.unfinished()
+            self._look_at_ends(unfinished)
+            all_came = len(self._ranks.members) >= self._ranks.local and self._ranks.members
+            self._look_at_waits(unfinished)
+            if not unfinished and (all_came or time.monotonic() - started > COMES_LATE):
+                return
+            if not self._nodes.has_told and self._ranks.elsewhere and self._nodes.others():
+                self._nodes.tell(self._ranks.standings(), self._ranks.calls())
+            time.sleep(TICK)
+
+    def _look_at_waits(self, unfinished: list[int]) -> None:
+        positions = {rank: page.read() for rank, page in self._ranks.board.items()}
+        if self._said:
+            # An error that ends a wait is no step forward.
+            if any(now != self._said.get(rank) and now.state != FAILED for rank, now in positions.items()):
+                self._say(GO_ON)
+                if self._last is not None:
+                    self._write(self._last._replace(text=f"{self._last.text}\n{GO_ON}"))
+                self._nodes.forget()
+                self._said = {}
+            return
+        stuck = self._hang.look(unfinished) if unfinished else None
+        if stuck is None:
+            return
+        waited = time.monotonic() - positions[stuck].since / 1e9
+        remarks = {rank: member.remark for rank, member in self._ranks.members.items() if member.remark}
+        standings, calls = self._ranks.standings(), dict(self._ranks.calls())
+        if self._ranks.elsewhere:
+            self._nodes.tell(standings, calls)
+            for rank, (standing, history) in self._nodes.wait(self._ranks.elsewhere).items():
+                if rank < len(standings) and rank not in calls:
+                    standings[rank], calls[rank] = standing, history
+        found = verdict.of_hang(standings, calls, waited, remarks)
+        if found is not None:
+            self._said = positions
+            self._tell(found)
+            if self._options.end:
+                self._end(unfinished)
+
+    def _look_at_ends(self, unfinished: list[int]) -> None:
+        """Say, once, of which rank's end the others have ended."""
+        endings = [member.ending for member in self._ranks.members.values() if member.ending is not None]
+        failures = [ending for ending in endings if ending.kind != "done"]
+        if self._told_end or not failures:
+            return
+        first = min(ending.time for ending in failures)
+        if unfinished and time.monotonic_ns() - first < SETTLE * 1e9:
+            return
+        self._told_end = True
+        if len(failures) == len(self._ranks.members) and all(each.kind == "died" for each in failures):
+            return  # they were all ended from outside
+        cause = faults.root_cause(failures)
+        if cause.blames_a_peer:  # of one that went before, without an error
+            cause = min(endings, key=lambda each: (each.blames_a_peer, each.time))
+        how = self._ranks.members[cause.rank].said.get("ended", WORDLESS)
+        if len(self._ranks.members) > 1 and not how.startswith("raised KeyboardInterrupt"):
+            self._tell(verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls()))
+
+    def _tell(self, found: Verdict) -> None:
+        self._last = found
+        self._say(found.text)
+        self._write(found)
+
+    def _write(self, found: Verdict) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the folder may be gone
+            files.write_json(Path(self._options.folder) / HANG, found.as_json)
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody may be left who reads it
+            print(f"zerolab why: {text}", file=sys.stderr, flush=True)
+
+    def _end(self, ranks: list[int]) -> None:
+        self._say("the ranks are ended, as --end asks")
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._ranks.members[rank].pid, signal.SIGKILL)
+
+
+def _cpu(pid: int) -> float:
+    """Seconds that the main thread, autograd's and the processes below have run, or have waited for a core."""
+    below = [working_cpu(child, waits=True) for child in _below(pid)]
+    return sum(spent or 0 for each in [working_cpu(pid, waits=True), *below] for spent in each) / 1e9
+
+
+def _below(pid: int) -> list[int]:
+    """The processes that a process has started, and what those have."""
+    found = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in listed.read_text().split()]
+    return found + [child for each in found for child in _below(each)]
+
+
+def _read(pid: int) -> int:
+    """Bytes that a process has read from files and written to them."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        said = Path(f"/proc/{pid}/io").read_text().split()
+        return int(said[1]) + int(said[3])
+    return 0
+
+
+def _place(filename: str, line: int) -> str:
+    """A line in words; this process does not import from the script's folder."""
+    words = stack.place(filename, line)
+    return words.removeprefix(f"{Path(filename).parent}{os.sep}")
+
+
+if __name__ == "__main__":
+    Watch(Options.of(sys.argv[1:])).run()
