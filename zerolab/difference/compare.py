@@ -6,7 +6,8 @@ of parameters `d` through which a rounding travels, and of the summands `n` of a
 
     loss        2 e sqrt(d) + 8 2^-23 sqrt(n), of the larger loss
     gradient    four times that, of the tensor's own length or that of a tensor of its size with the run's mean square
-    update      the same for SGD; Adam turns a gradient near zero into a whole step, so for it the square root of that
+    update      the same for SGD; Adam turns a gradient near zero into a whole step, so for it that part of the elements
+                may go the other way (`_flips`)
 
 times the number of steps so far, because what is rounded in one goes into the next.
 """
@@ -242,7 +243,6 @@ class _Pair:
             return
         adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"]) or _adaptive(good)
         allowed = self._slack(good, place)
-        allowed = math.sqrt(allowed) if adapts else allowed
         moves = [rules.moves(step) for step in (good, bad)]
         before = good.whole("before")
         noise = self._noise(good, place)
@@ -251,13 +251,14 @@ class _Pair:
         for name in names:
             one, two = moves[0][name], moves[1][name]
             rounds = 4 * EPSILON.get(before[name].dtype, 0.0) * _size(before[name])
-            if length(minus(two, one)) > allowed * max(length(one), length(two)) + rounds:
+            may = _flips(allowed, before[name].numel) if adapts else allowed
+            if length(minus(two, one)) > may * max(length(one), length(two)) + rounds:
                 far.append(name)
         if far:
             name = max(far, key=lambda n: length(minus(moves[1][n], moves[0][n])))
             by = length(minus(moves[1][name], moves[0][name])) / max(length(moves[0][name]), 1e-300)
             said = f"{len(far)} of {len(names)} moved otherwise; {name} by {by:.3g} of its step in GOOD"
-            meaning = rules.update(good, bad, far, moves)
+            meaning = rules.update(good, bad, far, moves, allowed)
             yield Parting(good.number, "update", tuple(far), said, meaning, line)
 
     # What rounding explains.
@@ -284,6 +285,15 @@ class _Pair:
 
 def _adaptive(step: Step) -> bool:
     return any("betas" in each for each in step.settings().values())
+
+
+def _flips(part: float, numel: int) -> float:
+    """How far a step of Adam may differ, of its length, where this part of its elements may go the other way.
+
+    Each that does differs by two steps; three standard deviations more of them, and half again, for it is estimated.
+    """
+    most = part * numel + 3 * math.sqrt(part * numel)
+    return 1.5 * math.sqrt(4 * most / max(1, numel))
 
 
 def _new(good: dict[str, list[int]], bad: dict[str, list[int]]) -> dict[str, list[int]]:

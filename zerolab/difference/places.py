@@ -29,8 +29,12 @@ WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
 
 def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters by the names that their author gave them; those of a tied one all."""
-    inner = unwrapped(model)
-    return {plain(name): each for name, each in inner.named_parameters(remove_duplicate=False)}
+    named: dict[str, nn.Parameter] = {}
+    for name, each in unwrapped(model).named_parameters(remove_duplicate=False):
+        fqns = getattr(each, "_fqns", [""])  # FSDP1 shows one flat parameter for many, unless told otherwise
+        prefix = plain(name.removesuffix("_flat_param")) if fqns != [""] else plain(name)
+        named |= {prefix + fqn: each for fqn in fqns}
+    return named
 
 
 def plain(name: str) -> str:

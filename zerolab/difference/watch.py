@@ -146,7 +146,7 @@ class Fingerprints:
         self._models[id(module)] = module, prefix
         engine = any(getattr(holder, "model", None) is module for holder in holders)
         for name, each in parameters.items():
-            tied = [prefix + other for other, one in parameters.items() if one is each]
+            tied = [prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")] or [prefix + name]
             self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
             if each.requires_grad and tied[0] == prefix + name and not engine and not is_part(each):
                 if not hasattr(each, "placements"):
