@@ -96,7 +96,7 @@ def before(model, optimizer):
 
 
 def one_step(net, model, optimizer, step, fault, micro):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     rows_of = 0 if fault == "same rows" else rank
     of = step - 1 if fault == "repeated" and rank == 1 and step == 2 else step
     of = step + 1 if fault == "skipped" and rank == 1 and step == 2 else of
@@ -118,6 +118,9 @@ def one_step(net, model, optimizer, step, fault, micro):
         optimizer.step()
     if fault == "stepped twice":
         optimizer.step()
+    if fault == "not sent" and rank == 1:
+        with torch.no_grad():
+            model.head.weight += 0.1 * model.head.weight.grad
     if fault == "rounded masters":
         with torch.no_grad():
             for each in model.parameters():
@@ -126,13 +129,10 @@ def one_step(net, model, optimizer, step, fault, micro):
         owned_elsewhere(model, step)
     if fault != "not zeroed":
         optimizer.zero_grad()
-    del world_size
 
 
 def net_of(net, model, inputs, fault, *, last):
     if net is model or (last and fault != "no_sync to the end"):
-        if fault == "detached":
-            return model.head(model.norm(model.up(torch.relu(model.embed(inputs)).detach())) * 1.0) * 1.0
         return net(inputs)
     with net.no_sync():
         return net(inputs)
@@ -215,8 +215,9 @@ FAULTS = [
     ("lr scaled", "plain", 1, "settings", "2 times GOOD's"),
     ("schedule twice", "plain", 2, "settings", "the schedule is ahead"),
     ("stepped twice", "plain", 1, "update", "made twice"),
-    ("rank left out", "plain", 2, "update", "nothing moved on rank 1"),  # pytorch 158719
-    ("rounded masters", "adam", 1, "parameters", ""),
+    ("rank left out", "plain", 2, "batches", "rank 1 made 2 backwards before its update"),  # pytorch 158719
+    ("not sent", "plain", 1, "update", "an update was not sent to all"),  # modalities 357
+    ("rounded masters", "adam", 1, "update", "made anew of rounded ones"),
     ("shard left", "plain", 1, "update", "only a part of it moved"),
     ("bf16 weights", "adam", 1, "update", "no fp32 master copy"),  # litgpt 1417
     ("decay on all", "decay", 1, "settings", "weight decay on what has none"),

@@ -130,7 +130,9 @@ class _Pair:
                 said = f"in GOOD it is the tensor {tied}, in BAD {other}"
                 yield Parting(step.number, "before it", (name,), said, rules.TIED)
             if trains != also:
-                yield Parting(step.number, "before it", (name,), f"requires_grad is {trains}, then {also}", rules.FROZEN)
+                yield Parting(
+                    step.number, "before it", (name,), f"requires_grad is {trains}, then {also}", rules.FROZEN
+                )
 
     def _beginning(self, good: Step, bad: Step) -> Iterator[Parting]:
         apart = _new(good.apart("before"), bad.apart("before"))
@@ -149,7 +151,9 @@ class _Pair:
         counts, also = good.counters(), bad.counters()
         for name in (counts.keys() | also.keys()) & {*ours, *theirs}:
             if counts.get(name, 0) != also.get(name, 0):
-                said = f"the optimizer has counted {counts.get(name, 0):g} updates in GOOD, {also.get(name, 0):g} in BAD"
+                said = (
+                    f"the optimizer has counted {counts.get(name, 0):g} updates in GOOD, {also.get(name, 0):g} in BAD"
+                )
                 yield Parting(good.number, "optimizer state before it", (name,), said, rules.STATE, bad.line("update"))
 
     def _batches(self, good: Step, bad: Step) -> Iterator[Parting]:
@@ -193,7 +197,9 @@ class _Pair:
             outside = [name for name in absent if name not in held]
             said = f"{len(absent)} of {len(ours)} gradients that GOOD's optimizer reads are not there in BAD"
             meaning = rules.NOT_HELD if outside else rules.NO_GRADIENT
-            yield Parting(good.number, "gradients that the optimizer reads", tuple(outside or absent), said, meaning, line)
+            yield Parting(
+                good.number, "gradients that the optimizer reads", tuple(outside or absent), said, meaning, line
+            )
         more = [name for name in theirs if name in trained and name not in ours and _size(theirs[name])]
         if more:
             said = f"BAD's optimizer reads {len(more)} gradients that GOOD's does not"
@@ -211,13 +217,14 @@ class _Pair:
         far = [
             name
             for name in ours
-            if name in theirs
-            and not _close(ours[name], theirs[name], allowed, mean * math.sqrt(ours[name].numel))
+            if name in theirs and not _close(ours[name], theirs[name], allowed, mean * math.sqrt(ours[name].numel))
         ]
         if far:
             name = max(far, key=lambda n: length(minus(theirs[n].signed, ours[n].signed)))
             by = length(minus(theirs[name].signed, ours[name].signed)) / max(_size(ours[name]), 1e-300)
-            said = f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length, rounding explains {allowed:.2g}"
+            said = (
+                f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length, rounding explains {allowed:.2g}"
+            )
             before = self.bad.steps.get(good.number - 1)
             meaning = rules.gradient(good, bad, before, far, allowed, self.bad.world_size)
             yield Parting(good.number, "gradients that the optimizer reads", tuple(far), said, meaning, line)
@@ -230,7 +237,9 @@ class _Pair:
                     if ours[name][key] != theirs[name][key]:
                         meaning = rules.setting(self.good, good, name, key, theirs[name][key])
                         said = f"{key} is {ours[name][key]} in GOOD, {theirs[name][key]} in BAD"
-                        yield Parting(good.number, "settings of the optimizer", (name,), said, meaning, bad.line("update"))
+                        yield Parting(
+                            good.number, "settings of the optimizer", (name,), said, meaning, bad.line("update")
+                        )
 
     def _updates(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         line = bad.line("update")
@@ -239,6 +248,13 @@ class _Pair:
             one, two = next(iter(apart.values()))
             said = f"after the update ranks {one} and {two} of BAD have other bits in {len(apart)} tensors"
             yield Parting(good.number, "update", tuple(apart), said, rules.copies(bad), line)
+        ends = good.whole("end"), bad.whole("end")
+        coarse = [sum(p.coarse for p in end.values()) / max(1, sum(p.numel for p in end.values())) for end in ends]
+        if coarse[1] > 0.9 and coarse[0] < 0.5:
+            one, two = (f"{100 * part:.0f} %" for part in coarse)
+            said = f"{two} of BAD's numbers after the update are ones that bf16 has, {one} of GOOD's"
+            meaning = rules.NO_MASTER if _kinds(ends[1]) != _kinds(ends[0]) else rules.ROUNDED
+            yield Parting(good.number, "update", tuple(ends[1]), said, meaning, line)
         if self.only_begins:
             return
         adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"]) or _adaptive(good)
@@ -285,6 +301,10 @@ class _Pair:
 
 def _adaptive(step: Step) -> bool:
     return any("betas" in each for each in step.settings().values())
+
+
+def _kinds(found: dict[str, Print]) -> set[str]:
+    return {each.dtype for each in found.values()}
 
 
 def _flips(part: float, numel: int) -> float:

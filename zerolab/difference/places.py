@@ -69,9 +69,7 @@ def _of_whole(name: str, parameter: Any) -> list[Place]:
         return [Place(name, 0, 0, parameter.numel())]
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    shape, offset = compute_local_shape_and_global_offset(
-        parameter.shape, parameter.device_mesh, parameter.placements
-    )
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     index = torch.zeros(1, dtype=torch.int64)
     for size, first, mine in zip(parameter.shape, offset, shape, strict=True):
         index = (index.unsqueeze(-1) * size + torch.arange(first, first + mine)).reshape(-1)

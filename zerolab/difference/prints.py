@@ -48,7 +48,8 @@ class Print:
 
     def as_list(self) -> list[Any]:
         """For JSON."""
-        return [self.numel, self.exact, self.squares, self.coarse, list(self.signed), self.dtype]
+        signed = [float(f"{each:.12g}") for each in self.signed]  # more digits than any rounding that is asked for
+        return [self.numel, self.exact, self.squares, self.coarse, signed, self.dtype]
 
     @classmethod
     def of_list(cls, values: list[Any]) -> "Print":

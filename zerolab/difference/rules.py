@@ -17,9 +17,17 @@ NOT_HELD = "no optimizer has it: it was made before the model was sharded, repla
 NO_GRADIENT = "it gets no gradient: it was detached, frozen, or computed under no_grad, or its gradient was dropped"
 MORE = "it trains in BAD alone: in GOOD it is frozen or detached, or its gradient is dropped"
 
+NO_MASTER = "the optimizer updates weights of fewer bits: there is no fp32 master copy, and small updates are lost"
+ROUNDED = "the fp32 weights are made anew of rounded ones after each update: small updates are lost"
+
 
 def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:
     """What other rows mean."""
+    forwards = [len(rank["losses"]) for rank in bad.ranks]
+    most = max(forwards)
+    if min(forwards) < most and len({len(rank["losses"]) for rank in good.ranks}) == 1:
+        late = ", ".join(str(rank) for rank, count in enumerate(forwards) if count == most)
+        return f"rank {late} made {most} backwards before its update, others {min(forwards)}: it left an update out"
     rows = [set(each) for each in bad.rows]
     for rank, mine in enumerate(rows):
         for other in range(rank):
@@ -150,12 +158,6 @@ def copies(step: Step) -> str:
 def update(good: Step, bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: float) -> str:
     """What another update means."""
     before, end = bad.whole("before"), bad.whole("end")
-    kinds = {end[n].dtype for n in far} - {good.whole("end")[n].dtype for n in far}
-    if kinds & {"bfloat16", "float16"}:
-        kind = kinds.pop()
-        return f"the optimizer updates {kind}: there is no fp32 master copy, and small updates are rounded away"
-    if _rounded(good, bad, far):
-        return "the updated numbers are ones that bf16 has: the fp32 master copy is made anew of rounded weights"
     still = [name for name in far if before[name].exact == end[name].exact]
     if still == far:
         if set(far) - bad.settings().keys():
@@ -183,7 +185,9 @@ def update(good: Step, bad: Step, far: list[str], moved: list[dict[str, Vector]]
     part = [dot(moved[1][n], moved[0][n]) / max(dot(moved[0][n], moved[0][n]), 1e-300) for n in far]
     inside = [length(moved[1][n]) < length(moved[0][n]) and _is_part(moved, n) for n in far]
     if far and all(inside):
-        return f"only a part of it moved, about {100 * part[0]:.0f} % of the first tensor's step: a shard was not updated"
+        return (
+            f"only a part of it moved, about {100 * part[0]:.0f} % of the first tensor's step: a shard was not updated"
+        )
     return ""
 
 
@@ -249,12 +253,6 @@ def _still_shards(step: Step, name: str) -> list[int]:
         if mine and all(one[key].exact == two[key].exact for key in mine):
             found.append(rank)
     return found
-
-
-def _rounded(good: Step, bad: Step, far: list[str]) -> bool:
-    ours, theirs = good.whole("end"), bad.whole("end")
-    numel = sum(theirs[n].numel for n in far)
-    return sum(theirs[n].coarse for n in far) > 0.9 * numel > 0 and sum(ours[n].coarse for n in far) < 0.5 * numel
 
 
 def _is_part(moved: list[dict[str, Vector]], name: str) -> bool:

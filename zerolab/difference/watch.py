@@ -86,6 +86,9 @@ class Fingerprints:
             return
         if self._updated:
             self._steps[-1]["end"] = self._parameters()
+        for kind in ("local", "last"):
+            for step in self._steps:  # twelve digits are more than any rounding that is asked for
+                step[kind] = {name: [float(f"{x:.12g}") for x in signed] for name, signed in step[kind].items()}
         rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         contents = {
             "fingerprints": VERSION,
@@ -146,7 +149,9 @@ class Fingerprints:
         self._models[id(module)] = module, prefix
         engine = any(getattr(holder, "model", None) is module for holder in holders)
         for name, each in parameters.items():
-            tied = [prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")] or [prefix + name]
+            tied = [
+                prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")
+            ] or [prefix + name]
             self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
             if each.requires_grad and tied[0] == prefix + name and not engine and not is_part(each):
                 if not hasattr(each, "placements"):
