@@ -95,7 +95,7 @@ def before(model, optimizer):
         optimizer.zero_grad()
 
 
-def one_step(net, model, optimizer, step, fault, micro):
+def one_step(net, model, optimizer, step, fault, micro):  # noqa: C901, PLR0917  # a fault is a line of it
     rank = dist.get_rank()
     rows_of = 0 if fault == "same rows" else rank
     of = step - 1 if fault == "repeated" and rank == 1 and step == 2 else step

@@ -33,7 +33,7 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def train(system, precision, folder, rank, world_size, width=16):
+def train(system, precision, folder, rank, world_size, *, width=16):
     """Four steps on the same rows, the first three of them recorded; the losses."""
     torch.manual_seed(0)
     engine = system(Model(width), torch.optim.AdamW, lr=1e-2, precision=precision)
@@ -78,7 +78,7 @@ def test_the_command_says_no_difference_a_difference_or_why_it_cannot_say(folder
     assert cli.main(["diff", str(right), str(folders / "Zero3-4-fp32")]) == 0
     assert "no difference in step 1, 2, 3" in capsys.readouterr().out
     assert cli.main(["diff", str(right), str(folders / "wide")]) == 2
-    assert "embed.weight has 128 elements, and 256" in capsys.readouterr().err
+    assert "embed.bias has 16 elements, and 32" in capsys.readouterr().err
     assert cli.main(["diff", str(right), str(tmp_path)]) == 2
     assert "record the run with --fingerprints" in capsys.readouterr().err
     shutil.copytree(folders / "Zero3-4-fp32", tmp_path / "part")

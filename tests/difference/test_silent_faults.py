@@ -25,8 +25,9 @@ def test_a_right_run_and_the_same_again_do_not_part(recorded, name):
     assert compare(recorded / f"good {name}", recorded / f"again {name}").parting is None
 
 
-@pytest.mark.parametrize(("fault", "right", "step", "phase", "meaning"), silent.FAULTS)
-def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, fault, right, step, phase, meaning):
+@pytest.mark.parametrize("case", silent.FAULTS, ids=lambda case: case[0])
+def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, case):
+    fault, right, step, phase, meaning = case
     result = compare(recorded / f"good {right}", recorded / fault)
     assert result.parting is not None
     assert (result.parting.step, result.parting.phase.startswith(phase)) == (step, True), str(result)

@@ -86,7 +86,7 @@ class _Pair:
             one, two = list(good.steps), list(bad.steps)
             raise ValueError(f"the runs have no step in common: {one} and {two}; record both with the same --steps")
         numels = [run.steps[self.steps[0]].whole("before") for run in (good, bad)]
-        for name in numels[0].keys() & numels[1].keys():
+        for name in sorted(numels[0].keys() & numels[1].keys()):
             one, two = (found[name].numel for found in numels)
             if one != two:
                 raise ValueError(f"these are runs of other models: {name} has {one} elements, and {two}")
@@ -149,7 +149,7 @@ class _Pair:
             said = f"{len(far)} of {len(both)} tensors differ; this one by {by:.2g} of its length"
             yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
         counts, also = good.counters(), bad.counters()
-        for name in (counts.keys() | also.keys()) & {*ours, *theirs}:
+        for name in sorted((counts.keys() | also.keys()) & {*ours, *theirs}):
             if counts.get(name, 0) != also.get(name, 0):
                 said = (
                     f"the optimizer has counted {counts.get(name, 0):g} updates in GOOD, {also.get(name, 0):g} in BAD"
@@ -226,14 +226,14 @@ class _Pair:
                 f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length, rounding explains {allowed:.2g}"
             )
             before = self.bad.steps.get(good.number - 1)
-            meaning = rules.gradient(good, bad, before, far, allowed, self.bad.world_size)
+            meaning = rules.gradient(good, bad, before, far, allowed)
             yield Parting(good.number, "gradients that the optimizer reads", tuple(far), said, meaning, line)
 
     def _settings(self, good: Step, bad: Step) -> Iterator[Parting]:
         ours, theirs = good.settings(), bad.settings()
         for name in ours:
             if name in theirs:
-                for key in ours[name].keys() & theirs[name].keys():
+                for key in sorted(ours[name].keys() & theirs[name].keys()):
                     if ours[name][key] != theirs[name][key]:
                         meaning = rules.setting(self.good, good, name, key, theirs[name][key])
                         said = f"{key} is {ours[name][key]} in GOOD, {theirs[name][key]} in BAD"
@@ -274,7 +274,7 @@ class _Pair:
             name = max(far, key=lambda n: length(minus(moves[1][n], moves[0][n])))
             by = length(minus(moves[1][name], moves[0][name])) / max(length(moves[0][name]), 1e-300)
             said = f"{len(far)} of {len(names)} moved otherwise; {name} by {by:.3g} of its step in GOOD"
-            meaning = rules.update(good, bad, far, moves, allowed)
+            meaning = rules.update(bad, far, moves, allowed)
             yield Parting(good.number, "update", tuple(far), said, meaning, line)
 
     # What rounding explains.

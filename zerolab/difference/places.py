@@ -14,13 +14,13 @@ from zerolab.runtime.observers import holders
 
 
 class Place(NamedTuple):
-    """Elements `[place, place + numel)` of a tensor are those of the parameter `name` from `start` on, or at `index`."""
+    """Elements `[place, place + numel)` of a tensor are those of the parameter `name` from `start` on, or at `at`."""
 
     name: str
     place: int
     start: int
     numel: int
-    index: torch.Tensor | None = None
+    at: torch.Tensor | None = None
 
 
 Places = list[tuple[torch.Tensor, list[Place]]]

@@ -22,7 +22,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 SIGNS = 16
-CHUNK = 1 << 18  # elements at a time: the signs of each take 128 bytes
+ON_CPU = 1 << 13  # elements at a time: the signs of each take 128 bytes, which should stay in the cache
+MOST = 1 << 18  # on a device with much memory and slow starts
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ODD = (-4658895280553007687, -7723592293110705685, -7046029254386353131)  # of splitmix64, as signed numbers
 _WORD = 1 << 64
@@ -84,14 +85,15 @@ def print_of(name: str, tensor: torch.Tensor, start: int = 0, index: torch.Tenso
     """
     with _disable_current_modes():  # a recorder sees all operations, and this is none of the training
         flat = tensor.detach().reshape(-1)
+        chunk = ON_CPU if flat.device.type == "cpu" else MOST
         exact, coarse, sums = 0, 0, torch.zeros(SIGNS + 1, dtype=torch.float64)
-        for begin in range(0, flat.numel(), CHUNK):
-            part = flat[begin : begin + CHUNK]
+        for begin in range(0, flat.numel(), chunk):
+            part = flat[begin : begin + chunk]
             if index is None:
                 first = start + begin
                 places = torch.arange(first, first + part.numel(), device=flat.device)
             else:
-                places = index[begin : begin + CHUNK].to(flat.device)
+                places = index[begin : begin + chunk].to(flat.device)
             hashed = _mixed(places * _ODD[2] + _seed(name))
             part = part + torch.zeros((), dtype=part.dtype, device=part.device)  # -0.0 is 0.0, as an engine may mark it
             bits = part.to(torch.int64) if part.dtype == torch.bool else part.view(_BITS[part.itemsize]).long()

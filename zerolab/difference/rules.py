@@ -21,7 +21,7 @@ NO_MASTER = "the optimizer updates weights of fewer bits: there is no fp32 maste
 ROUNDED = "the fp32 weights are made anew of rounded ones after each update: small updates are lost"
 
 
-def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:
+def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:  # noqa: PLR0911  # one for each hypothesis
     """What other rows mean."""
     forwards = [len(rank["losses"]) for rank in bad.ranks]
     most = max(forwards)
@@ -39,10 +39,10 @@ def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:
     before = bad_run.steps.get(bad.number - 1)
     after = good_run.steps.get(good.number + 1)
     alike = good_run.world_size == bad_run.world_size
-    for rank, mine in enumerate(bad.rows):
-        if before is not None and sorted(mine) == sorted(before.rows[rank]):
+    for rank, these in enumerate(bad.rows):
+        if before is not None and sorted(these) == sorted(before.rows[rank]):
             return f"rank {rank} has the rows of its step before: it repeated a batch"
-        if alike and after is not None and sorted(mine) == sorted(after.rows[rank]):
+        if alike and after is not None and sorted(these) == sorted(after.rows[rank]):
             return f"rank {rank} has what it has one step later in GOOD: it skipped a batch"
     n, m = (sum(map(len, step.rows)) for step in (good, bad))
     if n != m:
@@ -82,48 +82,71 @@ def apart(good: Step, bad: Step, names: list[str], slack: float) -> str:
     return ""
 
 
-def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: float, ranks: int) -> str:
+def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
     """What another gradient means."""
-    ours = {name: each.signed for name, each in good.whole("read").items()}
-    whole = bad.whole("read")
-    theirs = {name: each.signed for name, each in whole.items()}
-    micro = max(len(rank["losses"]) for rank in bad.ranks)
+    return (
+        _scaled(good, bad, far, slack)
+        or _left_over(good, bad, before, far, slack)
+        or _of_one_rank(bad, far, slack)
+        or _coarse(good, bad, far)
+        or _beside_its_mean(good, bad, far, slack)
+    )
+
+
+def _scaled(good: Step, bad: Step, far: list[str], slack: float) -> str:
+    ours, theirs = good.whole("read"), bad.whole("read")
     few = f" in {len(far)} of {len(ours)} tensors" if len(far) < len(ours) else ""
     factor = _common(ours, theirs, far, slack)
-    if factor:
-        times = f"it is GOOD's times {factor:.5g}{few}"
-        if ranks > 1 and _is(factor, ranks):
-            return f"{times}: summed over {ranks} ranks and not averaged; divide by the number of ranks"
-        if ranks > 1 and _is(factor * ranks, 1):
-            return f"{times}: divided by the {ranks} ranks once more than needed; one average is enough"
-        if micro > 1 and _is(factor, micro):
-            return f"{times}: summed over {micro} micro-batches; divide the loss by their number"
-        if micro > 1 and _is(factor * micro, 1):
-            return f"{times}: divided by the {micro} micro-batches once more than needed"
-        return f"{times}: scaled once more or not at all, by clipping, by a loss scale or by hand"
-    if before is not None:
-        old = {name: each.signed for name, each in before.whole("read").items()}
-        if all(n in old and length(minus(minus(theirs[n], ours[n]), old[n])) <= slack * length(old[n]) for n in far):
-            return "it is GOOD's plus that of the step before: zero_grad() was forgotten"
-    last, local = bad.mean_signed("last"), bad.mean_signed("local")
-    if micro > 1 and last and all(n in last and _near(theirs[n], last[n], slack) for n in far):
-        return f"only the last of {micro} micro-batches is in it: zero_grad() comes too early, between them"
-    if _pieces(good, bad, far, slack):
+    if not factor:
+        if not _pieces(good, bad, far, slack):
+            return ""
         return (
             "each rank's shard is GOOD's times a number of its own: the norm of a shard was taken for that of the "
             "whole; sum the squares over ranks before the root"
         )
-    for rank in range(ranks):
-        mine = bad.ranks[rank]["local"]
-        if ranks > 1 and mine and all(n in mine and _near(theirs[n], mine[n], slack) for n in far):
-            return f"it is rank {rank}'s own gradient{few}: that of the other ranks is left out"
-        if ranks > 1 and all(n in mine and _near(theirs[n], [x / ranks for x in mine[n]], slack) for n in far):
-            return f"it is rank {rank}'s own, divided by {ranks}{few}: the other ranks' were lost in the sum"
-    coarse = sum(whole[n].coarse for n in far), sum(good.whole("read")[n].coarse for n in far)
-    filled = sum(whole[n].numel for n in far)
-    if coarse[0] > 0.5 * filled and coarse[1] < 0.1 * filled:
-        return f"{coarse[0]} of {filled} numbers are ones that bf16 has, {coarse[1]} in GOOD: reduced or kept in bf16"
-    if local and all(n in local and _near(local[n], ours[n], slack) for n in far):
+    times, micro = f"it is GOOD's times {factor:.5g}{few}", max(len(rank["losses"]) for rank in bad.ranks)
+    for number, ranks in ((len(bad.ranks), True), (micro, False)):
+        if number > 1 and _is(factor, number):
+            summed = f"{times}: summed over {number} {'ranks and not averaged' if ranks else 'micro-batches'}"
+            return f"{summed}; divide by their number"
+        if number > 1 and _is(factor * number, 1):
+            return f"{times}: divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
+    return f"{times}: scaled once more or not at all, by clipping, by a loss scale or by hand"
+
+
+def _left_over(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
+    ours, theirs = good.whole("read"), bad.whole("read")
+    if before is not None:
+        old = before.whole("read")
+        extra = {n: minus(theirs[n].signed, ours[n].signed) for n in far}
+        if all(n in old and length(minus(extra[n], old[n].signed)) <= slack * length(old[n].signed) for n in far):
+            return "it is GOOD's plus that of the step before: zero_grad() was forgotten"
+    last, micro = bad.mean_signed("last"), max(len(rank["losses"]) for rank in bad.ranks)
+    if micro > 1 and all(n in last and _near(theirs[n].signed, last[n], slack) for n in far):
+        return f"only the last of {micro} micro-batches is in it: zero_grad() comes too early, between them"
+    return ""
+
+
+def _of_one_rank(bad: Step, far: list[str], slack: float) -> str:
+    theirs = bad.whole("read")
+    for rank, each in enumerate(bad.ranks if len(bad.ranks) > 1 else []):
+        mine = each["local"]
+        if all(n in mine and _near(theirs[n].signed, mine[n], slack) for n in far):
+            return f"it is rank {rank}'s own gradient: that of the other ranks is left out"
+    return ""
+
+
+def _coarse(good: Step, bad: Step, far: list[str]) -> str:
+    theirs, ours = ([step.whole("read")[n] for n in far] for step in (bad, good))
+    found, also, numel = sum(p.coarse for p in theirs), sum(p.coarse for p in ours), sum(p.numel for p in theirs)
+    if found > 0.5 * numel and also < 0.1 * numel:
+        return f"{found} of {numel} numbers are ones that bf16 has, {also} in GOOD: reduced or kept in bf16"
+    return ""
+
+
+def _beside_its_mean(good: Step, bad: Step, far: list[str], slack: float) -> str:
+    local, ours = bad.mean_signed("local"), good.whole("read")
+    if local and all(n in local and _near(local[n], ours[n].signed, slack) for n in far):
         return "the ranks' own gradients are right, and what the optimizer reads is not their mean: look between them"
     return ""
 
@@ -155,7 +178,7 @@ def copies(step: Step) -> str:
     return "the ranks updated otherwise: gradient, settings or state differ, or an update was not sent to all"
 
 
-def update(good: Step, bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: float) -> str:
+def update(bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: float) -> str:
     """What another update means."""
     before, end = bad.whole("before"), bad.whole("end")
     still = [name for name in far if before[name].exact == end[name].exact]
@@ -170,18 +193,24 @@ def update(good: Step, bad: Step, far: list[str], moved: list[dict[str, Vector]]
     if factor:
         why = "the update is made twice" if _is(factor, 2) and max(r["updates"] for r in bad.ranks) > 1 else ""
         return f"it is GOOD's step times {factor:.4g}: {why or 'the update or its lr is scaled'}"
-    if slack > 0.01:  # coarse precision: what follows would see patterns in rounding
-        return ""
-    ratios = []
+    # In coarse precision what follows would see patterns in rounding.
+    return "" if slack > 0.01 else _decayed(bad, far, moved) or _partly(far, moved)
+
+
+def _decayed(bad: Step, far: list[str], moved: list[dict[str, Vector]]) -> str:
+    before, ratios = bad.whole("before"), []
     for name in far:
         weights, extra = before[name].signed, minus(moved[1][name], moved[0][name])
         ratio = -dot(extra, weights) / max(dot(weights, weights), 1e-300)
         if length(minus(extra, weights, -ratio)) > 0.1 * length(extra):
-            break
+            return ""
         ratios.append(ratio)
-    else:
-        if ratios and max(ratios) - min(ratios) <= 0.1 * abs(ratios[0]):
-            return f"{abs(ratios[0]):.3g} of the weights are {'taken off' if ratios[0] > 0 else 'left'}: weight decay"
+    if ratios and max(ratios) - min(ratios) <= 0.1 * abs(ratios[0]):
+        return f"{abs(ratios[0]):.3g} of the weights are {'taken off' if ratios[0] > 0 else 'left'}: weight decay"
+    return ""
+
+
+def _partly(far: list[str], moved: list[dict[str, Vector]]) -> str:
     part = [dot(moved[1][n], moved[0][n]) / max(dot(moved[0][n], moved[0][n]), 1e-300) for n in far]
     inside = [length(moved[1][n]) < length(moved[0][n]) and _is_part(moved, n) for n in far]
     if far and all(inside):

@@ -145,11 +145,9 @@ def _sum(prints: list[Print]) -> Print:
 def _read(path: Path) -> dict[str, Any]:
     try:
         contents = json.loads(path.read_text("utf-8"))
-        version = contents["fingerprints"]
-        if version != VERSION:
-            raise ValueError(f"they are of version {version!r}, and this zerolab reads {VERSION}")
-        if not isinstance(contents["rank"], int) or not isinstance(contents["steps"], list):
-            raise ValueError("rank or steps are missing")
+        version, sound = contents["fingerprints"], isinstance(contents["steps"], list) and contents["rank"] >= 0
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} holds no fingerprints of a rank: {error}") from error
+        raise ValueError(f"{str(path)!r} holds no fingerprints of a rank: {error!r}") from error
+    if version != VERSION or not sound:
+        raise ValueError(f"{str(path)!r} has fingerprints of version {version!r}; this zerolab reads {VERSION}")
     return dict(contents)

@@ -117,12 +117,13 @@ class Fingerprints:
             if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
                 for name, buffer in module.named_buffers():
                     if buffer.is_floating_point() and buffer.numel():
-                        name = prefix + plain(name)
-                        self._now["buffers"][name] = [[0, *print_of(name, local(buffer)).as_list()]]
+                        found = print_of(plain(name), local(buffer))
+                        self._now["buffers"][prefix + plain(name)] = [[0, *found.as_list()]]
 
     def _begin(self, module: nn.Module) -> None:
         if self._updated:
-            self._steps[-1:] and self._steps[-1].setdefault("end", self._parameters())
+            if self._steps:
+                self._steps[-1].setdefault("end", self._parameters())
             self._updated, self._now = False, None
         if self._done == self._last:
             self._end()
@@ -153,10 +154,10 @@ class Fingerprints:
                 prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")
             ] or [prefix + name]
             self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
-            if each.requires_grad and tied[0] == prefix + name and not engine and not is_part(each):
-                if not hasattr(each, "placements"):
-                    handle = each.register_hook(self._gradient_of(prefix + name))
-                    self._stack.callback(handle.remove)
+            sharded = engine or is_part(each) or hasattr(each, "placements")
+            if each.requires_grad and tied[0] == prefix + name and not sharded:
+                handle = each.register_hook(self._gradient_of(prefix + name))
+                self._stack.callback(handle.remove)
         for part in module.modules():
             if isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
                 self._reasons.add("dropout")
@@ -243,9 +244,9 @@ class Fingerprints:
         if tensor is None or tensor.is_sparse:
             return
         flat = local(tensor.detach()).reshape(-1)
-        for name, place, start, numel, index in pieces:
+        for name, place, start, numel, at in pieces:
             if numel and place + numel <= flat.numel():
-                found: Print = print_of(name, flat[place : place + numel], start, index)
+                found: Print = print_of(name, flat[place : place + numel], start, at)
                 others = where.setdefault(name, [])
                 others[:] = [each for each in others if each[0] != start] + [[start, *found.as_list()]]
 
