@@ -87,9 +87,9 @@ class _Pair:
             raise ValueError(f"the runs have no step in common: {one} and {two}; record both with the same --steps")
         numels = [run.steps[self.steps[0]].whole("before") for run in (good, bad)]
         for name in sorted(numels[0].keys() & numels[1].keys()):
-            one, two = (found[name].numel for found in numels)
-            if one != two:
-                raise ValueError(f"these are runs of other models: {name} has {one} elements, and {two}")
+            has, also = (found[name].numel for found in numels)
+            if has != also:
+                raise ValueError(f"these are runs of other models: {name} has {has} elements, and {also}")
         self.epsilon = max(good.epsilon, bad.epsilon)
         splits = good.splits | bad.splits
         self.only_begins = sorted(splits) if good.world_size != bad.world_size else []
@@ -251,8 +251,8 @@ class _Pair:
         ends = good.whole("end"), bad.whole("end")
         coarse = [sum(p.coarse for p in end.values()) / max(1, sum(p.numel for p in end.values())) for end in ends]
         if coarse[1] > 0.9 and coarse[0] < 0.5:
-            one, two = (f"{100 * part:.0f} %" for part in coarse)
-            said = f"{two} of BAD's numbers after the update are ones that bf16 has, {one} of GOOD's"
+            ours, theirs = (f"{100 * part:.0f} %" for part in coarse)
+            said = f"{theirs} of BAD's numbers after the update are ones that bf16 has, {ours} of GOOD's"
             meaning = rules.NO_MASTER if _kinds(ends[1]) != _kinds(ends[0]) else rules.ROUNDED
             yield Parting(good.number, "update", tuple(ends[1]), said, meaning, line)
         if self.only_begins:
@@ -265,10 +265,10 @@ class _Pair:
         names = [name for name in moves[0] if name in moves[1] and not (adapts and name in noise)]
         far = []
         for name in names:
-            one, two = moves[0][name], moves[1][name]
+            mine, other = moves[0][name], moves[1][name]
             rounds = 4 * EPSILON.get(before[name].dtype, 0.0) * _size(before[name])
             may = _flips(allowed, before[name].numel) if adapts else allowed
-            if length(minus(two, one)) > may * max(length(one), length(two)) + rounds:
+            if length(minus(other, mine)) > may * max(length(mine), length(other)) + rounds:
                 far.append(name)
         if far:
             name = max(far, key=lambda n: length(minus(moves[1][n], moves[0][n])))
