@@ -51,7 +51,11 @@ def loop(folder, fault="", **given):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank if fault == "unequal start" else 1 if fault == "other seed" else 0)
     micro, kind, lr, decay = given.get("micro", 1), given.get("optimizer", "sgd"), 0.1, given.get("decay", 0.0)
-    model = Net(tied=given.get("tied", False) and fault != "tied apart", dropout=given.get("dropout", 0.0))
+    model = Net(
+        tied=given.get("tied", False) and fault != "tied apart",
+        dropout=given.get("dropout", 0.0),
+        batch_norm=given.get("norms"),
+    )
     if given.get("tied") and fault == "tied apart":
         model.head.weight = nn.Parameter(model.embed.weight.detach().T.clone())
         model.again = nn.Linear(16, 16, bias=False)
@@ -76,7 +80,7 @@ def loop(folder, fault="", **given):
     if fault == "state lost":
         optimizer.state.clear()
     torch.manual_seed(100 if fault == "same dropout" else 100 + rank)
-    net = DistributedDataParallel(model) if given.get("ddp") else model
+    net = DistributedDataParallel(model, broadcast_buffers=fault != "buffers kept") if given.get("ddp") else model
     with Fingerprints(folder, (1, STEPS)):
         for step in range(1, STEPS + 1):
             one_step(net, model, optimizer, step, fault, micro)
@@ -192,6 +196,7 @@ GOOD = {  # name: how it is trained
     "tied": {"tied": True},
     "dropout": {"dropout": 0.5},
     "resumed": {"optimizer": "adam", "resumed": True},
+    "norms": {"ddp": True, "norms": True},
     "clipped": {"fault": "clipped"},
 }
 # The fault, the right run, the step, the phase, and words of the meaning. Threads are those in which people met it.
@@ -227,5 +232,6 @@ FAULTS = [
     ("tied apart", "tied", 1, "before it", "tied weights came apart"),  # torchtitan 2495
     ("same dropout", "dropout", 1, "random", "all ranks drop the same"),
     ("state lost", "resumed", 1, "optimizer state", "state was not there"),  # accelerate 3971
+    ("buffers kept", "norms", 2, "buffers", "buffers came apart"),
     ("clipped by shard", "clipped", 1, "gradients", "clips by a norm of its own"),  # pytorch 170862, accelerate 4219
 ]

@@ -1,4 +1,4 @@
-"""A script under torchrun, recorded with fingerprints: it trains as if nobody looked, and other systems agree with it."""
+"""A script under torchrun, recorded with fingerprints: it trains as if nobody looked, and other systems agree."""
 
 from zerolab import cli
 from zerolab.recording.recording import Recording
