@@ -32,7 +32,7 @@ OTHERS = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deeps
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C.
 
-    `doctor` returns 1 if something is missing that every lesson needs.
+    `doctor` returns 1 if something is missing that every lesson needs, and `diff` if two runs part.
     """
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     command: Command = parsed.command
@@ -90,6 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     what = "the folder that `torchrun ... -m zerolab.why train.py` wrote; or dumps of the flight recorder, all ranks'"
     why.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
     _add_json(why)
+    diff = _command(commands, "diff", _diff, "say where two runs of the same training part, and why")
+    fingerprints = "a recording made with --fingerprints, or the folder beside it: "
+    diff.add_argument("good", type=Path, metavar="GOOD", help=f"{fingerprints}the run that is right")
+    diff.add_argument(
+        "bad", type=Path, metavar="BAD", help="the same of the other; stage and number of ranks may differ"
+    )
     reset = _command(commands, "reset", _reset, "restore a lesson, yours kept as .bak; or forget your progress")
     reset.add_argument("which", help="the beginning of a lesson's name, such as 04; or all; or progress")
     progress = _command(commands, "progress", _progress, "list the exercises and which of them are solved")
@@ -278,6 +284,14 @@ def _why(arguments: Arguments) -> None:
 
     found = explain(arguments.files)
     _say(arguments, found.as_json, printable(found.text))  # names of files in a dump may hold anything
+
+
+def _diff(arguments: Arguments) -> int:
+    from zerolab.difference.compare import compare
+
+    result = compare(arguments.good, arguments.bad)
+    print(result)
+    return 1 if result.parting else 0
 
 
 def _lab(arguments: Arguments) -> None:

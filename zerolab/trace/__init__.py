@@ -13,8 +13,9 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from zerolab import files
 from zerolab.recording.events import RankRecording, count
@@ -28,7 +29,11 @@ LAST_SECONDS = 5.0  # the same, of ranks that are being ended: torchrun kills th
 
 @contextmanager
 def recording(
-    out: str | os.PathLike[str], steps: tuple[int, int] = (2, 4), *, times_only: bool = False
+    out: str | os.PathLike[str],
+    steps: tuple[int, int] = (2, 4),
+    *,
+    times_only: bool = False,
+    fingerprints: bool = False,
 ) -> Iterator[Window]:
     """Records the steps from the first to the last of `steps`, both included, of whatever trains within the block.
 
@@ -40,6 +45,8 @@ def recording(
         out: the file of the recording, in a folder that all ranks see.
         steps: the first and the last to be recorded; a step ends with an update.
         times_only: no bytes of memory and no owners, and hardly slower.
+        fingerprints: whether to take those of parameters, gradients and batches, too, into a folder beside `out`;
+            `zerolab diff` compares those of two runs.
 
     Raises:
         ValueError: steps that are none, or a file that cannot be written.
@@ -51,12 +58,19 @@ def recording(
     parts.forget(rank)
     told = _Told(parts, first, last, world_size)
     window = Window(first, last, told.finished, times_only=times_only)
+    prints = _fingerprints(out, steps) if fingerprints else nullcontext()
     with leaving(lambda: told.interrupted(window.so_far())):
         try:
-            with window:
+            with prints, window:
                 yield window
         finally:
             told.ended(rank, window.steps)
+
+
+def _fingerprints(out: str | os.PathLike[str], steps: tuple[int, int]) -> AbstractContextManager[Any]:
+    from zerolab.difference.watch import Fingerprints, folder_of
+
+    return Fingerprints(folder_of(out), steps)
 
 
 def _check(steps: tuple[int, int]) -> tuple[int, int]:

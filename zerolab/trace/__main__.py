@@ -17,7 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the script or module with what follows it as its arguments."""
     options = _parse(arguments)
     sys.argv = [options.script, *options.arguments]
-    with recording(options.out, options.steps, times_only=options.times_only):
+    chosen = {"times_only": options.times_only, "fingerprints": options.fingerprints}
+    with recording(options.out, options.steps, **chosen):
         if options.module:
             runpy.run_module(options.script, run_name="__main__", alter_sys=True)
         else:
@@ -32,6 +33,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=_steps, default=(2, 4), metavar="A:B", help="the first and the last (2:4)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="in a folder that all ranks see")
     parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
+    parser.add_argument("--fingerprints", action="store_true", help="of tensors and batches, too: for `zerolab diff`")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", help="what is to be run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it gets")

@@ -1,0 +1,1 @@
+"""Two recorded runs of the same training: where they part."""

@@ -1,0 +1,331 @@
+"""Two runs, step by step and moment by moment: the first place where they part, and what fits it.
+
+What is counted or named is compared exactly. Numbers are compared by the length of their difference, which the signed
+sums estimate, next to a tolerance made of the coarser run's rounding `e` (2^-23 in fp32, 2^-7 in bf16), of the number
+of parameters `d` through which a rounding travels, and of the summands `n` of a batch's mean:
+
+    loss        2 e sqrt(d) + 8 2^-23 sqrt(n), of the larger loss
+    gradient    four times that, of the tensor's own length or that of a tensor of its size with the run's mean square
+    update      the same for SGD; Adam turns a gradient near zero into a whole step, so for it that part of the elements
+                may go the other way (`_flips`)
+
+times the number of steps so far, because what is rounded in one goes into the next.
+"""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerolab.difference import rules
+from zerolab.difference.prints import Print
+from zerolab.difference.runs import EPSILON, Run, Step, length, minus
+
+ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs part: what was measured, and what it means, empty where nothing fits."""
+
+    step: int
+    phase: str
+    tensors: tuple[str, ...]
+    measured: str
+    meaning: str = ""
+    line: str = ""
+
+    def __str__(self) -> str:
+        """As the command prints it."""
+        more = f" and {len(self.tensors) - 1} more" if len(self.tensors) > 1 else ""
+        of = f": {self.tensors[0]}{more}" if self.tensors else ""
+        unit = self.tensors[0].rpartition(".")[0] if self.tensors else ""
+        lines = [f"They part in step {self.step}, {self.phase}{of}" + (f", in {unit}" if unit else "")]
+        lines += [f"  line:     {self.line}"] * bool(self.line)
+        lines += [f"  measured: {self.measured}"]
+        lines += [f"  meaning:  {self.meaning or 'nothing known fits: look at what this line computes'}"]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What comes of a comparison; `parting` is None where there is no difference."""
+
+    parting: Parting | None
+    steps: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """As the command prints it."""
+        same = f"no difference in step {', '.join(map(str, self.steps))}"
+        return "\n".join([str(self.parting or same), *(f"  note:     {note}" for note in self.notes)])
+
+
+def compare(good: str | os.PathLike[str], bad: str | os.PathLike[str]) -> Result:
+    """Compares the fingerprints of two runs.
+
+    Args:
+        good: the file of a recording with fingerprints, or their folder: the run that is right.
+        bad: the same of the run that is to be explained; stage and number of ranks may be others.
+
+    Raises:
+        ValueError: fingerprints are missing, or the runs have other models or no step in common.
+    """
+    return _Pair(Run(good), Run(bad)).result()
+
+
+class _Pair:
+    def __init__(self, good: Run, bad: Run) -> None:
+        self.good, self.bad = good, bad
+        others = sorted(good.about.keys() ^ bad.about.keys())
+        if others:
+            raise ValueError(f"these are runs of other models: only one of them has {', '.join(others[:3])}")
+        self.steps = sorted(good.steps.keys() & bad.steps.keys())
+        if not self.steps:
+            one, two = list(good.steps), list(bad.steps)
+            raise ValueError(f"the runs have no step in common: {one} and {two}; record both with the same --steps")
+        numels = [run.steps[self.steps[0]].whole("before") for run in (good, bad)]
+        for name in sorted(numels[0].keys() & numels[1].keys()):
+            has, also = (found[name].numel for found in numels)
+            if has != also:
+                raise ValueError(f"these are runs of other models: {name} has {has} elements, and {also}")
+        self.epsilon = max(good.epsilon, bad.epsilon)
+        splits = good.splits | bad.splits
+        self.only_begins = sorted(splits) if good.world_size != bad.world_size else []
+        self.depth = max(1, len(good.about))
+
+    def result(self) -> Result:
+        """The first parting there is."""
+        notes = []
+        if self.only_begins:
+            what = " and ".join(self.only_begins)
+            notes.append(f"with {what} the loss depends on how ranks share a batch: beginnings and batches compared")
+        for place, number in enumerate(self.steps):
+            good, bad = self.good.steps[number], self.bad.steps[number]
+            parting = next(self._partings(good, bad, place), None)
+            if parting is not None:
+                return Result(parting, tuple(self.steps), tuple(notes))
+        return Result(None, tuple(self.steps), tuple(notes))
+
+    def _partings(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
+        if not place:
+            yield from self._setup(good)
+            yield from self._beginning(good, bad)
+        yield from self._batches(good, bad)
+        yield from self._buffers(good, bad)
+        yield from self._random(good, bad)
+        if not self.only_begins:
+            yield from self._losses(good, bad, place)
+        yield from self._gradients(good, bad, place)
+        yield from self._settings(good, bad)
+        yield from self._updates(good, bad, place)
+
+    # What each moment is asked.
+
+    def _setup(self, step: Step) -> Iterator[Parting]:
+        for name in self.good.about:
+            (trains, tied, _), (also, other, _) = self.good.about[name], self.bad.about[name]
+            if tied != other:
+                said = f"in GOOD it is the tensor {tied}, in BAD {other}"
+                yield Parting(step.number, "before it", (name,), said, rules.TIED)
+            if trains != also:
+                yield Parting(
+                    step.number, "before it", (name,), f"requires_grad is {trains}, then {also}", rules.FROZEN
+                )
+
+    def _beginning(self, good: Step, bad: Step) -> Iterator[Parting]:
+        apart = _new(good.apart("before"), bad.apart("before"))
+        if apart:
+            one, two = next(iter(apart.values()))
+            said = f"ranks {one} and {two} of BAD have other bits in {len(apart)} tensors, before any update"
+            yield Parting(good.number, "parameters before it", tuple(apart), said, rules.UNEQUAL_START)
+        ours, theirs = good.whole("before"), bad.whole("before")
+        both = [name for name in ours if name in theirs]
+        far = [n for n in both if not _close(ours[n], theirs[n], 4 * self._rounding(ours[n], theirs[n]))]
+        if far:
+            name = far[0]
+            by = length(minus(theirs[name].signed, ours[name].signed)) / max(_size(ours[name]), 1e-300)
+            said = f"{len(far)} of {len(both)} tensors differ; this one by {by:.2g} of its length"
+            yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
+        counts, also = good.counters(), bad.counters()
+        for name in sorted((counts.keys() | also.keys()) & {*ours, *theirs}):
+            if counts.get(name, 0) != also.get(name, 0):
+                said = (
+                    f"the optimizer has counted {counts.get(name, 0):g} updates in GOOD, {also.get(name, 0):g} in BAD"
+                )
+                yield Parting(good.number, "optimizer state before it", (name,), said, rules.STATE, bad.line("update"))
+
+    def _batches(self, good: Step, bad: Step) -> Iterator[Parting]:
+        all_good, all_bad = (Counter(row for rows in step.rows for row in rows) for step in (good, bad))
+        if all_good == all_bad:
+            return
+        common, n, m = (all_good & all_bad).total(), all_good.total(), all_bad.total()
+        said = f"GOOD's ranks have {n} rows together, BAD's {m}; {common} are the same"
+        meaning = rules.batches(self.good, self.bad, good, bad)
+        yield Parting(good.number, "batches", (), said, meaning, bad.line("forward"))
+
+    def _buffers(self, good: Step, bad: Step) -> Iterator[Parting]:
+        apart = _new(good.apart("buffers"), bad.apart("buffers"))
+        if apart:
+            one, two = next(iter(apart.values()))
+            said = f"ranks {one} and {two} of BAD have other values, and all of GOOD's the same"
+            yield Parting(good.number, "buffers", tuple(apart), said, rules.BUFFERS, bad.line("forward"))
+
+    def _random(self, good: Step, bad: Step) -> Iterator[Parting]:
+        one, two = ([rank["random"] for rank in step.ranks] for step in (good, bad))
+        if len(two) > 1 and len(set(map(str, two))) < len(two) and len(set(map(str, one))) == len(one) > 1:
+            said = "the states of the random generators of BAD's ranks are the same, those of GOOD's are not"
+            yield Parting(good.number, "random numbers", (), said, rules.SEEDS, bad.line("forward"))
+        if len(one) == len(two) and one != two:
+            said = "the states of the random generators before the forward differ, and there is dropout"
+            yield Parting(good.number, "random numbers", (), said, rules.OTHER_SEEDS, bad.line("forward"))
+
+    def _losses(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
+        one, two = good.loss, bad.loss
+        if one is None or two is None or abs(one - two) <= self._tolerance(good, place) * max(abs(one), abs(two)):
+            return
+        said = f"{one:.8g} in GOOD, {two:.8g} in BAD; rounding explains {self._tolerance(good, place):.2g} of it"
+        yield Parting(good.number, "loss", (), said, rules.loss(one, two, bad), bad.line("backward"))
+
+    def _gradients(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
+        ours, theirs, line = good.whole("read"), bad.whole("read"), bad.line("update")
+        trained = {name for name, (_, tied, _) in self.good.about.items() if tied == name}
+        absent = [name for name in ours if name in trained and name not in theirs and _size(ours[name])]
+        if absent:
+            held = bad.settings()
+            outside = [name for name in absent if name not in held]
+            said = f"{len(absent)} of {len(ours)} gradients that GOOD's optimizer reads are not there in BAD"
+            meaning = rules.NOT_HELD if outside else rules.NO_GRADIENT
+            yield Parting(
+                good.number, "gradients that the optimizer reads", tuple(outside or absent), said, meaning, line
+            )
+        more = [name for name in theirs if name in trained and name not in ours and _size(theirs[name])]
+        if more:
+            said = f"BAD's optimizer reads {len(more)} gradients that GOOD's does not"
+            yield Parting(good.number, "gradients that the optimizer reads", tuple(more), said, rules.MORE, line)
+        apart = _new(good.apart("read"), bad.apart("read"))
+        if apart:
+            one, two = next(iter(apart.values()))
+            said = f"ranks {one} and {two} of BAD read other bits in {len(apart)} tensors of {len(theirs)}"
+            meaning = rules.apart(good, bad, sorted(apart), self._slack(good, place))
+            yield Parting(good.number, "gradients that the optimizer reads", tuple(apart), said, meaning, line)
+        if self.only_begins:
+            return
+        allowed = self._slack(good, place)
+        mean = math.sqrt(sum(p.squares for p in ours.values()) / max(1, sum(p.numel for p in ours.values())))
+        far = [
+            name
+            for name in ours
+            if name in theirs and not _close(ours[name], theirs[name], allowed, mean * math.sqrt(ours[name].numel))
+        ]
+        if far:
+            name = max(far, key=lambda n: length(minus(theirs[n].signed, ours[n].signed)))
+            by = length(minus(theirs[name].signed, ours[name].signed)) / max(_size(ours[name]), 1e-300)
+            said = (
+                f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length, rounding explains {allowed:.2g}"
+            )
+            before = self.bad.steps.get(good.number - 1)
+            meaning = rules.gradient(good, bad, before, far, allowed)
+            yield Parting(good.number, "gradients that the optimizer reads", tuple(far), said, meaning, line)
+
+    def _settings(self, good: Step, bad: Step) -> Iterator[Parting]:
+        ours, theirs = good.settings(), bad.settings()
+        for name in ours:
+            if name in theirs:
+                for key in sorted(ours[name].keys() & theirs[name].keys()):
+                    if ours[name][key] != theirs[name][key]:
+                        meaning = rules.setting(self.good, good, name, key, theirs[name][key])
+                        said = f"{key} is {ours[name][key]} in GOOD, {theirs[name][key]} in BAD"
+                        yield Parting(
+                            good.number, "settings of the optimizer", (name,), said, meaning, bad.line("update")
+                        )
+
+    def _updates(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
+        line = bad.line("update")
+        apart = _new(good.apart("end"), bad.apart("end"))
+        if apart:
+            one, two = next(iter(apart.values()))
+            said = f"after the update ranks {one} and {two} of BAD have other bits in {len(apart)} tensors"
+            yield Parting(good.number, "update", tuple(apart), said, rules.copies(bad), line)
+        ends = good.whole("end"), bad.whole("end")
+        coarse = [sum(p.coarse for p in end.values()) / max(1, sum(p.numel for p in end.values())) for end in ends]
+        if coarse[1] > 0.9 and coarse[0] < 0.5:
+            ours, theirs = (f"{100 * part:.0f} %" for part in coarse)
+            said = f"{theirs} of BAD's numbers after the update are ones that bf16 has, {ours} of GOOD's"
+            meaning = rules.NO_MASTER if _kinds(ends[1]) != _kinds(ends[0]) else rules.ROUNDED
+            yield Parting(good.number, "update", tuple(ends[1]), said, meaning, line)
+        if self.only_begins:
+            return
+        adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"]) or _adaptive(good)
+        allowed = self._slack(good, place)
+        moves = [rules.moves(step) for step in (good, bad)]
+        before = good.whole("before")
+        noise = self._noise(good, place)
+        names = [name for name in moves[0] if name in moves[1] and not (adapts and name in noise)]
+        far = []
+        for name in names:
+            mine, other = moves[0][name], moves[1][name]
+            rounds = 4 * EPSILON.get(before[name].dtype, 0.0) * _size(before[name])
+            may = _flips(allowed, before[name].numel) if adapts else allowed
+            if length(minus(other, mine)) > may * max(length(mine), length(other)) + rounds:
+                far.append(name)
+        if far:
+            name = max(far, key=lambda n: length(minus(moves[1][n], moves[0][n])))
+            by = length(minus(moves[1][name], moves[0][name])) / max(length(moves[0][name]), 1e-300)
+            said = f"{len(far)} of {len(names)} moved otherwise; {name} by {by:.3g} of its step in GOOD"
+            meaning = rules.update(bad, far, moves, allowed)
+            yield Parting(good.number, "update", tuple(far), said, meaning, line)
+
+    # What rounding explains.
+
+    def _tolerance(self, step: Step, place: int) -> float:
+        rows = sum(map(len, step.rows))
+        accumulated = EPSILON["float32"] * math.sqrt(max(1, rows))
+        return (place + 1) * (2 * self.epsilon * math.sqrt(self.depth) + 8 * accumulated)
+
+    def _slack(self, step: Step, place: int) -> float:
+        return 4 * self._tolerance(step, place)
+
+    def _noise(self, step: Step, place: int) -> set[str]:
+        """Tensors whose gradient is no more than rounding: an adaptive optimizer makes whole steps of it."""
+        found = step.whole("read")
+        mean = math.sqrt(sum(p.squares for p in found.values()) / max(1, sum(p.numel for p in found.values())))
+        limit = math.sqrt(self._slack(step, place))
+        return {name for name, p in found.items() if _size(p) < limit * mean * math.sqrt(p.numel)}
+
+    @staticmethod
+    def _rounding(one: Print, two: Print) -> float:
+        return max(EPSILON.get(one.dtype, 0.0), EPSILON.get(two.dtype, 0.0))
+
+
+def _adaptive(step: Step) -> bool:
+    return any("betas" in each for each in step.settings().values())
+
+
+def _kinds(found: dict[str, Print]) -> set[str]:
+    return {each.dtype for each in found.values()}
+
+
+def _flips(part: float, numel: int) -> float:
+    """How far a step of Adam may differ, of its length, where this part of its elements may go the other way.
+
+    Each that does differs by two steps; three standard deviations more of them, and half again, for it is estimated.
+    """
+    most = part * numel + 3 * math.sqrt(part * numel)
+    return 1.5 * math.sqrt(4 * most / max(1, numel))
+
+
+def _new(good: dict[str, list[int]], bad: dict[str, list[int]]) -> dict[str, list[int]]:
+    """What is apart in BAD alone."""
+    return {name: ranks for name, ranks in bad.items() if name not in good}
+
+
+def _size(found: Print) -> float:
+    return math.sqrt(found.squares)
+
+
+def _close(one: Print, two: Print, allowed: float, least: float = 0.0) -> bool:
+    if one.dtype == two.dtype and one.exact == two.exact:
+        return True
+    return length(minus(two.signed, one.signed)) <= allowed * max(_size(one), _size(two), least)

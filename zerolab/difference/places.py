@@ -1,0 +1,99 @@
+"""Which elements of which parameter a tensor has that an optimizer updates."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerolab.engines.optimizer_state import pieces_within
+from zerolab.recording.wrappers import is_part, unwrapped
+from zerolab.runtime.observers import holders
+
+
+class Place(NamedTuple):
+    """Elements `[place, place + numel)` of a tensor are those of the parameter `name` from `start` on, or at `at`."""
+
+    name: str
+    place: int
+    start: int
+    numel: int
+    at: torch.Tensor | None = None
+
+
+Places = list[tuple[torch.Tensor, list[Place]]]
+WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
+
+
+def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by the names that their author gave them; those of a tied one all."""
+    named: dict[str, nn.Parameter] = {}
+    for name, each in unwrapped(model).named_parameters(remove_duplicate=False):
+        fqns = getattr(each, "_fqns", [""])  # FSDP1 shows one flat parameter for many, unless told otherwise
+        prefix = plain(name.removesuffix("_flat_param")) if fqns != [""] else plain(name)
+        named |= {prefix + fqn: each for fqn in fqns}
+    return named
+
+
+def plain(name: str) -> str:
+    """A name without what wrappers inside a model put into it."""
+    for wrapper in WRAPPERS[:2]:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def places_of(model: nn.Module) -> Places:
+    """Each tensor that an optimizer of this model may update; without those of which nobody says what they hold."""
+    engines = [engine for engine in holders if getattr(engine, "model", None) is model]
+    if engines:
+        owned = [each for engine in engines for each in engine._owned()]  # as for checkpoints
+        return [(key, [Place(*piece) for piece in pieces]) for key, pieces in owned]
+    found: dict[int, tuple[torch.Tensor, list[Place]]] = {}
+    for name, parameter in names_of(model).items():
+        if not is_part(parameter):
+            found.setdefault(id(parameter), (parameter, _of_whole(name, parameter)))
+    for key, pieces in _of_fsdp1(model):
+        found[id(key)] = key, pieces
+    return list(found.values())
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _of_whole(name: str, parameter: Any) -> list[Place]:
+    if not hasattr(parameter, "placements"):
+        return [Place(name, 0, 0, parameter.numel())]
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    index = torch.zeros(1, dtype=torch.int64)
+    for size, first, mine in zip(parameter.shape, offset, shape, strict=True):
+        index = (index.unsqueeze(-1) * size + torch.arange(first, first + mine)).reshape(-1)
+    follows = index.numel() and int(index[-1] - index[0]) == index.numel() - 1
+    start = int(index[0]) if index.numel() else 0
+    return [Place(name, 0, start, index.numel(), None if follows else index)]
+
+
+def _of_fsdp1(model: nn.Module) -> Iterator[tuple[Any, list[Place]]]:
+    kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    if kind is None:
+        return
+    from zerolab.engines.fsdp1 import _laid_out, _shard
+
+    for name, module in model.named_modules():
+        if not isinstance(module, kind) or module._handle is None:
+            continue
+        prefix = plain(f"{name}.".replace("_fsdp_wrapped_module", "").replace("..", ".")).lstrip(".")
+        flat: Any = module._handle.flat_param
+        if flat._params is None:
+            numel = _shard(flat).numel()
+            whole = numel == flat._unpadded_unsharded_size.numel()
+            first = 0 if whole else dist.get_rank(module.process_group) * numel
+            yield flat, [Place(*each) for each in pieces_within(_laid_out(prefix, flat), first, first + numel)]
+            continue
+        for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):
+            yield parameter, [Place(prefix + fqn, 0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)]

@@ -1,0 +1,125 @@
+"""A tensor's fingerprint: a few numbers that add up over its pieces, so that whole and sharded ones can be compared.
+
+Of each element a hash of (name of the parameter, its index in the whole tensor) gives sixteen signs. The fingerprint is
+
+    numel      elements
+    exact      the sum, mod 2^64, of a hash of (the same, the element's bits): equal if and only if the bits are
+    squares    the sum of squares
+    coarse     elements that bf16 can hold as they are, zeros left out
+    signed     sixteen sums, each with other signs
+
+All are sums over elements, so those of shards add up to that of the whole. `signed` is linear, too: the difference of
+two is the `signed` of the difference. The mean of its squares estimates the squared length of that difference
+(Johnson and Lindenstrauss; Achlioptas 2003 for signs), with a standard deviation of a third of it for sixteen.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+SIGNS = 16
+ON_CPU = 1 << 13  # elements at a time: the signs of each take 128 bytes, which should stay in the cache
+MOST = 1 << 18  # on a device with much memory and slow starts
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ODD = (-4658895280553007687, -7723592293110705685, -7046029254386353131)  # of splitmix64, as signed numbers
+_WORD = 1 << 64
+
+
+@dataclass(frozen=True)
+class Print:
+    """A fingerprint, of a piece or of a whole tensor."""
+
+    numel: int
+    exact: int
+    squares: float
+    coarse: int
+    signed: tuple[float, ...]
+    dtype: str
+
+    def __add__(self, other: Self) -> "Print":
+        """That of two pieces together."""
+        signed = tuple(a + b for a, b in zip(self.signed, other.signed, strict=True))
+        exact = (self.exact + other.exact) % _WORD
+        squares, coarse = self.squares + other.squares, self.coarse + other.coarse
+        return Print(self.numel + other.numel, exact, squares, coarse, signed, self.dtype)
+
+    def as_list(self) -> list[Any]:
+        """For JSON."""
+        signed = [float(f"{each:.12g}") for each in self.signed]  # more digits than any rounding that is asked for
+        return [self.numel, self.exact, self.squares, self.coarse, signed, self.dtype]
+
+    @classmethod
+    def of_list(cls, values: list[Any]) -> "Print":
+        """From JSON. Raises TypeError or ValueError if it is none."""
+        numel, exact, squares, coarse, signed, dtype = values
+        if len(signed) != SIGNS:
+            raise ValueError(f"a fingerprint with {len(signed)} signed sums, not {SIGNS}")
+        return cls(int(numel), int(exact), float(squares), int(coarse), tuple(map(float, signed)), str(dtype))
+
+
+@cache
+def _seed(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _mixed(values: torch.Tensor) -> torch.Tensor:
+    """Well mixed 64 bits of each number, after splitmix64; torch shifts the sign in, which mixes as well."""
+    values = (values ^ (values >> 30)) * _ODD[0]
+    values = (values ^ (values >> 27)) * _ODD[1]
+    return values ^ (values >> 31)
+
+
+@torch.no_grad()
+def print_of(name: str, tensor: torch.Tensor, start: int = 0, index: torch.Tensor | None = None) -> Print:
+    """The fingerprint of elements of the parameter `name`.
+
+    Args:
+        name: of the whole tensor.
+        tensor: the elements, any shape and dtype.
+        start: the first one's index in the whole tensor, laid end to end.
+        index: the index of each, where they do not follow one another.
+    """
+    with _disable_current_modes():  # a recorder sees all operations, and this is none of the training
+        flat = tensor.detach().reshape(-1)
+        chunk = ON_CPU if flat.device.type == "cpu" else MOST
+        exact, coarse, sums = 0, 0, torch.zeros(SIGNS + 1, dtype=torch.float64)
+        for begin in range(0, flat.numel(), chunk):
+            part = flat[begin : begin + chunk]
+            if index is None:
+                first = start + begin
+                places = torch.arange(first, first + part.numel(), device=flat.device)
+            else:
+                places = index[begin : begin + chunk].to(flat.device)
+            hashed = _mixed(places * _ODD[2] + _seed(name))
+            part = part + torch.zeros((), dtype=part.dtype, device=part.device)  # -0.0 is 0.0, as an engine may mark it
+            bits = part.to(torch.int64) if part.dtype == torch.bool else part.view(_BITS[part.itemsize]).long()
+            exact += int(_mixed(hashed ^ (bits * _ODD[2])).sum())
+            wide = part.to(torch.float64)
+            coarse += int(((part.bfloat16().to(torch.float64) == wide) & (wide != 0)).sum())
+            signs = (hashed.unsqueeze(0) >> torch.arange(8, 8 + SIGNS, device=flat.device).unsqueeze(1)) & 1
+            found = torch.cat([(signs * 2 - 1).to(torch.float64) @ wide, (wide @ wide).reshape(1)])
+            sums += found.cpu()
+        *signed, squares = sums.tolist()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Print(flat.numel(), exact % _WORD, squares, coarse, tuple(signed), dtype)
+
+
+def rows_of(tensors: list[torch.Tensor]) -> list[int]:
+    """A hash of each row (of the first dimension) of a batch, over all its tensors; 48 bits.
+
+    Floats count as bf16 has them: the same rows in another precision are the same rows.
+    """
+    rows = min((tensor.shape[0] for tensor in tensors if tensor.dim()), default=0)
+    with _disable_current_modes():
+        total = torch.zeros(rows, dtype=torch.int64)
+        for number, tensor in enumerate(tensors):
+            if tensor.dim() and tensor.shape[0] == rows and not tensor.is_complex() and rows and tensor.numel():
+                flat = tensor.detach().reshape(rows, -1).cpu()
+                wide = flat.bfloat16().view(torch.int16).long() if flat.is_floating_point() else flat.long()
+                places = torch.arange(flat.shape[1]) * _ODD[2] + number
+                total += _mixed(_mixed(places) ^ (wide * _ODD[2])).sum(1)
+        return [value & ((1 << 48) - 1) for value in total.tolist()]

@@ -1,0 +1,153 @@
+"""The fingerprints of one run, read from its ranks' files, and those of whole tensors made of their pieces'."""
+
+import json
+import math
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from zerolab.difference.prints import SIGNS, Print
+from zerolab.difference.watch import VERSION, folder_of
+
+# The distance between neighbouring numbers at 1.
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+Vector = tuple[float, ...]
+Moment = dict[str, list[list[Any]]]
+
+
+class Step:
+    """One step of all ranks."""
+
+    def __init__(self, number: int, ranks: list[dict[str, Any]]) -> None:
+        self.number, self.ranks = number, ranks
+
+    def whole(self, moment: str, key: str = "") -> dict[str, Print]:
+        """Each tensor's fingerprint, made of one piece from each place; of copies the lowest rank's."""
+        pieces: dict[str, dict[int, Print]] = {}
+        for rank in self.ranks:
+            for name, found in self._of(rank, moment, key).items():
+                for start, *values in found:
+                    pieces.setdefault(name, {}).setdefault(start, Print.of_list(values))
+        return {name: _sum(list(found.values())) for name, found in pieces.items()}
+
+    def of_rank(self, moment: str, rank: int) -> dict[tuple[str, int], Print]:
+        """One rank's pieces by name and start."""
+        found = self._of(self.ranks[rank], moment)
+        return {(name, start): Print.of_list(rest) for name, pieces in found.items() for start, *rest in pieces}
+
+    def apart(self, moment: str) -> dict[str, list[int]]:
+        """Tensors of which ranks have copies that are not the same to the bit, and the first such two ranks."""
+        first: dict[tuple[str, int, int], tuple[int, int]] = {}
+        found: dict[str, list[int]] = {}
+        for number, rank in enumerate(self.ranks):
+            for name, pieces in self._of(rank, moment).items():
+                for start, numel, exact, *_ in pieces:
+                    other, expected = first.setdefault((name, start, numel), (number, exact))
+                    if exact != expected:
+                        found.setdefault(name, [other, number])
+        return found
+
+    def mean_signed(self, kind: str) -> dict[str, Vector]:
+        """The mean over ranks of their own gradients, as signed sums, where every rank saw its own."""
+        if not all(rank[kind] for rank in self.ranks):
+            return {}
+        names = {name for rank in self.ranks for name in rank[kind]}
+        zero = [0.0] * SIGNS
+        columns = {name: zip(*(rank[kind].get(name, zero) for rank in self.ranks), strict=True) for name in names}
+        return {name: tuple(sum(each) / len(self.ranks) for each in found) for name, found in columns.items()}
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """The hashes of each rank's rows."""
+        return [rank["rows"] for rank in self.ranks]
+
+    @cached_property
+    def loss(self) -> float | None:
+        """The mean over ranks; None where a backward began at no single number, or ranks had unequal shares."""
+        losses = [sum(rank["losses"]) for rank in self.ranks]
+        equal = len({len(rows) for rows in self.rows}) == 1 and all(rank["losses"] for rank in self.ranks)
+        return sum(losses) / len(losses) if equal else None
+
+    def line(self, moment: str) -> str:
+        """The line of the script at which something happened, as rank 0 saw it; empty if none is known."""
+        return str(self.ranks[0]["lines"].get(moment, ""))
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Each parameter's settings in the optimizer that has it."""
+        return {name: each for rank in self.ranks for name, each in rank["settings"].items()}
+
+    def counters(self) -> dict[str, float]:
+        """Updates that each parameter has had, as the optimizer counts them."""
+        return {name: count for rank in self.ranks for name, count in rank["state"].get("step", {}).items()}
+
+    @staticmethod
+    def _of(rank: dict[str, Any], moment: str, key: str = "") -> Moment:
+        found: Moment = rank.get(moment) or {}
+        return (found.get(key) or {}) if key else found  # type: ignore[return-value]  # of state one level more
+
+
+class Run:
+    """One run's fingerprints.
+
+    Raises:
+        ValueError: there are none, or some rank's are missing or no such file.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        path = Path(place)
+        folder = path if path.is_dir() else folder_of(path)
+        found = sorted(folder.glob("rank-*.json"))
+        if not found:
+            raise ValueError(f"there are no fingerprints in {str(folder)!r}: record the run with --fingerprints")
+        ranks = [_read(file) for file in found]
+        ranks.sort(key=lambda rank: rank["rank"])
+        self.world_size = ranks[0]["world_size"]
+        if [rank["rank"] for rank in ranks] != list(range(self.world_size)):
+            have = ", ".join(str(rank["rank"]) for rank in ranks)
+            raise ValueError(f"{str(folder)!r} has rank {have} of {self.world_size}: all files of one run are needed")
+        self.about: dict[str, list[Any]] = {name: each for rank in ranks for name, each in rank["parameters"].items()}
+        self.splits: set[str] = {reason for rank in ranks for reason in rank["splits"]}
+        numbers = set.intersection(*({step["step"] for step in rank["steps"]} for rank in ranks))
+        of = [{step["step"]: step for step in rank["steps"]} for rank in ranks]
+        self.steps = {number: Step(number, [steps[number] for steps in of]) for number in sorted(numbers)}
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The coarsest rounding of a forward's results or the parameters in it."""
+        kinds = {kind for step in self.steps.values() for rank in step.ranks for kind in rank["compute"]}
+        kinds |= {dtype for _, _, dtype in self.about.values()}
+        return max((EPSILON.get(kind, 0.0) for kind in kinds), default=EPSILON["float32"])
+
+
+def length(vector: Vector) -> float:
+    """The estimated length of what has these signed sums."""
+    return math.sqrt(dot(vector, vector))
+
+
+def dot(one: Vector, other: Vector) -> float:
+    """The estimated inner product."""
+    return sum(a * b for a, b in zip(one, other, strict=True)) / max(1, len(one)) if one else 0.0
+
+
+def minus(one: Vector, other: Vector, factor: float = 1.0) -> Vector:
+    """The signed sums of `one - factor * other`."""
+    return tuple(a - factor * b for a, b in zip(one, other, strict=True))
+
+
+def _sum(prints: list[Print]) -> Print:
+    total = prints[0]
+    for each in prints[1:]:
+        total = total + each
+    return total
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        contents = json.loads(path.read_text("utf-8"))
+        version, sound = contents["fingerprints"], isinstance(contents["steps"], list) and contents["rank"] >= 0
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} holds no fingerprints of a rank: {error!r}") from error
+    if version != VERSION or not sound:
+        raise ValueError(f"{str(path)!r} has fingerprints of version {version!r}; this zerolab reads {VERSION}")
+    return dict(contents)

@@ -1,0 +1,269 @@
+"""Takes fingerprints while a training runs, on one rank; nothing is sent, no random number drawn, nothing written to.
+
+Of each step: the parameters before its first forward (and after the last step), buffers, rows of the batches, the loss,
+the rank's own gradients where autograd brings whole ones, what the optimizer reads, its settings and its state.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from zerolab import files
+from zerolab.difference.places import Place, local, names_of, places_of, plain
+from zerolab.difference.prints import Print, print_of, rows_of
+from zerolab.engines.optimizer_state import COUNTERS
+from zerolab.recording.patches import replace
+from zerolab.recording.sources import Sources
+from zerolab.recording.wrappers import is_part, unwrapped
+from zerolab.runtime.observers import holders
+
+VERSION = 1
+MOST_ROWS = 4096  # of a rank and step whose hashes are kept
+SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "maximize")
+Step = dict[str, Any]
+
+
+def folder_of(out: str | os.PathLike[str]) -> Path:
+    """Where the fingerprints of a recording lie, one file of each rank."""
+    path = Path(out)
+    return path.with_name(f"{path.name}.fingerprints")
+
+
+class Fingerprints:
+    """A `with` block, entered by every rank, in which steps `first` to `last` leave their fingerprints in `folder`.
+
+    Args:
+        folder: where each rank writes its file, `rank-0.json`; it is made.
+        steps: the first and the last, from 1; a step ends with an update.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], steps: tuple[int, int] = (1, 3)) -> None:
+        self.folder, (self._first, self._last) = Path(folder), steps
+        self._done = 0  # steps so far
+        self._steps: list[Step] = []
+        self._now: Step | None = None
+        self._models: dict[int, tuple[nn.Module, str]] = {}  # the outermost modules, and what is before their names
+        self._about: dict[str, list[Any]] = {}
+        self._running: list[nn.Module] = []
+        self._updated = self._over = False
+        self._scale = 1.0
+        self._reasons: set[str] = set()
+        self._sources = Sources()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        enter, callback = self._stack.enter_context, self._stack.callback
+        callback(register_module_forward_pre_hook(self._before_forward).remove)
+        callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
+        callback(register_optimizer_step_pre_hook(self._before_update).remove)
+        callback(register_optimizer_step_post_hook(self._after_update).remove)
+        enter(replace(torch.autograd, "backward", self._backward))
+        enter(replace(torch.amp.GradScaler, "scale", self._scaled))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._over:
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._stack.close()
+        if not self._steps:
+            return
+        if self._updated:
+            self._steps[-1]["end"] = self._parameters()
+        for kind in ("local", "last"):
+            for step in self._steps:  # twelve digits are more than any rounding that is asked for
+                step[kind] = {name: [float(f"{x:.12g}") for x in signed] for name, signed in step[kind].items()}
+        rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        contents = {
+            "fingerprints": VERSION,
+            "rank": rank,
+            "world_size": world_size,
+            "parameters": self._about,
+            "splits": sorted(self._reasons),
+            "steps": self._steps,
+        }
+        self.folder.mkdir(exist_ok=True)
+        files.write_text(self.folder / f"rank-{rank}.json", json.dumps(contents, separators=(",", ":")))
+        self._models.clear()
+
+    # The forward.
+
+    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        self._running.append(module)
+        trains = module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+        if not trains or next(module.parameters(), None) is None:
+            return
+        if len(self._running) == 1:
+            self._begin(module)
+            self._rows(inputs)
+        if self._now is not None and id(self._running[0]) in self._models:
+            model, prefix = self._models[id(self._running[0])]
+            if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
+                for name, buffer in module.named_buffers():
+                    if buffer.is_floating_point() and buffer.numel():
+                        found = print_of(plain(name), local(buffer))
+                        self._now["buffers"][prefix + plain(name)] = [[0, *found.as_list()]]
+
+    def _begin(self, module: nn.Module) -> None:
+        if self._updated:
+            if self._steps:
+                self._steps[-1].setdefault("end", self._parameters())
+            self._updated, self._now = False, None
+        if self._done == self._last:
+            self._end()
+            return
+        if self._done < self._first - 1:
+            return
+        self._learn(module)
+        if self._now is None:
+            names = ("buffers", "local", "last", "read", "settings", "state")
+            self._now = {"step": self._done + 1, **{name: {} for name in names}}
+            self._now |= {"rows": [], "losses": [], "random": [], "lines": {}, "updates": 0, "compute": []}
+            self._now["before"] = self._parameters()
+            self._steps.append(self._now)
+        self._line("forward")
+
+    def _learn(self, module: nn.Module) -> None:
+        if id(module) in self._models:
+            return
+        parameters = names_of(module)
+        known = {id(each) for other, _ in self._models.values() for each in other.parameters()}
+        if known & {id(each) for each in parameters.values()}:  # a part of it, called by itself
+            return
+        prefix = f"{type(unwrapped(module)).__name__}." if self._models else ""
+        self._models[id(module)] = module, prefix
+        engine = any(getattr(holder, "model", None) is module for holder in holders)
+        for name, each in parameters.items():
+            tied = [
+                prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")
+            ] or [prefix + name]
+            self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
+            sharded = engine or is_part(each) or hasattr(each, "placements")
+            if each.requires_grad and tied[0] == prefix + name and not sharded:
+                handle = each.register_hook(self._gradient_of(prefix + name))
+                self._stack.callback(handle.remove)
+        for part in module.modules():
+            if isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
+                self._reasons.add("dropout")
+            batch_norm = nn.modules.batchnorm._BatchNorm
+            if isinstance(part, batch_norm) and not isinstance(part, nn.SyncBatchNorm):
+                self._reasons.add("batch norm")
+
+    def _rows(self, inputs: Any) -> None:
+        if self._now is None:
+            return
+        rows = rows_of([leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)])
+        self._now["rows"] += rows[: MOST_ROWS - len(self._now["rows"])]
+        if "dropout" in self._reasons:
+            state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=6)
+            self._now["random"].append(state.hexdigest())
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
+            kind = torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda")
+            self._now["compute"].append(str(kind).removeprefix("torch."))
+
+    def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        while self._running and self._running.pop() is not module:
+            pass
+        if self._now is not None and not self._running and torch.is_grad_enabled():
+            leaves = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
+            kinds = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves if leaf.is_floating_point()}
+            self._now["compute"] += sorted(kinds)
+
+    # The backward.
+
+    def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any) -> Any:
+        if scaler.is_enabled():
+            self._scale = scaler.get_scale()
+        return original(scaler, *args)
+
+    def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **keywords: Any) -> Any:
+        if self._now is not None:
+            self._line("backward")
+            self._now["last"] = {}
+            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+                self._now["losses"].append(float(local(tensors.detach())) / self._scale)
+        return original(tensors, *args, **keywords)
+
+    def _gradient_of(self, name: str) -> Callable[[torch.Tensor], None]:
+        def brought(gradient: torch.Tensor) -> None:
+            if self._now is None or self._updated or gradient.is_sparse:
+                return
+            mine = print_of(name, gradient)
+            for kind in ("local", "last"):
+                sums = self._now[kind].setdefault(name, [0.0] * len(mine.signed))
+                self._now[kind][name] = [a + b / self._scale for a, b in zip(sums, mine.signed, strict=True)]
+
+        return brought
+
+    # The update.
+
+    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        now = self._now
+        if now is None:
+            return
+        self._line("update")
+        now["updates"] += 1
+        places = {id(tensor): pieces for tensor, pieces in self._places()}
+        for number, group in enumerate(optimizer.param_groups):
+            plain_settings = {key: group[key] for key in SETTINGS if key in group}
+            settings = {key: float(v) if isinstance(v, torch.Tensor) else v for key, v in plain_settings.items()}
+            for place, tensor in enumerate(group["params"]):
+                unknown = [Place(f"(the optimizer's own tensor {number}.{place})", 0, 0, local(tensor).numel())]
+                pieces = places.get(id(tensor), unknown)
+                for piece in pieces:
+                    now["settings"][piece.name] = settings
+                self._note(now["read"], pieces, tensor.grad)
+                for key, value in optimizer.state.get(tensor, {}).items():
+                    if key in COUNTERS:
+                        for piece in pieces:
+                            now["state"].setdefault(key, {})[piece.name] = float(value)
+                    elif isinstance(value, torch.Tensor) and value.shape == tensor.shape:
+                        self._note(now["state"].setdefault(key, {}), pieces, value)
+
+    def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        if not self._updated:
+            self._done, self._updated = self._done + 1, True
+
+    def _note(self, where: dict[str, Any], pieces: list[Place], tensor: torch.Tensor | None) -> None:
+        if tensor is None or tensor.is_sparse:
+            return
+        flat = local(tensor.detach()).reshape(-1)
+        for name, place, start, numel, at in pieces:
+            if numel and place + numel <= flat.numel():
+                found: Print = print_of(name, flat[place : place + numel], start, at)
+                others = where.setdefault(name, [])
+                others[:] = [each for each in others if each[0] != start] + [[start, *found.as_list()]]
+
+    def _parameters(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for tensor, pieces in self._places():
+            self._note(found, pieces, tensor)
+        return found
+
+    def _places(self) -> list[tuple[torch.Tensor, list[Place]]]:
+        return [
+            (tensor, [piece._replace(name=prefix + piece.name) for piece in pieces])
+            for model, prefix in self._models.values()
+            for tensor, pieces in places_of(model)
+        ]
+
+    def _line(self, moment: str) -> None:
+        here = self._sources.here()
+        if here is not None and self._now is not None:
+            self._now["lines"][moment] = f"{self._sources.texts[here.id].label}, line {here.line}"
