@@ -1,46 +1,78 @@
-"""What `fit` predicts is what real ranks hold: state to the byte, peaks within a stated part."""
+"""What `fit` predicts is what real ranks hold: state to the byte, and the highest moment of a step."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from own_models import MODELS, loss_of_model
 
-from zerolab import catalog, compare
+from zerolab import Cluster, Table, catalog, models
+from zerolab.comparison import train
 from zerolab.simulation.costs import Hardware
 from zerolab.simulation.fit import fit
-from zerolab.simulation.needs import Question
 
 CPU = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
 STAGES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
-WITHOUT_FSDP2 = ("two dtypes",)  # FSDP2 trains one dtype a unit
+WITHOUT_FSDP2 = ("two dtypes",)  # it trains one dtype a unit
+LOSS_BYTES = 4  # the last step's loss, which the loop of the real ranks keeps
+# On several ranks it counts at which operation an exchange ends, which differs from run to run: of these tiny models,
+# whose buffers of a few hundred bytes are a large part, so much.
+TOLERANCE = 0.06
 
 
-def measured(name, world_size, stages):
-    """Real ranks, each with one rank's batch of `MODELS`."""
-    make, inputs, targets = MODELS[name]
-    loss = {"loss_fn": loss_of_model} if "transformers" in name else {}
+def stages_of(name):
+    return [stage for stage in STAGES if stage != "fsdp2" or name not in WITHOUT_FSDP2]
 
-    def feed(_world_size, _rank, steps):
-        return [(inputs, targets)] * steps
 
-    return compare(stages, world_size, make, batches=feed, steps=3, device="cpu", **loss)
+def loss_of(name):
+    return loss_of_model if "transformers" in name else models.loss
 
 
 @cache
-def predicted(name, world_size, stages):
-    make, inputs, targets = MODELS[name]
-    found = fit(make, world_size, inputs=inputs, targets=targets, stages=stages, precision="fp32", checkpointing="none")
-    question: Question = found.question.but(hardware=CPU)  # the real ranks' device: Adam updates tensor by tensor
-    return {stage: question.cell(stage, "fp32", "none") for stage in stages}
+def measured(world_size):
+    """Three steps of each model under each stage on real ranks, each rank with the batch that `fit` is given."""
+    found = {}
+    with Cluster(world_size=world_size, device="cpu") as cluster:
+        for name, (make, inputs, targets) in MODELS.items():
+            for stage in stages_of(name):
+
+                def feed(_world_size, _rank, steps, batch=(inputs, targets)):
+                    return [batch] * steps
+
+                training = partial(train, stage, make, feed, 3, device="cpu", loss_fn=loss_of(name))
+                found[name, stage] = cluster.record(training).rank(0).info
+    return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@cache
+def predicted(world_size):
+    found = {}
+    for name, (make, inputs, targets) in MODELS.items():
+        asked = {"inputs": inputs, "targets": targets, "loss_fn": loss_of(name), "stages": "ddp"}
+        question = fit(make, world_size, **asked, precision="fp32", checkpointing="none").question
+        question = question.but(hardware=CPU)  # that of the real ranks: Adam updates one tensor after the other
+        found |= {(name, stage): question.cell(stage, "fp32", "none") for stage in stages_of(name)}
+    return found
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_the_state_is_that_of_real_ranks_to_the_byte_and_the_peak_within_one_percent(name, world_size):
-    stages = tuple(stage for stage in STAGES if stage != "fsdp2" or name not in WITHOUT_FSDP2)
-    rows = measured(name, world_size, stages).rows
+def test_the_state_of_seven_models_is_that_of_real_ranks_to_the_byte(world_size):
+    for key, info in measured(world_size).items():
+        assert predicted(world_size)[key].recording.info.state == info.state, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_the_highest_moment_is_that_of_real_ranks(world_size, capsys):
+    """Real ranks count a batch and the model's buffers only as far as they are made or used within the recording."""
+    rows = []
+    for (name, stage), info in measured(world_size).items():
+        cell, real = predicted(world_size)[name, stage], sum(info.peak.values())
+        row = {"model": name, "stage": stage, "measured": real, "predicted": cell.needs}
+        rows.append(row | {"batch and buffers": cell.terms["buffers"], "error": (cell.needs - real) / real})
+    with capsys.disabled():
+        print(f"\n{Table(rows, f'bytes at the highest moment, {world_size} ranks')}")
     for row in rows:
-        cell = predicted(name, world_size, stages)[row["stage"]]
-        assert cell.recording.info.state == row["state"], row["stage"]
-        peaks = sum(row["peak"].values()), cell.needs
-        print(name, world_size, row["stage"], *peaks, f"{peaks[1] / peaks[0] - 1:+.3%}")
+        if world_size == 1:
+            assert -LOSS_BYTES <= row["predicted"] - row["measured"] <= row["batch and buffers"], row
+        assert abs(row["error"]) <= TOLERANCE, row

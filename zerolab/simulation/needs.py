@@ -107,17 +107,18 @@ class Question:
             return model, *self.own.batch(self.rows, self.length)
 
         try:
-            recording, costs = execute(
-                stage,
-                self.world_size,
-                prepare,
-                precision,
-                self.hardware,
-                loss_fn=self.loss_fn,
-                options={"units": self.units, **self.options},
-                micro_batches=self.micro_batches,
-                begun=partial(_watch, seen),
-            )
+            with own.nothing_packed():
+                recording, costs = execute(
+                    stage,
+                    self.world_size,
+                    prepare,
+                    precision,
+                    self.hardware,
+                    loss_fn=self.loss_fn,
+                    options={"units": self.units, **self.options},
+                    micro_batches=self.micro_batches,
+                    begun=partial(_watch, seen),
+                )
         except (RuntimeError, NotImplementedError, TypeError, AttributeError, LookupError) as error:
             if own.lacks_values(error):
                 return self._state_only(stage, precision, checkpointing, own.first_line(error))

@@ -9,7 +9,8 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from zerolab import models
 from zerolab.engines.partition import ROOT, find_units
 from zerolab.names import unknown
+from zerolab.recording.patches import replace
 from zerolab.simulation.shapes import META
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -271,6 +273,17 @@ def in_words(values: Any) -> str:
     """The tensors of a nest in words: `int64 [1, 2048]`."""
     leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     return " and ".join(f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}" for leaf in leaves)
+
+
+@contextmanager
+def nothing_packed() -> Iterator[None]:
+    """Within it transformers does not look at positions for several texts in one row: a shape has no positions."""
+    masking = sys.modules.get("transformers.masking_utils")
+    if masking is None or not hasattr(masking, "find_packed_sequence_indices"):
+        yield
+        return
+    with replace(masking, "find_packed_sequence_indices", lambda *_, **__: None):
+        yield
 
 
 def lacks_values(error: BaseException) -> bool:
