@@ -1,5 +1,7 @@
 """Models as people have them, for the tests of `zerolab.fit`: each makes itself, and one rank's batch."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -17,8 +19,7 @@ class ConvNet(nn.Module):
         super().__init__()
         widths = (3, 8, 12, 20)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU())
-            for a, b in zip(widths, widths[1:], strict=False)
+            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairwise(widths)
         )
         self.head = nn.Linear(20, 7)
 

@@ -144,6 +144,25 @@ def from_file(path: Path, name: str) -> Any:
     return made[name]
 
 
+def inputs_of(text: str | None, model: str) -> Any:
+    """A batch from text: a shape such as "4x3x32x32" or "4x512:int64", or a function of the model's file.
+
+    Raises ValueError for what is neither.
+    """
+    if text is None:
+        return None
+    sizes, _, dtype = text.partition(":")
+    if all(size.isdigit() for size in sizes.split("x")):
+        known = getattr(torch, dtype or "float32", None)
+        if not isinstance(known, torch.dtype):
+            raise ValueError(f"{dtype!r} is no dtype of torch: write the batch as 4x512:int64 or 8x3x224x224")
+        return torch.empty([int(size) for size in sizes.split("x")], dtype=known, device=META)
+    path, colon, _ = model.partition(":")
+    if not colon:
+        raise ValueError(f"{text!r} is no shape: write the batch as 4x512:int64 or 8x3x224x224")
+    return from_file(Path(path), text)()
+
+
 def from_configuration(path: Path) -> Own:
     """The model of a Hugging Face configuration, a file or a folder with one; nothing is downloaded.
 
