@@ -72,12 +72,20 @@ def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
     assert found.answer.startswith("Fits: ")
 
 
-@pytest.mark.parametrize(("room", "remedy"), [(3e5, "rows a rank|main memory|GPUs"), (1e3, "would not help")])
-def test_where_nothing_fits_it_says_what_helps(room, remedy):
-    found = fit(tied_gpt, 4, inputs=TOKENS, memory=catalog.CONTEXT_BYTES + room)
-    if not found.fitting:
-        assert found.answer.startswith("No: even ")
-        assert re.search(remedy, found.answer)
+@pytest.mark.parametrize(
+    ("room", "rows", "remedy"),
+    [
+        (250e3, 2, r"It fits with 1 of 2 rows a rank: add up 2 micro-batches\."),
+        (200e3, 2, r"With the optimizer in main memory it needs .* GB, and fits\."),
+        (120e3, 1, r"It fits on 32 GPUs\."),
+        (1e3, 1, r"More GPUs would not help"),
+    ],
+)
+def test_where_nothing_fits_it_says_what_helps(room, rows, remedy):
+    found = fit(tied_gpt, 4, rows=rows, length=16, memory=catalog.CONTEXT_BYTES + room)
+    assert not found.fitting
+    assert found.answer.startswith("No: even zero3 in bf16 checkpointing block lacks ")
+    assert re.search(remedy, found.answer), found.answer
 
 
 def test_blocks_of_another_class_and_options_are_taken():
@@ -90,10 +98,18 @@ def test_blocks_of_another_class_and_options_are_taken():
 def test_a_module_that_exists_is_taken_as_it_is_and_keeps_its_values():
     model = ConvNet()
     before = model.head.weight.clone()
-    found = fit(model, 2, inputs=torch.zeros(4, 3, 8, 8), stages="ddp,zero3", checkpointing="none")
+    found = fit(model, 2, inputs=torch.zeros(4, 3, 8, 8), stages="ddp,zero3", precision="fp32", checkpointing="none")
     assert torch.equal(model.head.weight, before)
     assert model.head.weight.device.type == "cpu"
     assert found.fitting
+
+
+def test_a_stage_that_refuses_the_model_is_left_out_with_its_reason():
+    found = fit(ConvNet, 2, inputs=torch.zeros(4, 3, 8, 8), checkpointing="none")
+    assert [cell.stage for cell in found.cells] == ["fsdp2"]
+    assert "zero3 in bf16 is left out: 'blocks.0.1' is a BatchNorm2d" in str(found)
+    with pytest.raises(ValueError, match="use precision='fp32'"):
+        fit(ConvNet, 2, inputs=torch.zeros(4, 3, 8, 8), stages="zero3", checkpointing="none")
 
 
 def test_settings_name_the_blocks_and_the_mesh():

@@ -8,6 +8,7 @@ not counted, so leave a few percent free.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from zerolab.names import check_count, check_known, stage_names
 from zerolab.simulation import own
 from zerolab.simulation.checkpointing import Checkpointing
 from zerolab.simulation.costs import Hardware
-from zerolab.simulation.fsdp2 import SIMULATED
 from zerolab.simulation.needs import STAGES, TERMS, Cell, Question, name_of, options_of
 from zerolab.tables import Table
 from zerolab.theory import systems
@@ -130,7 +130,9 @@ class Fit(Table):
         """The fewest GPUs, a power of two, on which it fits with as many rows a rank; None if 4096 do not help."""
         chosen = self.cell(stage, checkpointing)
         counts = [count for count in GPUS if chosen.stage != "hsdp" or count > 1]
-        return next((count for count in counts if self._fits(self._changed(chosen, "world_size", count))), None)
+        # With more GPUs no rank needs more, so that a few counts tell of all.
+        place = bisect_left(counts, 1, key=lambda count: self._fits(self._changed(chosen, "world_size", count)))
+        return counts[place] if place < len(counts) else None
 
     def units(self, stage: str | None = None) -> Table:
         """What each unit holds: parameters, whole and one rank's; what its forward leaves, by checkpointing."""
@@ -294,13 +296,7 @@ def fit(
         RuntimeError: the model's forward fails with this batch.
     """
     device = catalog.gpu(gpu)
-    if memory is not None and not memory >= LEAST:
-        raise ValueError(f"the memory is {memory!r}: it is in bytes, at least a million (80 GB is 80e9)")
-    for what, value in (("world size", world_size), ("number of micro-batches", micro_batches)):
-        check_count(what, value)
-    for what, size in (("number of rows", rows), ("length", length)):
-        if size is not None:
-            check_count(what, size)
+    _check(memory, world_size, micro_batches, rows, length)
     precisions = [each.strip() for each in precision.split(",")]
     for each in precisions:
         theory.state_bytes("ddp", 1, 1, each)  # only to refuse unknown names
@@ -321,17 +317,30 @@ def fit(
     question = question.but(units=own.blocks_of(question.model(), units))
     policies: list[Any] = list(checkpointing) if isinstance(checkpointing, (list, tuple)) else [checkpointing]
     cases = [(stage, each, policy) for each in precisions for stage in chosen for policy in policies]
-    cells, notes = [], []
+    cells, notes, refused = [], [], None
     for number, (stage, each, policy) in enumerate(cases):
         if progress is not None:
             progress(f"{stage}, {each}, checkpointing {name_of(policy)} ({number + 1} of {len(cases)})")
         try:
             cells.append(question.cell(stage, each, policy))
         except ValueError as error:
-            if stage not in SIMULATED or stages is not None:
+            if stages is not None:
                 raise
-            notes.append(f"{stage} is left out: {error}")
+            refused = error
+            notes.append(f"{stage} in {each} is left out: {error}")
+    if refused is not None and not cells:
+        raise refused
     return Fit(question, cells, list(dict.fromkeys(notes)))
+
+
+def _check(memory: float | None, world_size: int, micro_batches: int, rows: int | None, length: int | None) -> None:
+    """Refuses counts below 1, and bytes that no GPU has."""
+    if memory is not None and not memory >= LEAST:
+        raise ValueError(f"the memory is {memory!r}: it is in bytes, at least a million (80 GB is 80e9)")
+    given = {"world size": world_size, "number of micro-batches": micro_batches, "number of rows": rows}
+    for what, value in {**given, "length": length}.items():
+        if value is not None:
+            check_count(what, value)
 
 
 def _stages(stages: str | Sequence[str] | None, world_size: int, options: Mapping[str, Any]) -> list[str]:
