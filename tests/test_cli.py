@@ -135,7 +135,7 @@ def test_json_and_out_are_the_same_flags_everywhere() -> None:
     }
     outs = {name: flags["--out"] for name, flags in found.items() if "--out" in flags}
     assert {(each.nargs, each.type, each.metavar) for each in outs.values()} == {(None, Path, "FILE")}
-    assert set(outs) == {"compare", "simulate", "record", "play"}
+    assert set(outs) == {"compare", "simulate", "record", "play", "open"}
 
 
 def test_options_of_an_engine_come_as_keywords() -> None:
