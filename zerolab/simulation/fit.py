@@ -20,17 +20,13 @@ from zerolab.names import check_count, check_known, stage_names
 from zerolab.simulation import own
 from zerolab.simulation.checkpointing import Checkpointing
 from zerolab.simulation.costs import Hardware
-from zerolab.simulation.needs import STAGES, TERMS, Cell, Question, name_of, options_of
+from zerolab.simulation.needs import STAGES, TERMS, Cell, Question, effort, in_words, name_of, options_of, row_of
 from zerolab.tables import Table
 from zerolab.theory import systems
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.configs import settings
 from zerolab.theory.planner import LEAST
 
-EFFORT = {"ddp": 0.0, "zero1": 0.1, "zero2": 0.2, "hsdp": 0.9, "fsdp2": 1.0, "zero3": 1.1}
-AGAIN = {"none": 0.0, "selective": 0.5, "block": 2.0}
-"""What to try first, as practitioners do: shard what costs no more traffic; compute a little again; gather
-parameters, which sends half as much again; compute whole blocks again, a third more arithmetic."""
 MOST = 2**20
 GPUS = tuple(2**power for power in range(13))
 
@@ -51,7 +47,8 @@ class Fit(Table):
         seen = next((cell.seen for cell in cells if cell.recording is not None), {})
         self.sizes_of = {name: seen[name] for name in ("returned", "buffers and batch") if name in seen}
         rows = [
-            _row(cell, self.usable, self._first(cell), several=len({c.precision for c in cells}) > 1) for cell in cells
+            row_of(cell, self.usable, self._first(cell), several=len({c.precision for c in cells}) > 1)
+            for cell in cells
         ]
         sizes = [*TERMS, "needs", "lacks"]
         super().__init__(rows, "\n".join([self._title(), *self.notes]), times=True, sizes=sizes)
@@ -59,7 +56,7 @@ class Fit(Table):
     @property
     def fitting(self) -> list[Cell]:
         """What fits, in the order in which to try it: what costs least first."""
-        return sorted((cell for cell in self.cells if self._fits(cell)), key=_effort)
+        return sorted((cell for cell in self.cells if self._fits(cell)), key=effort)
 
     @property
     def answer(self) -> str:
@@ -69,7 +66,7 @@ class Fit(Table):
         if self.fitting:
             cell = self.fitting[0]
             return (
-                f"Fits: {_words(cell)}, which needs {cell.needs / 1e9:.3g} GB of the {self.usable / 1e9:.3g} GB that "
+                f"Fits: {in_words(cell)}, which needs {cell.needs / 1e9:.3g} GB of the {self.usable / 1e9:.3g} GB that "
                 "CUDA leaves."
             )
         return f"No: {self._remedy()}"
@@ -101,8 +98,8 @@ class Fit(Table):
         """
         chosen = self.cell(stage, checkpointing)
         cells = [(value, self._changed(chosen, name, value)) for value in values]
-        rows = [{name: name_of(value)} | _row(cell, self.usable, None, several=False) for value, cell in cells]
-        return Table(rows, f"{_words(chosen)}, by {name}", times=True, sizes=[*TERMS, "needs", "lacks"])
+        rows = [{name: name_of(value)} | row_of(cell, self.usable, None, several=False) for value, cell in cells]
+        return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=[*TERMS, "needs", "lacks"])
 
     def most(self, name: str = "rows", stage: str | None = None, checkpointing: str | None = None) -> int:
         """The most "rows" a rank, or the greatest "length" of a row, that fits; 0 if not even one does.
@@ -152,7 +149,7 @@ class Fit(Table):
         leaves.pop("root", None)
         largest = sorted(leaves.items(), key=lambda pair: -pair[1])[:count]
         return Table(
-            [{"module": n, "kept": s} for n, s in largest], f"activations left by {_words(cell)}", sizes=["kept"]
+            [{"module": n, "kept": s} for n, s in largest], f"activations left by {in_words(cell)}", sizes=["kept"]
         )
 
     def offload(self) -> Table:
@@ -215,7 +212,7 @@ class Fit(Table):
     def _remedy(self) -> str:
         """What helps where nothing fits: fewer rows, the optimizer in main memory, more GPUs."""
         cell = min(self.cells, key=lambda each: each.needs)
-        lacks = f"even {_words(cell)} lacks {(cell.needs - self.usable) / 1e9:.3g} GB."
+        lacks = f"even {in_words(cell)} lacks {(cell.needs - self.usable) / 1e9:.3g} GB."
         rows, same = self.question.own.rows(self.question.rows), (cell.stage, cell.checkpointing)
         if rows > 1 and (most := self.most("rows", *same)):
             return f"{lacks} It fits with {most} of {rows} rows a rank: add up {-(-rows // most)} micro-batches."
@@ -358,32 +355,6 @@ def _stages(stages: str | Sequence[str] | None, world_size: int, options: Mappin
             check_known("option", unknown, known)
         raise ValueError(f"no stage has all of {', '.join(options)}: give fewer options")
     return chosen
-
-
-def _row(cell: Cell, usable: float, first: str | None, *, several: bool) -> dict[str, Any]:
-    # A state alone tells that something does not fit, but not that it does.
-    fits = cell.needs <= usable
-    return {
-        "stage": cell.stage,
-        **({"precision": cell.precision} if several else {}),
-        "checkpointing": cell.checkpointing,
-        "fits": fits if cell.recording is not None or not fits else None,
-        **{name: cell.terms.get(name) for name in TERMS},
-        "needs": cell.needs,
-        "lacks": None if fits else int(cell.needs - usable),
-        "highest in": cell.highest,
-        "first": first,
-        "step_seconds": cell.seconds,
-    }
-
-
-def _effort(cell: Cell) -> float:
-    return EFFORT[cell.stage] + AGAIN.get(cell.checkpointing, 1.0)
-
-
-def _words(cell: Cell) -> str:
-    how = "without checkpointing" if cell.checkpointing == "none" else f"checkpointing {cell.checkpointing}"
-    return f"{cell.stage} in {cell.precision} {how}"
 
 
 def _on_mesh(text: str, world_size: int) -> str:

@@ -34,6 +34,12 @@ gradients too, where a backward has just made them; activations, logits included
 buffers and the batch; temporaries of the update."""
 
 
+EFFORT = {"ddp": 0.0, "zero1": 0.1, "zero2": 0.2, "hsdp": 0.9, "fsdp2": 1.0, "zero3": 1.1}
+AGAIN = {"none": 0.0, "selective": 0.5, "block": 2.0}
+"""What to try first, as practitioners do: shard what costs no more traffic; compute a little again; gather
+parameters, which sends half as much again; compute whole blocks again, a third more arithmetic."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One simulated rank: bytes by `TERMS` at its highest moment, and what else it showed."""
@@ -204,3 +210,32 @@ def _highest(recording: RankRecording) -> str:
         (e.unit for e in reversed(last[:number]) if e.unit and e.kind == "module" and e.phase == event.phase), None
     )
     return f"{event.phase}{f' of {unit}' if unit else ''}"
+
+
+def row_of(cell: Cell, usable: float, first: str | None, *, several: bool) -> dict[str, Any]:
+    """The cell's line in a table; `first` is what to change first."""
+    # A state alone tells that something does not fit, but not that it does.
+    fits = cell.needs <= usable
+    return {
+        "stage": cell.stage,
+        **({"precision": cell.precision} if several else {}),
+        "checkpointing": cell.checkpointing,
+        "fits": fits if cell.recording is not None or not fits else None,
+        **{name: cell.terms.get(name) for name in TERMS},
+        "needs": cell.needs,
+        "lacks": None if fits else int(cell.needs - usable),
+        "highest in": cell.highest,
+        "first": first,
+        "step_seconds": cell.seconds,
+    }
+
+
+def effort(cell: Cell) -> float:
+    """How late to try it."""
+    return EFFORT[cell.stage] + AGAIN.get(cell.checkpointing, 1.0)
+
+
+def in_words(cell: Cell) -> str:
+    """Its stage, precision and checkpointing."""
+    how = "without checkpointing" if cell.checkpointing == "none" else f"checkpointing {cell.checkpointing}"
+    return f"{cell.stage} in {cell.precision} {how}"
