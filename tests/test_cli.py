@@ -128,8 +128,8 @@ def test_json_and_out_are_the_same_flags_everywhere() -> None:
         for name, parser in commands.items()
     }
     jsons = [flags["--json"] for flags in found.values() if "--json" in flags]
-    with_json = {name for name, flags in found.items() if "--json" in flags}
-    assert with_json == {"compare", "simulate", "doctor", "progress", "why"}
+    having = {name for name, flags in found.items() if "--json" in flags}
+    assert having == {"compare", "simulate", "fit", "doctor", "progress", "why"}
     assert {(each.nargs, each.const, each.help, each.metavar) for each in jsons} == {
         ("?", Path("-"), jsons[0].help, "FILE")
     }

@@ -9,6 +9,7 @@
     evaluation           marks what is not training in a loop of your own: a recording counts it in no step
     record               one recorded training of a named model, or of yours, under one stage
     compare, simulate    stages side by side, measured on real ranks, or simulated at any size: a Comparison
+    fit                  what your own model needs of each GPU, before it runs
     explore, what_fits   panels: the stages under sliders, and what fits on which GPUs
     check, hint, hole, solution    an exercise: its verdict, its hints, what is left open, its answer
     examine, diagnose    a broken loop, recorded from outside, and what is wrong with it

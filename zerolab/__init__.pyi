@@ -41,6 +41,7 @@ from zerolab.recording.wire import bytes_sent as bytes_sent
 from zerolab.runtime.cluster import Cluster as Cluster
 from zerolab.runtime.faults import CollectiveHang as CollectiveHang
 from zerolab.runtime.faults import RankError as RankError
+from zerolab.simulation.fit import fit as fit
 from zerolab.simulation.run import simulate as simulate
 from zerolab.tables import Table as Table
 from zerolab.theory.systems import deepspeed_estimate as deepspeed_estimate

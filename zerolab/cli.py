@@ -1,4 +1,4 @@
-"""The command line: `zerolab lab | doctor | compare | simulate | record | play | open | why | reset | progress`.
+"""The command line: `zerolab lab`, `doctor`, `compare`, `simulate`, `fit`, `record`, `play`, `open`, `why`, `diff` and more.
 
 Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. A command takes what its
 function takes in Python, by the same names. Everywhere, `--json` prints the result as JSON, or writes it into a file,
@@ -130,11 +130,35 @@ def _add_runs(commands: Any) -> None:
     simulate.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
     reached = "part of the dense rate that matrix products reach (default: fitted)"
     simulate.add_argument("--utilisation", type=float, help=reached)
+    _add_fit(commands)
     record = _command(commands, "record", _record, "record a training under one stage")
     record.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
     _add_training(record, model="gpt-tiny", steps=3)
     record.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
     record.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
+
+
+def _add_fit(commands: Any) -> None:
+    fit = _command(commands, "fit", _fit, "say what your own model needs of each GPU, before you run it")
+    what = (
+        "train.py:make_model (a function that makes the model, or the model), or a Hugging Face config.json or folder"
+    )
+    fit.add_argument("model", help=what)
+    fit.add_argument("--world-size", type=int, default=8, metavar="N", help="number of GPUs (default: 8)")
+    fit.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
+    fit.add_argument("--memory", type=float, metavar="B", help="bytes of a GPU, such as 80e9 (default: the GPU's)")
+    fit.add_argument("--stages", help=f"of {', '.join(theory.STAGES)}, fsdp2, hsdp, joined by commas (default: all)")
+    fit.add_argument("--precision", default="bf16", help="fp32, bf16 or fp16, or several (default: bf16)")
+    again = "none, selective, block, joined by commas (default: all)"
+    fit.add_argument("--checkpointing", default="none,selective,block", help=again)
+    batch = "one rank's batch: a shape such as 8x3x224x224 or 4x512:int64, or a function of the file that makes it"
+    fit.add_argument("--inputs", help=f"{batch} (default: tokens, rows x length)")
+    fit.add_argument("--rows", type=int, help="sequences a rank (default: those of the inputs, or 1)")
+    fit.add_argument("--length", type=int, help="tokens a sequence (default: those of the inputs, or 2048 at most)")
+    fit.add_argument("--units", help="the class of the blocks, such as LlamaDecoderLayer (default: what is repeated)")
+    fit.add_argument("--most", action="store_true", help="also search the most rows that fit, and the fewest GPUs")
+    fit.add_argument("--settings", action="store_true", help="also print the settings of the first row that fits")
+    _add_json(fit)
 
 
 def _command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
@@ -230,6 +254,29 @@ def _simulate(arguments: Arguments) -> None:
     _keep(simulation, arguments)
     seconds = f"GB is 1e9 bytes. Seconds are modelled: {simulation.hardware.describe()}"
     _say(arguments, simulation.rows, f"{simulation.table(times=True)}\n{seconds}")
+
+
+def _fit(arguments: Arguments) -> None:
+    from zerolab.simulation import own
+    from zerolab.simulation.fit import fit
+
+    names = ("world_size", "gpu", "memory", "stages", "precision", "rows", "length", "units")
+    chosen = {name: getattr(arguments, name) for name in names}
+    chosen["checkpointing"] = [each.strip() for each in arguments.checkpointing.split(",")]
+    chosen["inputs"] = own.inputs_of(arguments.inputs, arguments.model)
+    found = fit(arguments.model, **chosen)
+    lines = [str(found), found.answer]
+    if arguments.most:
+        cell = found.cell()
+        lines += [f"{cell.stage}, checkpointing {cell.checkpointing}: at most {found.most()} rows a rank"]
+        lines += [f"and with as many rows as above at least {found.least_gpus()} GPUs"]
+    if arguments.settings:
+        lines += [f"\n{system}:\n{_text_of(text)}" for system, text in found.settings().items() if text]
+    _say(arguments, found.rows, "\n".join(lines))
+
+
+def _text_of(settings: Any) -> str:
+    return settings if isinstance(settings, str) else json.dumps(settings, indent=2)
 
 
 def _record(arguments: Arguments) -> None:

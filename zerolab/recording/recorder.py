@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from zerolab.recording import streams
 from zerolab.recording.dispatch import Watch
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import CATEGORIES, RankRecording
 from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.info import describe
 from zerolab.recording.kernels import watch_collectives
@@ -113,6 +113,16 @@ class Recorder:
     def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Notes optimizers that have made updates before, of a loop of one's own."""
         self._ownership.add_optimizers(optimizers)
+
+    def count(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Counts tensors from before, such as buffers and a batch, which a simulation does not look for."""
+        for tensor in tensors:
+            self._ledger.see(tensor)
+
+    def live(self) -> dict[str, int]:
+        """The live bytes of now by category, on the device of a simulated rank."""
+        self._ledger.settle()
+        return dict(zip(CATEGORIES, self._ledger.host.live, strict=True))
 
     def forward_begins(self, module: torch.nn.Module, inputs: Any) -> None:
         """For who begins to record in a hook before a forward: torch has chosen by then whom to call, without this."""

@@ -1,6 +1,8 @@
 """Activation checkpointing of a model's blocks, as torch does it: what a forward forgets, backward computes again."""
 
+import fnmatch
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,23 +22,40 @@ ATTENTION = (
 )
 
 
-def checkpoint_blocks(model: nn.Module, checkpointing: str) -> None:
-    """Makes each unit of the model but the root forget its activations: "none", "selective" or "block".
+Policy = Callable[..., CheckpointPolicy]
+"""As torch's `create_selective_checkpoint_contexts` takes it: of a context, an operation and its arguments."""
+Checkpointing = str | Policy | Mapping[str, str | Policy]
 
-    Inside the module's hooks, so that zero3 gathers a unit before its forward runs again. Raises ValueError for another
-    word.
+
+def checkpoint_blocks(model: nn.Module, checkpointing: Checkpointing, units: list[str] | None = None) -> None:
+    """Makes units of the model forget their activations: "none", "selective", "block", or a policy of your own.
+
+    All units but the root, or by a mapping from patterns of names ("blocks.1*") those that it names; the first that
+    fits counts. Inside the module's hooks, so that zero3 gathers a unit before its forward runs again. Raises
+    ValueError for another word, and for a pattern that fits no unit.
     """
-    if checkpointing not in CHECKPOINTING:
-        raise ValueError(f"unknown checkpointing {checkpointing!r}: choose one of {', '.join(CHECKPOINTING)}")
-    if checkpointing == "none":
-        return
-    options: dict[str, Any] = {"use_reentrant": False}
-    if checkpointing == "selective":
-        options["context_fn"] = _selective
-    for unit in dict.fromkeys(flat.unit for flat in partition(model, 1)):
-        if unit != ROOT:
-            block = model.get_submodule(unit)
-            block.forward = partial(checkpoint, block.forward, **options)
+    names = [unit for unit in dict.fromkeys(flat.unit for flat in partition(model, 1, units)) if unit != ROOT]
+    chosen = checkpointing if isinstance(checkpointing, Mapping) else {"*": checkpointing}
+    for pattern, how in chosen.items():
+        if not callable(how) and how not in CHECKPOINTING:
+            raise ValueError(f"unknown checkpointing {how!r}: choose one of {', '.join(CHECKPOINTING)}")
+        if isinstance(checkpointing, Mapping) and not fnmatch.filter(names, pattern):
+            raise ValueError(f"checkpointing names {pattern!r}, which no block is called: {', '.join(names[:8])}")
+    for unit in names:
+        how = next((how for pattern, how in chosen.items() if fnmatch.fnmatchcase(unit, pattern)), "none")
+        if how == "none":
+            continue
+        options: dict[str, Any] = {"use_reentrant": False}
+        if callable(how):
+            options["context_fn"] = partial(_by_policy, how)
+        elif how == "selective":
+            options["context_fn"] = _selective
+        block = model.get_submodule(unit)
+        block.forward = partial(checkpoint, block.forward, **options)
+
+
+def _by_policy(policy: Policy) -> Any:
+    return create_selective_checkpoint_contexts(policy)
 
 
 def _selective() -> Any:

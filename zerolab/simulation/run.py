@@ -5,11 +5,12 @@ derived from rank 0 and the partition, and are marked so. Bytes are counted, not
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from zerolab import catalog, models, theory
 from zerolab.comparison import LEARNING_RATE, Comparison, row_of
 from zerolab.engines import ENGINES
+from zerolab.engines.engine import LossFunction
 from zerolab.models import Batch, ModelSource
 from zerolab.names import stage_names
 from zerolab.recording.events import Event, RankRecording
@@ -29,6 +31,7 @@ from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import timed, world
+from zerolab.simulation.fsdp2 import engine_of
 from zerolab.simulation.shapes import META
 
 STEPS = 2  # Adam makes its state in the first
@@ -101,14 +104,14 @@ def simulate(
         text = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
         if progress is not None:
             progress(text)
-        with waiting(text), _collecting_new_garbage_only():
-            recordings[stage] = _run(stage, world_size, prepare, precision, hardware)
+        with waiting(text), collecting_new_garbage_only():
+            recordings[stage] = _merge(*execute(stage, world_size, prepare, precision, hardware))
             found.append(_row(recordings[stage], precision))
     return Simulation(found, recordings, hardware)
 
 
 @contextmanager
-def _collecting_new_garbage_only() -> Iterator[None]:
+def collecting_new_garbage_only() -> Iterator[None]:
     """Within it Python's collector skips existing objects; cycles among new ones are freed at the end.
 
     Half a million objects of torch, and the events of stages before, would be looked through again at each collection:
@@ -184,23 +187,42 @@ def _without_memory(module: nn.Module) -> nn.Module:
     return module
 
 
-def _run(stage: str, world_size: int, prepare: Callable[[], Prepared], precision: str, hardware: Hardware) -> Recording:
-    """One stage on rank 0: its recording, with the ranks derived from it."""
+def execute(
+    stage: str,
+    world_size: int,
+    prepare: Callable[[], Prepared],
+    precision: str,
+    hardware: Hardware,
+    *,
+    loss_fn: LossFunction = models.loss,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    micro_batches: int = 1,
+    begun: Callable[[Recorder, Prepared], object] = lambda *_: None,
+) -> tuple[RankRecording, dict[str, Any]]:
+    """One stage on rank 0: what it recorded, and what its last step costs.
+
+    `options` are the engine's; a step adds up `micro_batches` gradients; `begun` is called with the recorder and what
+    `prepare` made before the engine is.
+    """
     clock = Clock()
     meter = Meter(clock, hardware, precision)
     with world(world_size, on_gpu=hardware.on_gpu) as shapes:
         # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
-        model, inputs, targets = prepare()
+        model, inputs, targets = made = prepare()
         with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
-            engine = ENGINES[stage](model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision)
+            begun(recorder, made)
+            engine = engine_of(stage)(model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision, **options)
             shapes.engine = engine
             for _ in range(STEPS):  # the last one is reported
-                begun, waited, meter.work = clock.computed, clock.waited, Work()
-                engine.training_step(inputs, targets, models.loss)
+                started, waited, meter.work = clock.computed, clock.waited, Work()
+                for _ in range(micro_batches - 1):
+                    with engine.accumulate():
+                        engine.training_step(inputs, targets, loss_fn)
+                engine.training_step(inputs, targets, loss_fn)
         executed = recorder.finish()  # within the world, which knows the rank and N
-    costs = {"assumptions": hardware.describe(), "seconds": clock.computed - begun}
+    costs = {"assumptions": hardware.describe(), "seconds": clock.computed - started}
     costs |= {"blocked_seconds": clock.waited - waited, **asdict(meter.work)}
-    return _merge(replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs)
+    return replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs
 
 
 def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:

@@ -158,6 +158,11 @@ def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **key
 
     torch chooses by the device, and for meta it takes the unfused form, whose activations real ranks do not have.
     """
+    # Hugging Face says aloud that there is neither a mask nor dropout.
+    if keywords.get("attn_mask", 0) is None:
+        del keywords["attn_mask"]
+    if keywords.get("dropout_p") == 0:
+        del keywords["dropout_p"]
     if query.device != META or query.dim() != 4 or args or set(keywords) - {"is_causal", "scale", "enable_gqa"}:
         return original(query, key, value, *args, **keywords)
     keywords.pop("enable_gqa", None)  # the fused form shares heads by itself

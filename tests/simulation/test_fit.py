@@ -1,0 +1,231 @@
+"""fit: what is answered about a model of one's own, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from own_models import MODELS, Adapters, ConvNet, llama, tied_gpt
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.utils.checkpoint import CheckpointPolicy
+
+import zerolab
+from zerolab import Table, catalog, cli, fit
+
+TOKENS = torch.zeros(2, 16, dtype=torch.int64)
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-model.md"
+ROOM = catalog.CONTEXT_BYTES + 4e6  # 4 MB for tensors
+
+
+def keep_products(_context, func, *_arguments, **_keywords):
+    kept = func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def questions():
+    return [line.split(" | ") for line in PAGE.read_text().splitlines() if re.match(r"\| .* \| `(found|zerolab)", line)]
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """The names that the page's calls use."""
+    batch = TOKENS
+    found = fit(tied_gpt, 8, inputs=batch, memory=ROOM)
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    fp32 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    names = {"found": found, "zerolab": zerolab, "make_model": tied_gpt, "batch": batch, "keep_products": keep_products}
+    return names | {"bf16": bf16, "bf16_reduced_in_fp32": fp32}
+
+
+@pytest.mark.parametrize("question", questions(), ids=lambda parts: parts[0].strip("| "))
+def test_a_question_of_the_page_is_answered_by_its_call(asked, question):
+    call = re.search(r"`(.*)`", question[1])[1]
+    answer = eval(call, asked)  # noqa: S307  (the page is ours)
+    assert answer
+    if isinstance(answer, Table):
+        needs = [row["needs"] for row in answer if "needs" in row]
+        assert all(size > 0 for size in needs)
+        assert len(answer) > 1 or "blocks.0" in call
+
+
+def test_answers_follow_from_the_model(asked):
+    found = asked["found"]
+    gathered, kept = (row["needs"] for row in found.over("reshard_after_forward", [True, False], "fsdp2", "none"))
+    assert kept >= gathered
+    none, block = (found.cell("fsdp2", how).seen["kept"]["blocks.0"] for how in ("none", "block"))
+    assert none > 3 * block
+    most = found.most("rows", "fsdp2", "none")
+    assert [row["fits"] for row in found.over("rows", [most, most + 1], "fsdp2", "none")] == [True, False]
+    assert "tied" not in found.blocks
+    assert found.blocks == "3 Block (blocks.0 to blocks.2)"
+    assert all(cell.with_offload < cell.needs for cell in found.cells)
+
+
+def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
+    found = fit(tied_gpt, 4, inputs=TOKENS, memory=catalog.CONTEXT_BYTES + 0.6e6)
+    for row in found:
+        assert row["needs"] == sum(row[name] for name in zerolab.simulation.needs.TERMS)
+        assert row["fits"] is (row["needs"] <= found.usable)
+        assert (row["first"] is None) is row["fits"]
+    assert found.answer.startswith("Fits: ")
+
+
+@pytest.mark.parametrize(
+    ("room", "rows", "remedy"),
+    [
+        (250e3, 2, r"It fits with 1 of 2 rows a rank: add up 2 micro-batches\."),
+        (200e3, 2, r"With the optimizer in main memory it needs .* GB, and fits\."),
+        (120e3, 1, r"It fits on 32 GPUs\."),
+        (1e3, 1, r"More GPUs would not help"),
+    ],
+)
+def test_where_nothing_fits_it_says_what_helps(room, rows, remedy):
+    found = fit(tied_gpt, 4, rows=rows, length=16, memory=catalog.CONTEXT_BYTES + room)
+    assert not found.fitting
+    assert found.answer.startswith("No: even zero3 in bf16 checkpointing block lacks ")
+    assert re.search(remedy, found.answer), found.answer
+
+
+def test_blocks_of_another_class_and_options_are_taken():
+    found = fit(tied_gpt, 4, inputs=TOKENS, units="Attention", stages="fsdp2", checkpointing="none")
+    assert found.blocks == "3 Attention (blocks.0.attention to blocks.2.attention)"
+    only = fit(tied_gpt, 4, inputs=TOKENS, options={"reshard_after_forward": False}, checkpointing="none")
+    assert [cell.stage for cell in only.cells] == ["fsdp2", "hsdp"]
+
+
+def test_a_module_that_exists_is_taken_as_it_is_and_keeps_its_values():
+    model = ConvNet()
+    before = model.head.weight.clone()
+    found = fit(model, 2, inputs=torch.zeros(4, 3, 8, 8), stages="ddp,zero3", precision="fp32", checkpointing="none")
+    assert torch.equal(model.head.weight, before)
+    assert model.head.weight.device.type == "cpu"
+    assert found.fitting
+
+
+def test_a_stage_that_refuses_the_model_is_left_out_with_its_reason():
+    found = fit(ConvNet, 2, inputs=torch.zeros(4, 3, 8, 8), checkpointing="none")
+    assert [cell.stage for cell in found.cells] == ["fsdp2"]
+    assert "zero3 in bf16 is left out: 'blocks.0.1' is a BatchNorm2d" in str(found)
+    with pytest.raises(ValueError, match="use precision='fp32'"):
+        fit(ConvNet, 2, inputs=torch.zeros(4, 3, 8, 8), stages="zero3", checkpointing="none")
+
+
+def test_settings_name_the_blocks_and_the_mesh():
+    found = fit(llama, 4, inputs=TOKENS, stages="fsdp2,hsdp,zero2", checkpointing="none")
+    assert "['LlamaBlock']" in found.settings("fsdp2")["fsdp2"]
+    assert "(2, 2)" in found.settings("hsdp")["fsdp2"]
+    assert found.settings("zero2")["deepspeed"]["zero_optimization"]["stage"] == 2
+    for stage in ("fsdp2", "hsdp"):
+        compile(found.settings(stage)["fsdp2"], stage, "exec")
+
+
+def test_frozen_parameters_have_no_optimizer_state():
+    row = fit(Adapters, 1, inputs=torch.zeros(4, 24), stages="ddp", precision="fp32", checkpointing="none")
+    cell = row.cells[0]
+    trained = sum(p.numel() for p in Adapters().parameters() if p.requires_grad)
+    assert cell.terms["optimizer_state"] == 8 * trained + 4 * 3  # a step counter for each of the three blocks
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+class Reading(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(int(torch.tensor([4.0, 8.0]).max()), 8)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_a_model_whose_way_depends_on_values_is_answered_with_its_state():
+    found = fit(Branching, 2, inputs=torch.zeros(4, 8), checkpointing="none", precision="fp32")
+    assert "needs values" in found.answer
+    assert found[0]["activations"] is None
+    assert found[0]["parameters"] == 4 * 72
+    with pytest.raises(ValueError, match="what fits is unknown"):
+        found.most("rows")
+
+
+def test_a_model_that_cannot_be_built_on_shapes_can_be_passed_as_a_module():
+    with pytest.raises(ValueError, match="pass the module in place of the function"):
+        fit(Reading, 2, inputs=torch.zeros(4, 8))
+    assert fit(Reading(), 2, inputs=torch.zeros(4, 8), stages="ddp", checkpointing="none").fitting
+
+
+SCRIPT = """
+from torch import nn
+def make_model(): return nn.Sequential(nn.Linear(6, 13), nn.Tanh(), nn.Linear(13, 5))
+def needing(config): return make_model()
+def no_model(): return 3
+if __name__ == "__main__": raise SystemExit("this would train")
+"""
+BAD = {
+    "no such function": ("train.py:make_modle", "did you mean 'make_model'"),
+    "needs arguments": ("train.py:needing", r"needing needs arguments \(config\)"),
+    "returns no model": ("train.py:no_model", "returned a int, not a torch.nn.Module"),
+    "no such file": ("trian.py:make_model", "there is no file"),
+    "a script without a guard": ("trains.py:make_model", "importing trains.py raised ValueError"),
+    "no configuration": ("nothing.json", "cannot be read as a configuration"),
+    "no model_type": ("plain.json", "has no model_type"),
+    "unknown model_type": ("unknown.json", "did you mean 'llama'"),
+    "unlike inputs": ("train.py:make_model --inputs 4x512:int64", r"was given int64 \[4, 512\]"),
+    "no such dtype": ("train.py:make_model --inputs 4x6:int63", "'int63' is no dtype"),
+    "no such card": ("train.py:make_model --gpu h1000", "did you mean 'h100'"),
+    "no such class": ("train.py:make_model --inputs 4x6 --units Linaer", "did you mean 'Linear'"),
+    "no such stage": ("train.py:make_model --inputs 4x6 --stages zero4", "unknown stage 'zero4'"),
+    "no such checkpointing": ("train.py:make_model --inputs 4x6 --checkpointing all", "unknown checkpointing 'all'"),
+    "too little memory": ("train.py:make_model --memory 80", "it is in bytes"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "trains.py").write_text("raise ValueError('it trains')")
+    (tmp_path / "plain.json").write_text("{}")
+    (tmp_path / "unknown.json").write_text('{"model_type": "llamma"}')
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_used_is_refused_with_a_sentence(folder, capsys, case):
+    given, sentence = BAD[case]
+    assert cli.main(["fit", *given.split()]) == 2
+    error = capsys.readouterr().err
+    assert re.search(sentence, error), error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_the_command_prints_the_table_the_answer_and_settings(folder, capsys):
+    given = ["fit", "train.py:make_model", "--inputs", "4x6", "--stages", "zero2,fsdp2", "--world-size", "2"]
+    assert cli.main([*given, "--settings", "--checkpointing", "none"]) == 0
+    printed = capsys.readouterr().out
+    assert "blocks: 2 Linear (0 to 2)" in printed
+    assert "Fits: zero2" in printed
+    assert '"stage": 2' in printed
+    assert cli.main([*given, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 6
+
+
+@pytest.mark.slow
+def test_a_configuration_of_hugging_face_needs_no_weights_and_no_network(folder, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert cli.main(["fit", ".", "--world-size", "4", "--rows", "2", "--length", "32", "--checkpointing", "none"]) == 0
+    printed = capsys.readouterr().out
+    assert "3 LlamaDecoderLayer (model.layers.0 to model.layers.2)" in printed
+    make, inputs, _ = MODELS["llama of transformers"]
+    assert fit(make, 2, inputs=inputs, stages="fsdp2", checkpointing="selective").fitting

@@ -1,0 +1,43 @@
+"""torch's own FSDP2 on a fake rank: it runs on shapes as our engines do, but for two places that ask for values."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes
+
+from zerolab.engines import ENGINES
+from zerolab.recording.patches import replace
+
+SIMULATED = ("fsdp2", "hsdp")
+"""The other systems that run on a fake rank."""
+
+
+def engine_of(stage: str) -> type[Any]:
+    """The engine's class, to be used where all tensors are shapes."""
+    return _on_shapes(ENGINES[stage]) if stage in SIMULATED else ENGINES[stage]
+
+
+def _on_shapes(engine: type[Any]) -> type[Any]:
+    class OnShapes(engine):  # type: ignore[misc]  # a base that is chosen while the program runs
+        def mesh(self, device: str) -> DeviceMesh:  # what is made on the CPU has no memory here
+            with _disable_current_modes():  # a mesh reads its ranks' numbers
+                mesh: DeviceMesh = super().mesh("cpu")
+                return mesh
+
+        def training_step(self, *arguments: Any) -> Any:
+            with _parameters_may_be_shapes():
+                return super().training_step(*arguments)
+
+    OnShapes.__name__ = engine.__name__
+    return OnShapes
+
+
+@contextmanager
+def _parameters_may_be_shapes() -> Iterator[None]:
+    """FSDP2 refuses to train what was never given memory; here nothing is."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    with replace(FSDPParamGroup, "_validate_no_meta_params", lambda *_: None):
+        yield

@@ -1,0 +1,241 @@
+"""What one rank needs for your own model: a simulated training step under one stage, and what is asked of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from zerolab import theory
+from zerolab.engines import ENGINES
+from zerolab.engines.engine import LossFunction
+from zerolab.engines.partition import partition
+from zerolab.recording.events import Event, RankRecording
+from zerolab.recording.recorder import Recorder
+from zerolab.runtime.waiting import waiting
+from zerolab.simulation import own
+from zerolab.simulation.checkpointing import Checkpointing, checkpoint_blocks
+from zerolab.simulation.costs import Hardware
+from zerolab.simulation.fake import world
+from zerolab.simulation.fsdp2 import SIMULATED
+from zerolab.simulation.own import Own
+from zerolab.simulation.run import STEPS, Prepared, collecting_new_garbage_only, execute
+from zerolab.theory import systems
+
+STAGES = (*theory.STAGES, *SIMULATED)
+TERMS = ("parameters", "gathered", "gradients", "optimizer_state", "activations", "communication", "buffers", "update")
+"""What a rank needs, at the highest moment of a step: its own parameters and what it has gathered besides; whole
+gradients too, where a backward has just made them; activations, logits included; buffers of collectives; the model's
+buffers and the batch; temporaries of the update."""
+
+
+EFFORT = {"ddp": 0.0, "zero1": 0.1, "zero2": 0.2, "hsdp": 0.9, "fsdp2": 1.0, "zero3": 1.1}
+AGAIN = {"none": 0.0, "selective": 0.5, "block": 2.0}
+"""What to try first, as practitioners do: shard what costs no more traffic; compute a little again; gather
+parameters, which sends half as much again; compute whole blocks again, a third more arithmetic."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulated rank: bytes by `TERMS` at its highest moment, and what else it showed."""
+
+    stage: str
+    precision: str
+    checkpointing: str
+    terms: dict[str, int]
+    highest: str
+    seconds: float | None
+    recording: RankRecording | None
+    seen: dict[str, Any]
+
+    @property
+    def needs(self) -> int:
+        """Bytes at the highest moment."""
+        return sum(self.terms.values())
+
+    @property
+    def with_offload(self) -> int:
+        """Bytes at the highest moment if the optimizer and its state were in main memory."""
+        if self.recording is None:
+            raise ValueError(
+                "the model could not be run as shapes: its highest moment without the optimizer is unknown"
+            )
+        phases = self.recording.info.peaks
+        return max(sum(live.values()) - live["optimizer_state"] for name, live in phases.items() if name != "step")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model: everything but the stage, the precision and the checkpointing. Answers are kept."""
+
+    own: Own
+    units: list[str]
+    world_size: int
+    rows: int | None
+    length: int | None
+    hardware: Hardware
+    usable: float
+    loss_fn: LossFunction
+    micro_batches: int
+    options: Mapping[str, Any]
+    known: dict[Any, Cell] = field(default_factory=dict, compare=False)
+
+    def cell(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
+        """One simulated rank under this. Raises ValueError for what the stage does not do with the model."""
+        systems.check(stage, self.world_size, precision)
+        key = stage, precision, name_of(checkpointing)
+        if key not in self.known:
+            text = f"{stage}, {precision}, checkpointing {key[2]}: two steps of rank 0 of {self.world_size}"
+            with waiting(text), collecting_new_garbage_only():
+                self.known[key] = self._run(stage, precision, checkpointing)
+        return self.known[key]
+
+    def but(self, **changed: Any) -> Question:
+        """The same with something changed, and no answers yet."""
+        return replace(self, **changed, known={})
+
+    def model(self) -> nn.Module:
+        """The model as shapes."""
+        with world(1):
+            return self.own.build()
+
+    def _run(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
+        seen: dict[str, Any] = {"kept": {}}
+
+        def prepare() -> Prepared:
+            model = self.own.build()
+            checkpoint_blocks(model, checkpointing, self.units)
+            return model, *self.own.batch(self.rows, self.length)
+
+        try:
+            with own.nothing_packed():
+                recording, costs = execute(
+                    stage,
+                    self.world_size,
+                    prepare,
+                    precision,
+                    self.hardware,
+                    loss_fn=self.loss_fn,
+                    options={"units": self.units, **self.options},
+                    micro_batches=self.micro_batches,
+                    begun=partial(_watch, seen),
+                )
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError, LookupError) as error:
+            if own.lacks_values(error):
+                return self._state_only(stage, precision, checkpointing, own.first_line(error))
+            given = own.in_words(self.own.batch(self.rows, self.length)[0])
+            raise RuntimeError(
+                f"a step of {self.own.name} failed on shapes with {type(error).__name__} ({own.first_line(error)}): it "
+                f"was given {given}; pass inputs=, targets= and loss_fn= as your loop has them"
+            ) from error
+        terms = _terms(recording, seen["buffers and batch"])
+        moment = _highest(recording)
+        return Cell(stage, precision, name_of(checkpointing), terms, moment, costs["seconds"], recording, seen)
+
+    def _state_only(self, stage: str, precision: str, checkpointing: Checkpointing, why: str) -> Cell:
+        """What is known of a model that cannot be run without values: its state, in closed form."""
+        flats = partition(self.model(), self.world_size, self.units)
+        count, trained = (sum(flat.numel for flat in flats if every or not flat.frozen) for every in (True, False))
+        of_shards = precision if stage not in SIMULATED else "fp32"  # FSDP2's shards are fp32 and its masters
+        terms = systems.state_bytes(stage, count, self.world_size, of_shards, trained=trained)
+        return Cell(stage, precision, name_of(checkpointing), terms, "not run", None, None, {"why": why, "kept": {}})
+
+
+def options_of(stage: str) -> list[str]:
+    """The options that a stage's engine has, those of its optimizer left out."""
+    unfit = ("self", "model", "optimizer_cls", "optimizer_keywords", "units", "precision", "arguments", "others")
+    return [name for name in inspect.signature(ENGINES[stage]).parameters if name not in unfit]
+
+
+def name_of(value: Any) -> Any:
+    """How a value is written in a table: a policy by its function's name."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{pattern}: {name_of(how)}" for pattern, how in value.items())
+    return value if isinstance(value, (str, int, float, bool)) else getattr(value, "__name__", str(value))
+
+
+def _watch(seen: dict[str, Any], recorder: Recorder, made: Prepared) -> None:
+    """Counts what exists before the step, and notes what each module's first forward leaves."""
+    model, inputs, targets = made
+    batch = [leaf for leaf in tree_leaves((inputs, targets)) if hasattr(leaf, "untyped_storage")]
+    recorder.count([*model.buffers(), *batch])
+    seen["buffers and batch"] = recorder.live()["other"]
+    entered: dict[str, int] = {}
+
+    def before(name: str, *_: Any) -> None:
+        entered[name] = recorder.live()["activations"]
+
+    def after(name: str, _module: nn.Module, _inputs: Any, outputs: Any) -> None:
+        # Only of the first forward: those of a checkpoint run within backward.
+        seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
+        if name == "root":
+            leaves = tree_leaves(list(outputs.values()) if isinstance(outputs, Mapping) else outputs)
+            seen["returned"] = sum(leaf.nbytes for leaf in leaves if hasattr(leaf, "nbytes"))
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(partial(before, name or "root"))
+        module.register_forward_hook(partial(after, name or "root"))
+
+
+def _terms(recording: RankRecording, fixed: int) -> dict[str, int]:
+    """The bytes of the highest moment by `TERMS`; `fixed` are those of the model's buffers and the batch."""
+    info = recording.info
+    if info.state is None or info.peak is None:
+        raise RuntimeError(f"{info.stage} made no second update in {STEPS} steps: its state is unknown")
+    live = info.peak
+    parameters, fixed = min(info.state["parameters"], live["parameters"]), min(fixed, live["other"])
+    return {
+        "parameters": parameters,
+        "gathered": live["parameters"] - parameters,
+        **{name: live[name] for name in ("gradients", "optimizer_state", "activations", "communication")},
+        "buffers": fixed,
+        "update": live["other"] - fixed,
+    }
+
+
+def _highest(recording: RankRecording) -> str:
+    """The moment of the peak: the phase, the unit whose turn it was, and the operation."""
+    last: list[Event] = [event for event in recording.events if event.step == STEPS]
+    peaks = [(sum(event.live.values()), number) for number, event in enumerate(last) if event.op == "peak"]
+    if not peaks:
+        return "unknown"
+    number = max(peaks)[1]
+    event = last[number]
+    unit = next(
+        (e.unit for e in reversed(last[:number]) if e.unit and e.kind == "module" and e.phase == event.phase), None
+    )
+    return f"{event.phase}{f' of {unit}' if unit else ''}"
+
+
+def row_of(cell: Cell, usable: float, first: str | None, *, several: bool) -> dict[str, Any]:
+    """The cell's line in a table; `first` is what to change first."""
+    # A state alone tells that something does not fit, but not that it does.
+    fits = cell.needs <= usable
+    return {
+        "stage": cell.stage,
+        **({"precision": cell.precision} if several else {}),
+        "checkpointing": cell.checkpointing,
+        "fits": fits if cell.recording is not None or not fits else None,
+        **{name: cell.terms.get(name) for name in TERMS},
+        "needs": cell.needs,
+        "lacks": None if fits else int(cell.needs - usable),
+        "highest in": cell.highest,
+        "first": first,
+        "step_seconds": cell.seconds,
+    }
+
+
+def effort(cell: Cell) -> float:
+    """How late to try it."""
+    return EFFORT[cell.stage] + AGAIN.get(cell.checkpointing, 1.0)
+
+
+def in_words(cell: Cell) -> str:
+    """Its stage, precision and checkpointing."""
+    how = "without checkpointing" if cell.checkpointing == "none" else f"checkpointing {cell.checkpointing}"
+    return f"{cell.stage} in {cell.precision} {how}"

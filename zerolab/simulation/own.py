@@ -1,0 +1,331 @@
+"""A model of your own as shapes: from a function, a module, a file of yours, or a Hugging Face configuration.
+
+Nothing is downloaded, and no weight gets memory: what a function builds while shapes are executed is a shape, and a
+module that exists is copied as one. A file is imported as Python imports it, so what stands in it outside of functions
+and of `if __name__ == "__main__":` runs.
+"""
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from zerolab import models
+from zerolab.engines.partition import ROOT, find_units
+from zerolab.names import unknown
+from zerolab.recording.patches import replace
+from zerolab.simulation.shapes import META
+
+Source = nn.Module | Callable[[], nn.Module]
+LENGTH = 2048  # tokens a sequence where nobody says it
+
+
+@dataclass(frozen=True)
+class Own:
+    """A model, and one rank's batch for it; `inputs` None stands for tokens of `rows` x `length`.
+
+    `labelled`: the model takes labels and returns its loss, as those of Hugging Face do.
+    """
+
+    name: str
+    source: Source
+    inputs: Any = None
+    targets: Any = None
+    longest: int | None = None
+    labelled: bool = False
+
+    def build(self) -> nn.Module:
+        """The model as shapes; called where whatever is made has no memory.
+
+        Raises:
+            TypeError: the function needs arguments, or returns something else.
+            ValueError: it cannot be built without values.
+        """
+        if isinstance(self.source, nn.Module):
+            return as_shapes(self.source)
+        needed = _needed(self.source)
+        if needed:
+            raise TypeError(
+                f"{self.name} needs arguments ({', '.join(needed)}): give a function that takes none and returns the "
+                "model, such as lambda: make_model(config)"
+            )
+        try:
+            built = self.source()
+        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"{self.name} cannot be built on the meta device, where tensors have no values ({first_line(error)}): "
+                "build it as usual and pass the module in place of the function; its shapes are copied"
+            ) from error
+        if not isinstance(built, nn.Module):
+            raise TypeError(f"{self.name} returned a {type(built).__name__}, not a torch.nn.Module: return the model")
+        return as_shapes(built)
+
+    def batch(self, rows: int | None, length: int | None) -> tuple[Any, Any]:
+        """Inputs and targets as shapes, with as many rows and tokens a row as are asked for."""
+        if self.inputs is None:
+            tokens = torch.zeros(rows or 1, self.length(length), dtype=torch.int64, device=META)
+            return ({"input_ids": tokens, "labels": tokens.clone()} if self.labelled else tokens), None
+        inputs, targets = resized((self.inputs, self.targets), rows, length)
+        return inputs, targets
+
+    def rows(self, rows: int | None) -> int:
+        """Rows of one rank's batch."""
+        return rows or (1 if self.inputs is None else _first(self.inputs).shape[0])
+
+    def length(self, length: int | None) -> int:
+        """Tokens of a row, 0 where rows are not of tokens."""
+        if self.inputs is None:
+            return length or min(self.longest or LENGTH, LENGTH)
+        first = _first(self.inputs)
+        return length or (first.shape[1] if first.dim() > 1 and not first.is_floating_point() else 0)
+
+
+def own(model: Source | str | Path, inputs: Any = None, targets: Any = None) -> Own:
+    """The model that `model` names: a function, a module, "train.py:make_model", or a configuration's path.
+
+    Raises:
+        ValueError: a file, a name in it, or a model_type that does not exist, or inputs without a tensor.
+        TypeError: something else than these.
+        ImportError: a configuration, and transformers is not installed.
+    """
+    if inputs is not None and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(inputs)):
+        raise ValueError("inputs holds no tensor: give one rank's batch as your loop gives it to the model")
+    if isinstance(model, (str, Path)):
+        path, colon, name = str(model).partition(":")
+        if path.endswith(".py") or colon:
+            model = from_file(Path(path), name)
+        else:
+            found = from_configuration(Path(path))
+            return found if inputs is None else Own(found.name, found.source, inputs, targets, found.longest)
+    if isinstance(model, nn.Module):
+        return Own(type(model).__name__, model, inputs, targets)
+    if not callable(model):
+        raise TypeError(f"model is a {type(model).__name__}: pass a function that returns a module, or a module")
+    return Own(getattr(model, "__name__", type(model).__name__), model, inputs, targets)
+
+
+def from_file(path: Path, name: str) -> Any:
+    """What is called `name` in a Python file. Raises ValueError if there is no such file or name, or it fails."""
+    if not path.is_file():
+        raise ValueError(
+            f"there is no file {str(path)!r}: write the file and the function, such as train.py:make_model"
+        )
+    spec = importlib.util.spec_from_file_location(f"zerolab_own_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{str(path)!r} is not a Python file: write the file and the function in it")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script, for what it imports beside itself
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"importing {path.name} raised {type(error).__name__} ({first_line(error)}): put what trains below "
+            'if __name__ == "__main__":'
+        ) from error
+    finally:
+        sys.path.pop(0)
+    made = vars(module)
+    known = [each for each, value in made.items() if callable(value) and getattr(value, "__module__", "") == spec.name]
+    if name not in made:
+        what = f"function of {path.name}"
+        raise ValueError(unknown(what, name, known) if known else f"{path.name} defines no function: write one in it")
+    return made[name]
+
+
+def inputs_of(text: str | None, model: str) -> Any:
+    """A batch from text: a shape such as "4x3x32x32" or "4x512:int64", or a function of the model's file.
+
+    Raises ValueError for what is neither.
+    """
+    if text is None:
+        return None
+    sizes, _, dtype = text.partition(":")
+    if all(size.isdigit() for size in sizes.split("x")):
+        known = getattr(torch, dtype or "float32", None)
+        if not isinstance(known, torch.dtype):
+            raise ValueError(f"{dtype!r} is no dtype of torch: write the batch as 4x512:int64 or 8x3x224x224")
+        return torch.empty([int(size) for size in sizes.split("x")], dtype=known, device=META)
+    path, colon, _ = model.partition(":")
+    if not colon:
+        raise ValueError(f"{text!r} is no shape: write the batch as 4x512:int64 or 8x3x224x224")
+    return from_file(Path(path), text)()
+
+
+def from_configuration(path: Path) -> Own:
+    """The model of a Hugging Face configuration, a file or a folder with one; nothing is downloaded.
+
+    Raises ValueError for a file that is none or whose model_type is not known, ImportError without transformers.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        read = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{str(path)!r} cannot be read as a configuration ({first_line(error)}): give a config.json, a folder "
+            "that has one, or train.py:make_model"
+        ) from error
+    kind: Any = read.get("model_type") if isinstance(read, dict) else None
+    if kind is None:
+        raise ValueError(f"{file} has no model_type: a Hugging Face configuration has one, such as 'llama'")
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError("a configuration needs transformers: pip install transformers, or pass a function")
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if kind not in CONFIG_MAPPING:
+        raise ValueError(f"{unknown(f'model_type in {file.name}', kind, CONFIG_MAPPING)} (as transformers knows them)")
+    configuration = transformers.AutoConfig.for_model(**{"model_type": kind, **read})
+    configuration.use_cache = False  # a cache is for generating, and would be kept as activations
+    named = getattr(transformers, str((read.get("architectures") or [None])[0]), None)
+
+    def build() -> nn.Module:
+        # A class's own constructor builds in fp32, as masters are, whatever the file was saved in.
+        make: Any = named or transformers.AutoModelForCausalLM.from_config
+        model: nn.Module = make(configuration)
+        return model.train()
+
+    return Own(
+        f"{kind} of {file.name}" if file.name != "config.json" else kind,
+        build,
+        longest=getattr(configuration, "max_position_embeddings", None),
+        labelled=True,
+    )
+
+
+def as_shapes(module: nn.Module) -> nn.Module:
+    """A copy of the module without memory, ties included; the module itself if it has none."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if all(tensor.device == META for tensor in tensors):
+        return module
+    # What is in the memo counts as copied already, so no value is read.
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        shape = torch.empty_like(tensor, device=META)
+        memo[id(tensor)] = (
+            nn.Parameter(shape, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shape
+        )
+    return deepcopy(module, memo)
+
+
+def blocks_of(model: nn.Module, units: str | list[str] | None) -> list[str]:
+    """Names of the modules that travel as one: those of a class, those named, or the repeated ones that are found.
+
+    Raises ValueError for a class of which the model has no module.
+    """
+    if units is None:
+        return find_units(model)
+    if not isinstance(units, str):
+        return list(units)
+    classes = {type(module).__name__ for module in model.modules()}
+    if units not in classes:
+        raise ValueError(unknown("class of blocks", units, sorted(classes)))
+    return [name for name, module in model.named_modules() if type(module).__name__ == units and name]
+
+
+def described(model: nn.Module, blocks: Iterable[str]) -> str:
+    """Which blocks were taken, in words: how many of which class."""
+    counts: dict[str, list[str]] = {}
+    for name in blocks:
+        if name != ROOT:
+            counts.setdefault(type(model.get_submodule(name)).__name__, []).append(name)
+    named = [
+        f"{len(names)} {kind} ({names[0]}{f' to {names[-1]}' * (len(names) > 1)})" for kind, names in counts.items()
+    ]
+    return ", ".join(named) or "none: the whole model is one unit"
+
+
+def resized(values: Any, rows: int | None, length: int | None) -> Any:
+    """The same nest as shapes, with other rows (the first dimension) and tokens a row (the second of whole numbers)."""
+    first = _first(values)
+    old = first.shape[0] if first.dim() else None
+    long = first.shape[1] if first.dim() > 1 and not first.is_floating_point() else None
+
+    def shape(tensor: torch.Tensor) -> torch.Tensor:
+        size = list(tensor.shape)
+        if rows and size and size[0] == old:
+            size[0] = rows
+        if length and len(size) > 1 and size[1] == long:
+            size[1:] = [length if each == long else each for each in size[1:]]
+        return torch.empty(size, dtype=tensor.dtype, device=META)
+
+    return tree_map_only(torch.Tensor, shape, values)
+
+
+def loss(outputs: Any, targets: Any, *, of_tokens: bool = True) -> torch.Tensor:
+    """The loss where none is given: the model's own; that of the lessons; or one of the output's size.
+
+    A model of Hugging Face that is given labels returns its own. Without targets, logits of tokens are held against a
+    token each, and anything else against zeros: what matters here is what backward needs.
+    """
+    own_loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if own_loss is not None:
+        found: torch.Tensor = own_loss
+        return found
+    logits: Any = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
+    if isinstance(logits, (tuple, list)):
+        logits = logits[0]
+    if targets is not None:
+        return models.loss(logits, targets)
+    if not isinstance(logits, torch.Tensor):
+        raise TypeError(f"the model returned a {type(outputs).__name__}: pass loss_fn=, as your loop computes the loss")
+    if logits.dim() == 0:
+        return logits
+    if of_tokens and logits.dim() == 3:  # rows, tokens, vocabulary
+        tokens = torch.zeros_like(logits[..., 0], dtype=torch.int64)
+        return functional.cross_entropy(logits.flatten(0, -2), tokens.flatten())
+    return functional.mse_loss(logits, torch.zeros_like(logits))
+
+
+def in_words(values: Any) -> str:
+    """The tensors of a nest in words: `int64 [1, 2048]`."""
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return " and ".join(f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}" for leaf in leaves)
+
+
+@contextmanager
+def nothing_packed() -> Iterator[None]:
+    """Within it transformers does not look at positions for several texts in one row: a shape has no positions."""
+    masking = sys.modules.get("transformers.masking_utils")
+    if masking is None or not hasattr(masking, "find_packed_sequence_indices"):
+        yield
+        return
+    with replace(masking, "find_packed_sequence_indices", lambda *_, **__: None):
+        yield
+
+
+def lacks_values(error: BaseException) -> bool:
+    """Whether the error is that of a model whose control flow depends on values, or that reads them."""
+    words = ("needs values", "cannot be simulated", "meta tensor", "unallocated storage", "data-dependent")
+    return any(word in str(error) for word in words)
+
+
+def _first(values: Any) -> torch.Tensor:
+    found: torch.Tensor = next(leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return found
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """Arguments without which a function cannot be called."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # what is written in C has none
+        return []
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
