@@ -10,6 +10,7 @@ import pytest
 
 import zerolab
 from zerolab import catalog, cli, doctor
+from zerolab.cli import training
 
 ROW_KEYS = [
     "stage",
@@ -129,7 +130,7 @@ def test_json_and_out_are_the_same_flags_everywhere() -> None:
     }
     jsons = [flags["--json"] for flags in found.values() if "--json" in flags]
     having = {name for name, flags in found.items() if "--json" in flags}
-    assert having == {"compare", "simulate", "fit", "doctor", "progress", "why"}
+    assert having == {"compare", "simulate", "fit", "doctor", "progress", "why", "diff"}
     assert {(each.nargs, each.const, each.help, each.metavar) for each in jsons} == {
         ("?", Path("-"), jsons[0].help, "FILE")
     }
@@ -139,7 +140,7 @@ def test_json_and_out_are_the_same_flags_everywhere() -> None:
 
 
 def test_options_of_an_engine_come_as_keywords() -> None:
-    assert cli._options(["overlap=False", "prefetch=2", "sharding_strategy=SHARD_GRAD_OP"]) == {
+    assert training._options(["overlap=False", "prefetch=2", "sharding_strategy=SHARD_GRAD_OP"]) == {
         "overlap": False,
         "prefetch": 2,
         "sharding_strategy": "SHARD_GRAD_OP",

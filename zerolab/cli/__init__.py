@@ -1,0 +1,62 @@
+"""The command line, `zerolab COMMAND`: around the lessons, trainings, and what runs have left.
+
+Wrong use gets one sentence on stderr and exit status 2; a file is written whole or not at all. A command takes what its
+function takes in Python, by the same names. Everywhere, `--json` prints the result as JSON, or writes it into a file,
+and `--out` names the file for what the command makes: a recording, or a page. Heavy modules are imported by the command
+that needs them, so `zerolab --help` does not wait for torch.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+
+from zerolab import __version__, files
+from zerolab.cli import left, lessons, training
+from zerolab.cli.shared import STDOUT, Arguments, Command
+from zerolab.names import unknown
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C.
+
+    `doctor` returns 1 if something is missing that every lesson needs, and `diff` if two runs part.
+    """
+    parsed = _parse(sys.argv[1:] if arguments is None else arguments)
+    command: Command = parsed.command
+    try:
+        for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)):
+            if path not in (None, STDOUT):
+                files.check_place(path)  # before minutes of work, not after
+        parsed.stdout = sys.stdout
+        # stdout is for the JSON, which another program reads; what ranks print meanwhile goes to stderr.
+        with redirect_stdout(sys.stderr if getattr(parsed, "json", None) == STDOUT else sys.stdout):
+            return command(parsed) or 0
+    # The package's messages on wrong use contain the remedy; a traceback would only hide it.
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
+        print(f"zerolab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("zerolab: stopped", file=sys.stderr)
+        return 130  # as a shell reports a program that Ctrl-C has stopped
+
+
+def _parse(arguments: Sequence[str]) -> Arguments:
+    parser = _parser()
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001
+    # argparse lists what there is, but does not guess what was meant.
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+        parser.exit(2, f"zerolab: {unknown('command', arguments[0], commands)}\n")
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest:  # argparse itself would print what `zerolab` takes, not the command
+        commands[arguments[0]].error(f"unrecognized arguments: {' '.join(rest)}")
+    return parsed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="zerolab", description="Real ranks run ZeRO; what they did is replayed.")
+    parser.add_argument("--version", action="version", version=f"zerolab {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for room in (lessons, training, left):
+        room.add(commands)
+    return parser

@@ -1,0 +1,89 @@
+"""The commands that read what runs have left: play, open, why, diff."""
+
+import os
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from zerolab import files
+from zerolab.cli.shared import Arguments, add_command, add_json, say
+
+
+def add(commands: Any) -> None:
+    """Adds the commands of this room."""
+    play = add_command(commands, "play", _play, "write a recording's page and open it")
+    play.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
+    play.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
+    play.add_argument("--no-open", action="store_true", help="only write the page")
+    opened = add_command(commands, "open", _open, "show what torch's own tools have written: traces, dumps, snapshots")
+    kinds = "traces of torch.profiler, dumps of the flight recorder, memory snapshots: one of each rank"
+    opened.add_argument("files", nargs="+", type=Path, metavar="FILE", help=kinds)
+    opened.add_argument("--out", type=Path, metavar="FILE", help="where to keep it as a recording (JSON)")
+    opened.add_argument("--html", type=Path, metavar="FILE", help="the page (default: beside the first file, as .html)")
+    opened.add_argument("--no-open", action="store_true", help="write no page but the one that --html names")
+    why = add_command(commands, "why", _why, "say which rank and line a hang comes from, by files that were left of it")
+    what = "the folder that `torchrun ... -m zerolab.why train.py` wrote; or dumps of the flight recorder, all ranks'"
+    why.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
+    add_json(why)
+    diff = add_command(commands, "diff", _diff, "say where two runs of the same training part, and why")
+    fingerprints = "a recording made with --fingerprints, or the folder beside it: "
+    diff.add_argument("good", type=Path, metavar="GOOD", help=f"{fingerprints}the run that is right")
+    diff.add_argument(
+        "bad", type=Path, metavar="BAD", help="the same of the other; stage and number of ranks may differ"
+    )
+    add_json(diff)
+
+
+def _play(arguments: Arguments) -> None:
+    from zerolab.recording.recording import Recording
+
+    recording = Recording.load(arguments.recording)
+    page: Path = arguments.out or arguments.recording.with_suffix(".html")
+    if page.resolve() == arguments.recording.resolve():
+        raise ValueError(f"the page would take the place of the recording {str(page)!r}: name another by --out")
+    _show(recording, page, opens=not arguments.no_open)
+
+
+def _show(recording: Any, page: Path, *, opens: bool) -> None:
+    """Writes a recording's page, and opens it where there is a display."""
+    from zerolab.lessons.workspace import has_display
+
+    recording.to_html(page)
+    # Over ssh, a browser would open where nobody sees it, or be a text browser in the terminal.
+    seen = opens and has_display(os.environ)
+    print(f"the page is {page}" + ("" if seen or not opens else "; there is no display to open it on"))
+    if seen:
+        webbrowser.open(page.resolve().as_uri())
+
+
+def _open(arguments: Arguments) -> None:
+    from zerolab.foreign import describe, open_files
+
+    first: Path = arguments.files[0]
+    page: Path = arguments.html or first.with_name(f"{first.name.partition('.')[0]}.html")
+    if arguments.html or not arguments.no_open:
+        files.check_place(page)
+    recording = open_files(arguments.files)
+    print(describe(recording))
+    if arguments.out:
+        recording.save(arguments.out)
+        print(f"kept in {arguments.out}; zerolab play shows it")
+    if arguments.html or not arguments.no_open:
+        _show(recording, page, opens=not arguments.no_open)
+
+
+def _why(arguments: Arguments) -> None:
+    from zerolab.runtime.screen import printable
+    from zerolab.why.dumps import explain
+
+    found = explain(arguments.files)
+    say(arguments, found.as_json, printable(found.text))  # names of files in a dump may hold anything
+
+
+def _diff(arguments: Arguments) -> int:
+    from zerolab.difference.compare import compare
+
+    result = compare(arguments.good, arguments.bad)
+    say(arguments, asdict(result), result)
+    return 1 if result.parting else 0

@@ -1,0 +1,44 @@
+"""What commands have in common: how one is added, and where its result goes."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerolab import files
+
+Arguments = argparse.Namespace
+Command = Callable[[Arguments], int | None]
+"""Returns its exit status, or None for 0."""
+
+STDOUT = Path("-")
+
+
+def add_command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
+    """The parser of a new command, which calls `function`."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=function)
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds `--json`, whose value `say` heeds."""
+    text = "write the result to FILE as JSON; without FILE, print it as JSON"
+    parser.add_argument("--json", type=Path, nargs="?", const=STDOUT, metavar="FILE", help=text)
+
+
+def say(arguments: Arguments, value: Any, text: object) -> None:
+    """Prints the text, or the value as JSON where `--json` asks for it."""
+    if arguments.json == STDOUT:
+        print(json.dumps(value, indent=1), file=arguments.stdout)
+        return
+    if arguments.json:
+        files.write_json(arguments.json, value)
+    print(text)  # after the file is written, which a closed pipe must not prevent
+
+
+def is_now(old: str, new: str) -> None:
+    """Says that an old form still works."""
+    print(f"zerolab: {old} is {new} now, and goes with the next edition", file=sys.stderr)

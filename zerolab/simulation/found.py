@@ -1,0 +1,235 @@
+"""What `fit` found: a table of what each stage needs, and what follows from it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from zerolab import theory
+from zerolab.engines.partition import partition
+from zerolab.names import check_count, check_known
+from zerolab.simulation import own
+from zerolab.simulation.needs import TERMS, Cell, Question, effort, in_words, name_of, options_of, row_of
+from zerolab.tables import Table
+from zerolab.theory import systems
+from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.configs import settings
+
+MOST = 2**20
+GPUS = tuple(2**power for power in range(13))
+
+
+class Fit(Table):
+    """What `fit` found: a table with a row for each stage, precision and checkpointing, and what follows from it.
+
+    `needs` is the sum of the terms before it (`needs.TERMS`), in bytes; `lacks` what is missing of `usable`, which is
+    the GPU's memory less CUDA's own; `first` what to change first; `blocks` says which modules travel as one;
+    `sizes_of` has the bytes of what the model returns, of its buffers and the batch; `notes` what could not be had.
+    """
+
+    def __init__(self, question: Question, cells: Sequence[Cell], notes: Sequence[str]) -> None:
+        self.question, self.cells, self.usable = question, list(cells), question.usable
+        self.blocks = own.described(question.model(), question.units)
+        why = dict.fromkeys(str(cell.seen["why"]) for cell in cells if cell.recording is None)
+        self.notes = [*notes, *(f"no activations: {text}; below is the state alone" for text in why)]
+        seen = next((cell.seen for cell in cells if cell.recording is not None), {})
+        self.sizes_of = {name: seen[name] for name in ("returned", "buffers and batch") if name in seen}
+        rows = [
+            row_of(cell, self.usable, self._first(cell), several=len({c.precision for c in cells}) > 1)
+            for cell in cells
+        ]
+        sizes = [*TERMS, "needs", "lacks"]
+        super().__init__(rows, "\n".join([self._title(), *self.notes]), times=True, sizes=sizes)
+
+    @property
+    def fitting(self) -> list[Cell]:
+        """What fits, in the order in which to try it: what costs least first."""
+        return sorted((cell for cell in self.cells if self._fits(cell)), key=effort)
+
+    @property
+    def answer(self) -> str:
+        """One sentence: what fits and costs least, or what to change."""
+        if any(cell.recording is None for cell in self.cells):
+            return self.notes[-1]
+        if self.fitting:
+            cell = self.fitting[0]
+            return (
+                f"Fits: {in_words(cell)}, which needs {cell.needs / 1e9:.3g} GB of the {self.usable / 1e9:.3g} GB that "
+                "CUDA leaves."
+            )
+        return f"No: {self._remedy()}"
+
+    def cell(self, stage: str | None = None, checkpointing: str | None = None) -> Cell:
+        """One row as it was simulated; by default the first that fits, or the one that needs least.
+
+        Raises ValueError for a stage or checkpointing that the table does not have.
+        """
+        if stage is not None:
+            check_known("stage of this table", stage, {cell.stage for cell in self.cells})
+        if checkpointing is not None:
+            check_known("checkpointing of this table", checkpointing, {cell.checkpointing for cell in self.cells})
+        chosen = [c for c in self.cells if stage in (None, c.stage) and checkpointing in (None, c.checkpointing)]
+        fitting = [cell for cell in self.fitting if cell in chosen]
+        return fitting[0] if fitting else min(chosen, key=lambda cell: cell.needs)
+
+    def over(
+        self, name: str, values: Iterable[Any], stage: str | None = None, checkpointing: str | None = None
+    ) -> Table:
+        """The same row with something changed: one row for each value.
+
+        Args:
+            name: "rows", "length", "world_size", "units" (a class, or a list of names), "micro_batches", "precision",
+                "checkpointing", or an option of the engine, such as "reshard_after_forward".
+            values: what to put in its place.
+            stage: of the table; None takes what `cell` takes, as for `checkpointing`.
+            checkpointing: of the table.
+        """
+        chosen = self.cell(stage, checkpointing)
+        cells = [(value, self._changed(chosen, name, value)) for value in values]
+        rows = [{name: name_of(value)} | row_of(cell, self.usable, None, several=False) for value, cell in cells]
+        return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=[*TERMS, "needs", "lacks"])
+
+    def most(self, name: str = "rows", stage: str | None = None, checkpointing: str | None = None) -> int:
+        """The most "rows" a rank, or the greatest "length" of a row, that fits; 0 if not even one does.
+
+        Raises ValueError for another name, or if the model could not be run as shapes.
+        """
+        check_known("size to enlarge", name, ("rows", "length"))
+        chosen = self.cell(stage, checkpointing)
+
+        def fits(value: int) -> bool:
+            return self._fits(self._changed(chosen, name, value))
+
+        if chosen.recording is None:
+            raise ValueError(f"what fits is unknown: {self.notes[-1]}")
+        high = 1
+        while high <= MOST and fits(high):
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    def least_gpus(self, stage: str | None = None, checkpointing: str | None = None) -> int | None:
+        """The fewest GPUs, a power of two, on which it fits with as many rows a rank; None if 4096 do not help."""
+        chosen = self.cell(stage, checkpointing)
+        counts = [count for count in GPUS if chosen.stage != "hsdp" or count > 1]
+        # With more GPUs no rank needs more, so that a few counts tell of all.
+        place = bisect_left(counts, 1, key=lambda count: self._fits(self._changed(chosen, "world_size", count)))
+        return counts[place] if place < len(counts) else None
+
+    def units(self, stage: str | None = None) -> Table:
+        """What each unit holds: parameters, whole and one rank's; what its forward leaves, by checkpointing."""
+        chosen = [cell for cell in self.cells if cell.stage == self.cell(stage).stage]
+        word = theory.BYTES_PER_PARAMETER[chosen[0].precision]["parameters"]
+        rows = []
+        for flat in partition(self.question.model(), self.question.world_size, self.question.units):
+            kept = {f"kept, {c.checkpointing}": c.seen["kept"].get(flat.unit) for c in chosen if c.recording}
+            rows.append({"unit": flat.name, "whole": flat.numel * word, "one rank's": flat.shard_numel * word, **kept})
+        return Table(rows, f"bytes of each unit under {chosen[0].stage}", sizes=list(rows[0])[1:])
+
+    def modules(self, count: int = 10, stage: str | None = None, checkpointing: str | None = None) -> Table:
+        """The modules whose forward leaves most activations for backward, those that have no parts with any first."""
+        cell = self.cell(stage, checkpointing)
+        kept: dict[str, int] = cell.seen["kept"]
+        leaves = {name: size for name, size in kept.items() if not any(each.startswith(f"{name}.") for each in kept)}
+        leaves.pop("root", None)
+        largest = sorted(leaves.items(), key=lambda pair: -pair[1])[:count]
+        return Table(
+            [{"module": n, "kept": s} for n, s in largest], f"activations left by {in_words(cell)}", sizes=["kept"]
+        )
+
+    def offload(self) -> Table:
+        """The rows if the optimizer were in main memory: what a card then needs, and what the host must have."""
+        rows: list[dict[str, Any]] = [
+            {
+                "stage": cell.stage,
+                "checkpointing": cell.checkpointing,
+                "needs": cell.needs,
+                "with offload": cell.with_offload,
+                "saves": cell.needs - cell.with_offload,
+                "in main memory": cell.terms["optimizer_state"],
+            }
+            for cell in self.cells
+        ]
+        return Table(rows, "optimizer on the CPU", sizes=["needs", "with offload", "saves", "in main memory"])
+
+    def settings(self, stage: str | None = None, checkpointing: str | None = None) -> dict[str, Any]:
+        """The same in FSDP2, Accelerate, DeepSpeed and Megatron to paste, as `theory.settings` returns it."""
+        cell = self.cell(stage, checkpointing)
+        known = cell.checkpointing if cell.checkpointing in CHECKPOINTING else "none"
+        found = settings(
+            systems.FORMS.get(cell.stage, cell.stage), cell.precision, self.question.own.rows(self.question.rows), known
+        )
+        kinds = sorted({type(self.question.model().get_submodule(name)).__name__ for name in self.question.units})
+        if found["fsdp2"]:
+            chosen = f"blocks = [m for m in model.modules() if type(m).__name__ in {kinds}]\n"
+            found["fsdp2"] = chosen + _on_mesh(found["fsdp2"], self.question.world_size if cell.stage == "hsdp" else 0)
+        return found
+
+    def _changed(self, cell: Cell, name: str, value: Any) -> Cell:
+        question, precision, checkpointing = self.question, cell.precision, cell.checkpointing
+        if name == "precision":
+            return question.cell(cell.stage, value, checkpointing)
+        if name == "checkpointing":
+            return question.cell(cell.stage, precision, value)
+        if name == "units":
+            return question.but(units=own.blocks_of(question.model(), value)).cell(cell.stage, precision, checkpointing)
+        if name in ("rows", "length", "world_size", "micro_batches"):
+            check_count(name, value)
+            return question.but(**{name: value}).cell(cell.stage, precision, checkpointing)
+        check_known(f"option of {cell.stage}", name, options_of(cell.stage))
+        return question.but(options={**question.options, name: value}).cell(cell.stage, precision, checkpointing)
+
+    def _fits(self, cell: Cell) -> bool:
+        return cell.recording is not None and cell.needs <= self.usable
+
+    def _first(self, cell: Cell) -> str | None:
+        """What to change first in a row that lacks memory: one thing, if one is enough, or else two."""
+        if self._fits(cell) or cell.recording is None:
+            return None
+        alike = [other for other in self.fitting if other.precision == cell.precision]
+        one = [c for c in alike if (c.stage == cell.stage) != (c.checkpointing == cell.checkpointing)]
+        for other in one or alike:
+            parts = [other.stage] * (other.stage != cell.stage)
+            parts += [f"checkpointing {other.checkpointing}"] * (other.checkpointing != cell.checkpointing)
+            return ", ".join(parts)
+        return "fewer rows, or more GPUs"
+
+    def _remedy(self) -> str:
+        """What helps where nothing fits: fewer rows, the optimizer in main memory, more GPUs."""
+        cell = min(self.cells, key=lambda each: each.needs)
+        lacks = f"even {in_words(cell)} lacks {(cell.needs - self.usable) / 1e9:.3g} GB."
+        rows, same = self.question.own.rows(self.question.rows), (cell.stage, cell.checkpointing)
+        if rows > 1 and (most := self.most("rows", *same)):
+            return f"{lacks} It fits with {most} of {rows} rows a rank: add up {-(-rows // most)} micro-batches."
+        if cell.with_offload <= self.usable:
+            return f"{lacks} With the optimizer in main memory it needs {cell.with_offload / 1e9:.3g} GB, and fits."
+        if count := self.least_gpus(*same):
+            return f"{lacks} It fits on {count} GPUs."
+        return (
+            f"{lacks} More GPUs would not help: take shorter rows, larger GPUs, or divide blocks (tensor parallelism)."
+        )
+
+    def _title(self) -> str:
+        question = self.question
+        rows, length = question.own.rows(question.rows), question.own.length(question.length)
+        batch = f"{rows} rows" + (f" of {length} tokens" if length else "")
+        least = f"{question.usable / 1e9:.4g} GB usable"
+        return (
+            f"{question.own.name} on {question.world_size} {question.hardware.gpu.name}, {least} each; {batch} a rank\n"
+            f"blocks: {self.blocks}"
+        )
+
+
+def _on_mesh(text: str, world_size: int) -> str:
+    """FSDP2's lines on a mesh of two halves, for hybrid sharding; as they are for 0 GPUs."""
+    if not world_size:
+        return text
+    mesh = f'mesh = init_device_mesh("cuda", (2, {world_size // 2}), mesh_dim_names=("replicate", "shard"))\n'
+    text = text.replace("fully_shard(block, ", "fully_shard(block, mesh=mesh, ").replace(
+        "model, mp", "model, mesh=mesh, mp"
+    )
+    return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
