@@ -121,6 +121,23 @@ def test_functional_collectives_are_recorded_once_each_with_their_line_and_their
     assert first.live["other"] == 2 * 8 * 4, "its result is a tensor, and what only wraps it is none"
 
 
+def test_what_ranks_send_unequally_is_counted_to_the_byte(cluster):
+    def ask():
+        import torch.distributed._functional_collectives as functional
+
+        rank = dist.get_rank()
+        # Rank 0 keeps 1 row and sends 5, rank 1 sends 2 and keeps 1; a row has 3 elements of 4 bytes.
+        sends, gets = ([1, 5], [1, 2]) if rank == 0 else ([2, 1], [5, 1])
+        rows, room = torch.ones(sum(sends), 3), torch.zeros(sum(gets), 3)
+        dist.all_to_all_single(room, rows, gets, sends)
+        return functional.all_to_all_single(rows, gets, sends, dist.group.WORLD).sum().item()
+
+    recording = cluster.record(ask)
+    assert recording.results == [3.0 * 3, 3.0 * 6]
+    assert [sent for _, _, sent in asked(recording, 0)] == [5 * 3 * 4] * 2
+    assert [sent for _, _, sent in asked(recording, 1)] == [2 * 3 * 4] * 2
+
+
 def test_functional_sends_and_receives_of_a_batch_are_events_of_their_own(cluster):
     def ask():
         import torch.distributed._functional_collectives as functional

@@ -4,6 +4,7 @@ There are two families. `c10d` operations write into the caller's tensors and re
 collectives (what DTensor sends by, and FSDP2's clipping) return new tensors, and `wait_tensor` waits for those.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,7 @@ class Request(NamedTuple):
     peer: int | None
     group: dist.ProcessGroup
     note: str | None = None  # what else is to be known of it
+    sent: int | None = None  # bytes for other ranks where ranks send unequally much; None: a fixed part of the buffer
 
 
 def communicates(func: Any) -> bool:
@@ -90,7 +92,20 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
         note = _place(tensors[0])
     elif name == "broadcast_" and 0 <= args[2] < len(ranks):
         note = f"from rank {ranks[args[2]]}"
-    return Request(op, tensors, numel, nbytes, ranks, peer, group, note)
+    sent = None
+    if name == "alltoall_base_":
+        sent = _sent_to_others(args[1], args[4], group)
+    elif name == "alltoall_":
+        sent = sum(tensor.nbytes for rank, tensor in enumerate(args[1]) if rank != group.rank())
+    return Request(op, tensors, numel, nbytes, ranks, peer, group, note, sent)
+
+
+def _sent_to_others(tensor: torch.Tensor, splits: Sequence[int], group: dist.ProcessGroup) -> int | None:
+    """The bytes of an all-to-all for other ranks, by how its rows are split; None where nobody says how: equally."""
+    if not splits:
+        return None
+    row = tensor.nbytes // max(len(tensor), 1)
+    return (sum(splits) - splits[group.rank()]) * row
 
 
 def _place(tensor: torch.Tensor) -> str:
@@ -113,7 +128,9 @@ def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) 
     # The input is the whole buffer, or this rank's share of it; what comes out has not been made yet.
     ranks = dist.get_process_group_ranks(group)
     numel = sum(tensor.numel() for tensor in tensors) * (len(ranks) if op == "all_gather" else 1)
-    return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None, group)]
+    splits = given.get("input_split_sizes")
+    sent = _sent_to_others(tensors[0], splits, group) if splits else None
+    return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None, group, None, sent)]
 
 
 def _group(handle: Any) -> dist.ProcessGroup:

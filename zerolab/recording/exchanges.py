@@ -274,7 +274,7 @@ class Exchanges(Observer):
         return self._log.add("collective", op, **shared, numel=tensor.numel(), parent=inside["seq"])
 
     def _log_request(self, request: c10d.Request) -> Draft:
-        op, tensors, numel, nbytes, ranks, peer, _, note = request
+        op, tensors, numel, nbytes, ranks, peer, _, note, sent = request
         tensor = tensors[0] if tensors else None
         if self._inside is not None:
             dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
@@ -284,6 +284,8 @@ class Exchanges(Observer):
         # Ranks send and receive unequally often, so only what all of them call has a number.
         draft = self._log_collective(op, tensor, numel, nbytes, ranks, numbered=op not in ("send", "recv"))
         draft["peer"] = peer
+        if sent is not None:
+            draft["logical_bytes"] = sent
         if not self._ownership.units:  # with a model, units say what travels
             draft["text"] = note
         return draft
