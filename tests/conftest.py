@@ -39,7 +39,7 @@ MINUTES = {
     "exercises": 4,
     "engines": 6,
     "trace": 6,
-    "foreign": 4,
+    "opening": 4,
     "why": 3,
     "runtime": 5,
     "truth": 4,

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from measuring import Figure
 
-SCRIPT = Path(__file__).parents[1] / "foreign" / "profiled.py"
+SCRIPT = Path(__file__).parents[1] / "opening" / "profiled.py"
 SIZE = 1 << 30
 FRESH = """
 import json, resource, sys

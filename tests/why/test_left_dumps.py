@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "foreign"))
+sys.path.append(str(Path(__file__).parents[1] / "opening"))
 from made import dump, entry, nccl_bars, trace, write
 
 from zerolab import cli

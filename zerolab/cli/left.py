@@ -58,7 +58,7 @@ def _show(recording: Any, page: Path, *, opens: bool) -> None:
 
 
 def _open(arguments: Arguments) -> None:
-    from zerolab.foreign import describe, open_files
+    from zerolab.opening import describe, open_files
 
     first: Path = arguments.files[0]
     page: Path = arguments.html or first.with_name(f"{first.name.partition('.')[0]}.html")

@@ -133,7 +133,7 @@ class Recording:
         What they do not say is not made up, and stands in `info.lacks`. Nothing of a file is executed. Raises
         ValueError for files of another tool or of different runs, and for damaged ones; FileNotFoundError for none.
         """
-        from zerolab.foreign import open_files
+        from zerolab.opening import open_files
 
         return open_files(paths)
 

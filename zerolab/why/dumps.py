@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zerolab.foreign import flight, found, read, sizes
-from zerolab.foreign.found import Foreign, Found
-from zerolab.foreign.together import ranks_of
+from zerolab.opening import flight, found, read, sizes
+from zerolab.opening.found import Foreign, Found
+from zerolab.opening.together import ranks_of
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.events import count as counted
 from zerolab.runtime.board import DONE, INSIDE, Position

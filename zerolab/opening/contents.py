@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from zerolab.foreign.found import Foreign
+from zerolab.opening.found import Foreign
 
 HEAD = 1 << 16
 INFLATED = 400  # gzip packs a trace 20 to 60 times; what unpacks to more was made to fill a memory

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from zerolab.foreign import found
-from zerolab.foreign.flight import rank_in
-from zerolab.foreign.found import Foreign, Found
+from zerolab.opening import found
+from zerolab.opening.flight import rank_in
+from zerolab.opening.found import Foreign, Found
 from zerolab.recording import sources
 from zerolab.recording.events import CATEGORIES, Event, Source, SourceLine
 

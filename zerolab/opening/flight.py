@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
-from zerolab.foreign import found, sizes
-from zerolab.foreign.found import Foreign, Found
+from zerolab.opening import found, sizes
+from zerolab.opening.found import Foreign, Found
 from zerolab.recording import sources
 from zerolab.recording.events import Event, Source, SourceLine
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from zerolab.foreign.found import Foreign
+from zerolab.opening.found import Foreign
 
 MOST = 50_000_000  # operations: a snapshot of a million entries has some thirty million
 LONGEST = 255  # bytes of a number

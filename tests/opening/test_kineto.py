@@ -8,7 +8,7 @@ import made
 import pytest
 
 from zerolab import Recording
-from zerolab.foreign import scan
+from zerolab.opening import scan
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import made
 import pytest
 
 from zerolab import Recording
-from zerolab.foreign import snapshot
+from zerolab.opening import snapshot
 
 
 def totals(recording):

@@ -10,8 +10,8 @@ import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from zerolab.foreign.contents import Stream
-from zerolab.foreign.found import Foreign
+from zerolab.opening.contents import Stream
+from zerolab.opening.found import Foreign
 
 CHUNK = 1 << 23
 LONGEST = 1 << 18  # bytes of an event: more are looked at nowhere

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerolab.foreign import contents, flight, kineto, pickles, snapshot
-from zerolab.foreign.found import Foreign, Found
-from zerolab.foreign.together import together
+from zerolab.opening import contents, flight, kineto, pickles, snapshot
+from zerolab.opening.found import Foreign, Found
+from zerolab.opening.together import together
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 from zerolab.runtime.waiting import says, waiting

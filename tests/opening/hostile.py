@@ -27,7 +27,7 @@ def pickles(sign):
         "open": b"cbuiltins\nopen\n", "getattr": b"cbuiltins\ngetattr\n", "import": b"cbuiltins\n__import__\n",
         "popen": b"csubprocess\nPopen\n", "run_path": b"crunpy\nrun_path\n", "code": b"ccode\ninteract\n",
         "partial": b"cfunctools\npartial\n", "torch": b"ctorch._utils\n_rebuild_tensor_v2\n",
-        "own": b"czerolab.foreign\nopen_files\n", "dict": b"cbuiltins\ndict\n", "nothing": b"cno_such_module\nf\n",
+        "own": b"czerolab.opening\nopen_files\n", "dict": b"cbuiltins\ndict\n", "nothing": b"cno_such_module\nf\n",
     }  # fmt: skip
     argument = b"X" + struct.pack("<I", len(code)) + code.encode() + b"\x85"
     modern = {key: value[1:-1].split(b"\n") for key, value in calls.items()}

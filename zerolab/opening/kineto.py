@@ -14,10 +14,10 @@ from math import isfinite
 from typing import Any, NamedTuple, TypeGuard
 
 from zerolab.engines.partition import ROOT
-from zerolab.foreign import found, sizes
-from zerolab.foreign.contents import Stream
-from zerolab.foreign.found import Foreign, Found
-from zerolab.foreign.scan import Object, Scan, text
+from zerolab.opening import found, sizes
+from zerolab.opening.contents import Stream
+from zerolab.opening.found import Foreign, Found
+from zerolab.opening.scan import Object, Scan, text
 from zerolab.recording import c10d
 from zerolab.recording.events import COMMUNICATION, Event, Interval, Phase
 from zerolab.recording.exchanges import PHASES_OF

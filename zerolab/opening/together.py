@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import combinations, count
 from typing import Any
 
-from zerolab.foreign import found, sizes
-from zerolab.foreign.flight import rank_in
-from zerolab.foreign.flight import read as read_dump
-from zerolab.foreign.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
+from zerolab.opening import found, sizes
+from zerolab.opening.flight import rank_in
+from zerolab.opening.flight import read as read_dump
+from zerolab.opening.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
 from zerolab.recording import clocks
 from zerolab.recording.events import Event, RankInfo, RankRecording, UnitInfo
 from zerolab.recording.events import count as counted
