@@ -62,6 +62,14 @@ def test_every_public_name_is_there():
     assert set(zerolab.__all__) <= set(dir(zerolab))
 
 
+def test_our_stages_are_public_names():
+    from zerolab.engines import ENGINES, Engine
+
+    ours = [ENGINES[stage] for stage in zerolab.theory.STAGES]
+    assert all(issubclass(engine, Engine) for engine in ours)
+    assert {engine.__name__ for engine in ours} <= set(zerolab.__all__)
+
+
 def imported_by_lessons():
     """(module, name) of what the notebooks import from the package; an exercise's cell comes from the package."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import choices
 
+from zerolab.player.strip import NAMES
+from zerolab.theory import STAGES
+
 CONTROLS = (
-    ("stage", "Stage", (("ddp", "DDP"), ("zero1", "ZeRO-1"), ("zero2", "ZeRO-2"), ("zero3", "ZeRO-3"))),
+    ("stage", "Stage", tuple((stage, NAMES[stage]) for stage in STAGES)),
     ("ranks", "Ranks (N)", tuple((str(n), f"{n:,}") for n in (1, 2, 4, 8, 64, 512, 1024))),
     (
         "model",

@@ -123,7 +123,7 @@ class Engine(Explained, Loop):
     # What a stage decides.
 
     def rules(self, layout: FlatLayout) -> Rules:
-        """Who decides for a flat: the stage itself, but where the flat stays whole on every rank."""
+        """Who decides for a flat: the stage; for one that stays whole on every rank, the functions of `replicated`."""
         return replicated if layout.replicated else self
 
     def own(self, flat: Flat) -> torch.Tensor:
@@ -199,7 +199,7 @@ class Engine(Explained, Loop):
             return
         for flat in self.trainable:
             flat.begin_update(self.optimizer)
-        with self._own_update:
+        with self._own_update:  # within it this is torch's own step; elsewhere `optimizer.step()` leads here
             self.optimizer.step()
         for flat in self.trainable:
             flat.finish_update()

@@ -86,7 +86,8 @@ class Flat:
             return nn.Parameter(self.shard, requires_grad=False)
         if not (formats.compute or formats.offload):
             return nn.Parameter(self.shard)
-        is_rounded = self.whole is not exact  # if it is not, `exact` may have been released with `whole`
+        # `to` returns its own tensor where no dtype changes: then `exact` is `whole`, which `own` may have released.
+        is_rounded = self.whole is not exact
         unrounded = self._mine(exact) if is_rounded else self.shard
         place = torch.device("cpu") if formats.offload else unrounded.device
         return nn.Parameter(copied_to(place, unrounded, formats.of_master(unrounded.dtype)))
@@ -188,7 +189,7 @@ class Flat:
         with torch.no_grad():
             self.shard.copy_(self._mine(self.whole))  # zero3's is a copy; elsewhere this is the same memory
             if self.has_master:
-                # Where it rounds to what the parameter is nobody wrote, and the master knows more digits.
+                # An element that is still the master's, rounded, was not written: there the master knows more digits.
                 written = self.owned.to(self.shard) != self.shard
                 self.owned.copy_(torch.where(written.to(self.owned.device), self.shard.to(self.owned), self.owned))
 
@@ -220,12 +221,12 @@ class Flat:
         ):
             if own is not None:
                 places.append(place)
-                gradients.append(own.to_dense())
+                gradients.append(own.to_dense())  # an embedding may bring a sparse one; others stay as they are
                 # It answers for the engine until the next backward or the step.
                 parameter.grad = taken = Taken(slot.name, place, self.whole.dtype)
                 self._left.append((slot, parameter, taken))
                 self.usage.brought.add(slot)
-        own = None
+        own = None  # the last reference to autograd's own: else that would live on beside the flat
         if places:  # one operation for all: a block has a dozen parameters, and most of them are small
             (torch._foreach_add_ if adds else torch._foreach_copy_)(places, gradients)
         gradients.clear()
@@ -322,8 +323,8 @@ class Flat:
             piece.grad = None
         self.usage.forget()
         if self.has_master:
-            # From pinned memory nobody waits. Nor is it written to meanwhile: a gradient comes first, behind this copy.
-            # It is rounded there, because what the CPU rounds would lie elsewhere.
+            # From pinned memory the host need not wait for the copy: whatever writes to the master next follows a copy
+            # of gradients, which is queued behind this one. Rounded on the GPU: the CPU's result would not be pinned.
             self.shard.copy_(self.owned.detach().to(self.shard.device, non_blocking=True))
 
     def updated(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:

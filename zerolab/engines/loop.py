@@ -79,9 +79,10 @@ class Loop(FlatCheckpoints):
             self._next = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients since the last step, those of micro-batches too; `engine.optimizer.zero_grad()` does so.
+        """Drops the gradients since the last step, those of micro-batches too.
 
-        Every rank calls it: what other ranks brought lies in this one's shards.
+        `engine.optimizer.zero_grad()` is this method: the optimizer's own would leave what lies in the flats. Every
+        rank calls it: what other ranks brought lies in this one's shards.
         """
         if self.reduces_every_backward and any(flat.mean is not None for flat in self.trainable):
             check_same_on_all_ranks(["zero_grad"], "what to do with the gradients")

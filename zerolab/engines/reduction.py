@@ -158,6 +158,7 @@ class Reduction:
             RuntimeError: the engine could not take it, as `engine.backward` could not.
         """
         ours = [parameter for flat in self._engine.flats for parameter in flat.parameters]
+        # The model's, too: one that it has only since the engine was made is to be refused by name.
         each_once = {id(parameter): parameter for parameter in [*ours, *self._engine.model.parameters()]}
         reached = parameters_to_come(each_once.values())
         if not reached:  # torch.autograd.grad, which returns the gradients instead of leaving them in `.grad`
@@ -187,7 +188,7 @@ class Reduction:
             try:
                 self.notice()
             except BaseException:
-                parameter.grad = None
+                parameter.grad = None  # nothing of a backward that is refused may stay there
                 raise
         flat.awaited.discard(slot)
         if flat.has_half_its_gradients:
@@ -216,7 +217,7 @@ class Reduction:
             flat, gradient, exchange = self._in_flight
             self._in_flight = None
             exchange.wait()
-            flat.usage.learn(gradient)
+            flat.usage.learn(gradient)  # before `keep` divides it: a sum of -0.0 says that no rank had a gradient
             self._rules[flat].keep(flat, gradient)
 
     # It ends.

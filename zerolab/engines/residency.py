@@ -47,7 +47,8 @@ class Order:
 
     def expects(self, unit: str) -> bool:
         """Whether `unit` came at this place in the last pass, too."""
-        return self._last[len(self.now) :][:1] == [unit]
+        place = len(self.now)
+        return place < len(self._last) and self._last[place] == unit
 
     def use(self, unit: str) -> list[str]:
         """Notes that `unit` is used now; returns the units that are expected next, the nearest first."""
@@ -86,10 +87,10 @@ class Residency(Units):
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order = Order(ahead=prefetch)
         self._backward_order = Order(ahead=prefetch)
-        # Earlier, over gloo, the exchange of the unit before would still hold its buffers: three units' worth at once.
+        # Not at its start: over gloo the exchange of the unit before still has its buffers then, three units' worth.
         self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
         self._compared: list[str] = []
-        self._has_other_graphs = False
+        self._has_other_graphs = False  # a forward came before the last one's backward: a GAN's other loss, say
         self._behind: set[int] | None = None  # the numbers of all operations of this backward, where there are others
         # A count, because modules of one unit run inside one another: only the outermost gathers and releases.
         self._running: Counter[str] = Counter()  # how deep we are inside a unit
@@ -127,7 +128,9 @@ class Residency(Units):
         if used != self._compared:  # ranks that gather different units would wait for each other
             self._compared = used
             check_same_on_all_ranks(used, "the units that a forward used and a backward needs")
-        self._behind = {-1} | numbers_behind(loss) if self._has_other_graphs and loss is not None else None
+        self._behind = None
+        if self._has_other_graphs and loss is not None:
+            self._behind = {-1} | numbers_behind(loss)  # -1: an input that no operation made
 
     def owes_inputs(self, unit: str) -> bool:
         """Whether the unit has gradients of its inputs yet to compute, for which it needs its weights."""
@@ -164,7 +167,7 @@ class Residency(Units):
 
     def release_if_done(self, unit: str) -> None:
         """Releases a unit that owes no gradient any more, neither to its parameters nor to its inputs."""
-        if torch.is_grad_enabled():  # a backward of which a backward will be taken, and that needs the unit, too
+        if torch.is_grad_enabled():  # create_graph=True: a backward of this one will need the unit, too
             return
         # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
         if not self.owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
@@ -174,7 +177,10 @@ class Residency(Units):
         return self._stage.model.get_submodule("" if unit == ROOT else unit)
 
     def _users(self) -> dict[nn.Module, dict[str, None]]:
-        """The units that each module needs: a unit's own module, and every module with parameters of its own."""
+        """The units that each module needs: a unit's own module, and every module with parameters of its own.
+
+        In dictionaries, which keep the order: all ranks must gather alike.
+        """
         flats = [flat for flats in self._units.values() for flat in flats]
         unit_of = {id(parameter): flat.layout.unit for flat in flats for parameter in flat.parameters}
         # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.

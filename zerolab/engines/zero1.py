@@ -32,5 +32,6 @@ class Zero1(Engine):
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""
+        # A list: all exchanges are under way before the first is waited for.
         for flat, exchange in [(flat, all_gather(flat.whole, name=flat.layout.name)) for flat in self.sharded]:
             self.receive(flat, exchange)

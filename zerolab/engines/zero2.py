@@ -17,7 +17,7 @@ class Zero2(Engine):
     """Shards the optimizer state and the gradients; the parameters stay whole."""
 
     stage = "zero2"
-    reduces_every_backward = True  # there is nowhere to add up whole gradients
+    reduces_every_backward = True  # that of each micro-batch: there is nowhere to add up whole gradients
 
     def own(self, flat: Flat) -> torch.Tensor:
         """A rank updates its own shard, in place in the whole parameters."""
@@ -30,10 +30,11 @@ class Zero2(Engine):
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
         mean = flat.part(gradient).div(self.world_size)  # a copy: a view would keep the whole one alive
-        flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
+        flat.mean = mean if flat.mean is None else flat.mean.add_(mean)  # there is one of an earlier micro-batch
         flat.gradient = None
 
     def publish(self) -> None:
         """Sends the updated shard to every rank."""
+        # A list: all exchanges are under way before the first is waited for.
         for flat, exchange in [(flat, all_gather(flat.whole, name=flat.layout.name)) for flat in self.sharded]:
             self.receive(flat, exchange)

@@ -6,7 +6,8 @@ instead each unit is gathered just before its forward (Ψ) and again before its 
 (ZeRO, arXiv 1910.02054, sections 5.3 and 7.2.)
 
 Autograd remembers the storage that the forward used. So a release frees that very storage (`resize_(0)`) and the next
-gather refills it; giving a parameter other data would free nothing until backward.
+gather refills it; giving a parameter other data would free nothing until backward. Autograd does not take the refill
+for a change: the parameters were set by `.data`, and so count their versions apart from `whole`.
 """
 
 from typing import Any
@@ -32,10 +33,10 @@ class Zero3(Engine):
     """
 
     stage = "zero3"
-    reduces_every_backward = True  # there is nowhere to add up whole gradients
+    reduces_every_backward = True  # that of each micro-batch: there is nowhere to add up whole gradients
 
     def __init__(self, *arguments: Any, release_after_forward: bool = True, prefetch: int = 1, **others: Any) -> None:
-        self._units: Residency = Residency(self, release_after_forward, prefetch)
+        self._units: Residency = Residency(self, release_after_forward, prefetch)  # first: the step is built around it
         super().__init__(*arguments, **others)
 
     def own(self, flat: Flat) -> torch.Tensor:
@@ -73,7 +74,7 @@ class Zero3(Engine):
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
         """Keeps the owned part of the mean gradient, and frees the whole one."""
         mean = flat.part(gradient).div(self.world_size)  # a copy: a view would keep the whole one alive
-        flat.mean = mean if flat.mean is None else flat.mean.add_(mean)
+        flat.mean = mean if flat.mean is None else flat.mean.add_(mean)  # there is one of an earlier micro-batch
         flat.gradient = None
 
     def publish(self) -> None:

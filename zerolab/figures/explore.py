@@ -10,6 +10,7 @@ from zerolab.figures import beforehand, chart, plots
 from zerolab.figures.live import LiveFigure
 from zerolab.figures.what_fits import labelled
 from zerolab.models import RECIPES
+from zerolab.player.strip import NAMES
 from zerolab.player.widget import Player
 from zerolab.recording.recording import Recording
 
@@ -20,7 +21,7 @@ OPTIONS = {
 }
 """The engines' options that the panel offers: keyword, words, and the stages that have it. All are on by default."""
 
-STAGES = (("DDP", "ddp"), ("ZeRO-1", "zero1"), ("ZeRO-2", "zero2"), ("ZeRO-3", "zero3"))
+STAGES = tuple((NAMES[stage], stage) for stage in theory.STAGES)
 """The stages in the words and the order of the site's page "Try it"."""
 
 STEPS = 4  # of the progress bar: ranks, training, drawing, done

@@ -81,7 +81,7 @@ export function pane(name, title, ...body) {
   const legend = element("div", { class: "zl-legend" });
   const section = element(
     "section",
-    { class: `zl-pane zl-${name}`, "aria-label": title },
+    { class: `zl-pane zl-${name}`, "data-pane": name, "aria-label": title },
     element("header", {}, heading, legend),
     ...body,
   );

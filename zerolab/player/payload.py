@@ -30,13 +30,13 @@ from zerolab.recording.events import (
     UnitInfo,
     count,
 )
+from zerolab.theory import SHARDED
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 # Not the recording's own version: the two formats change at different times, and a page outlives both.
 VERSION = 1
-SHARDED_STAGES = ("zero1", "zero2", "zero3")
 
 T = TypeVar("T", bound=Hashable)
 Held = dict[tuple[str, str], dict[int, Event]]
@@ -206,7 +206,7 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
         if len(of_ranks) > 1 and disjoint:
             return parts
-    is_cut = recording.info.stage in SHARDED_STAGES and not (unit.frozen or unit.replicated)
+    is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
     if recording.world_size == 1 or is_cut:
         share = unit.padded // recording.world_size
         return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]

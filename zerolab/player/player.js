@@ -22,7 +22,7 @@ import { Story } from "./story.js";
 import { tops } from "./strata.js";
 import { contrast, surroundingTheme, watchTheme } from "./theme.js";
 import { Values } from "./values.js";
-import { shows } from "./views.js";
+import { showPanes, shows } from "./views.js";
 import { Walk } from "./walk.js";
 import { Zoom } from "./zoom.js";
 
@@ -183,6 +183,7 @@ export class Player {
   setView(view) {
     this.shown = view;
     this.root.dataset.view = view;
+    showPanes(this.root, view);
     this.scene.views.draw(view);
     this.redraw();
     this.settle();

@@ -19,7 +19,7 @@ import { paneOf } from "./tiles.js";
 import { Timeline } from "./timeline.js";
 import { Tip } from "./tip.js";
 import { drag, name, Transport } from "./transport.js";
-import { views } from "./views.js";
+import { showPanes, views } from "./views.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -119,6 +119,7 @@ export function build(player, host) {
     panels.filter.element,
     mirror.element,
   );
+  showPanes(root, player.shown);
   root.classList.toggle("zl-textless", options.text === false);
   root.classList.toggle("zl-empty", model.count === 0);
   root.classList.toggle("zl-times", model.payload.meta.times_only);

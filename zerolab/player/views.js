@@ -39,6 +39,15 @@ export function views(player) {
 }
 
 /**
+ * Shows the panes of a view, and no others.
+ * @param {HTMLElement} root @param {ViewName} view
+ */
+export function showPanes(root, view) {
+  for (const pane of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll(".zl-pane")))
+    pane.hidden = !shows(view, pane.dataset.pane ?? "");
+}
+
+/**
  * Whether a view shows a pane.
  * @param {ViewName} view @param {string} pane
  */
