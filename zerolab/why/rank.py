@@ -23,7 +23,7 @@ from zerolab.why.notes import Notes
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
-LOOKS = 8  # three quarters of them must find Python's lock taken for it to be a loop in Python; on a busy box some do anyway
+LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python; on a busy box some do anyway
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
