@@ -1,9 +1,9 @@
-"""What torch's own tools have written of a run, as a recording: traces of torch.profiler, flight recorder, snapshots.
+"""What torch's own tools have written about a run, as a recording: torch.profiler traces, flight recorder, snapshots.
 
     recording = Recording.open("trace-0.json", "trace-1.json")
 
-Nothing of a file is executed: traces are scanned for the events that a recording has, pickles are read by an unpickler
-that can build nothing but plain values. What the files do not say is not made up: `info.lacks` lists it.
+Nothing in a file is executed: traces are scanned for the events that a recording has, and pickles are read by an
+unpickler that can build only plain values. What the files do not say is not made up: `info.lacks` lists it.
 """
 
 import os
@@ -21,7 +21,7 @@ __all__ = ["Foreign", "describe", "open_files", "read", "together"]
 
 
 def open_files(paths: Sequence[str | os.PathLike[str]]) -> Recording:
-    """One recording of the files of a run: of each rank one, or one of each kind.
+    """One recording from the files of a run: one file per rank, or one of each kind per rank.
 
     Raises:
         ValueError: none, another tool's, half a file, a pickle that asks for more than plain values, or files of

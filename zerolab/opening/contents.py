@@ -1,4 +1,4 @@
-"""What a file is, told by its first bytes, and its bytes: unpacked if it is gzip's, never more than it may be."""
+"""What kind of file it is, judged by its first bytes, and its contents: unzipped if need be, but only up to a limit."""
 
 import gzip
 import io
@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 from zerolab.opening.found import Foreign
 
 HEAD = 1 << 16
-INFLATED = 400  # gzip packs a trace 20 to 60 times; what unpacks to more was made to fill a memory
+INFLATED = 400  # gzip shrinks a trace 20 to 60 times; a file that expands further than this was made to exhaust memory
 LARGEST = 1 << 31  # bytes of a dump or a snapshot, which is read whole
 _PICKLE = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
-# How the files begin that people have beside a trace, and what is to be done with those.
+# How other files that people keep next to their traces begin, and what to do with those.
 _OTHERS = (
     (b"SQLite format 3\0", "an SQLite database, as Nsight Systems exports it; zerolab opens traces of torch.profiler"),
     (b"QDSTRM", "Nsight Systems' own file; zerolab opens traces of torch.profiler"),
@@ -33,7 +33,7 @@ def quiet(_: int, __: int) -> None:
 
 
 class Stream:
-    """A file's bytes in turn. Raises Foreign where it is no file, is damaged, or unpacks to far more than it is."""
+    """A file's bytes, in order. Raises Foreign if it is no file, is damaged, or expands to far more than its size."""
 
     def __init__(self, path: Path, tell: Tell = quiet) -> None:
         if path.is_dir():

@@ -16,7 +16,7 @@ from zerolab.opening.found import Foreign, Found
 from zerolab.recording import sources
 from zerolab.recording.events import Event, Source, SourceLine
 
-# What Python called, of which the backend makes something else: gloo scatters by reducing everything.
+# Python's calls for which the backend does something else: gloo scatters by reducing everything.
 _CALLED = {"reduce_scatter_single": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter"}
 _CALLED |= {"_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter"}
 _DEFAULT = "0"  # the name of the group of all ranks
@@ -105,7 +105,7 @@ class _Dump:
 
     @cached_property
     def _only_default(self) -> bool:
-        """Whether nothing was sent within another group: gloo lists one group, without its name, the last one made."""
+        """Whether nothing was sent within another group: gloo lists only the last group made, without its name."""
         groups = {str(entry.get("process_group", ("",))[:1]) for entry in self.document["entries"]}
         return len(groups) == 1
 
@@ -116,7 +116,7 @@ class _Dump:
         return {name: ranks for name, said in given.items() if (ranks := sizes.numbers(said))}
 
     def _line(self, frames: list[tuple[str, int, str]]) -> SourceLine | None:
-        """The innermost line that is no package's, by the last part of its file's name: the dump has no text."""
+        """The innermost line outside any package, under the last part of its file's name: the dump has no source."""
         for file, line, _ in frames:
             if "site-packages" not in file and "dist-packages" not in file and sources.is_own(file) and line > 0:
                 label = PurePath(file).name

@@ -1,8 +1,8 @@
 """A trace of torch.profiler (Kineto): its steps, updates, passes and collectives, as events.
 
-A collective is an operator `c10d::...` on the host. Beside it stand, where the backend has them: `record_param_comms`
-with its sizes and ranks (NCCL), the kernels that executed it (by their External id), and `gloo:...` on the thread that
-carried it out. Its size is in one of them, or else in the shapes that record_shapes=True adds. Sources:
+A collective is an operator `c10d::...` on the host. Depending on the backend, it comes with `record_param_comms`, which
+has its sizes and ranks (NCCL), the kernels that executed it (by their External id), or `gloo:...` on the thread that
+carried it out. Its size is in one of these, or else in the shapes that record_shapes=True adds. Sources:
 torch/csrc/distributed/c10d/ParamCommsUtils.hpp, torch/csrc/profiler/util.h; traces of real runs.
 """
 
@@ -81,7 +81,7 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 
 class _Ordered(Bar):
-    """A bar that is sorted by time; the longer first, so that what encloses others comes before them."""
+    """A bar, sorted by time; of equal ones the longer first, so that an enclosing bar comes before those inside it."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class _Ordered(Bar):
 
 
 class _Trace:
-    """The bars of one rank, and what they come to."""
+    """The bars of one rank, and what they amount to."""
 
     def __init__(self, name: str, about: Object, bars: list[Bar]) -> None:
         self.name, self.about, self.bars = name, about, bars
@@ -259,7 +259,7 @@ class _Trace:
         return [args for args in inside if str(args.get("Collective name")) not in _SETTINGS]
 
     def _by_thread_pool(self) -> dict[str, deque[Bar]]:
-        """What the backend itself says, by its word for it, in order: gloo's threads take what was asked first."""
+        """What the backend itself says, by its own name for it, in order: gloo's threads take the oldest first."""
         pools: dict[str, deque[Bar]] = defaultdict(deque)
         for bar in self.marks:
             backend, _, name = bar.name.partition(":")

@@ -1,8 +1,8 @@
-"""An unpickler that can build nothing but plain values: there is no operation in it that imports, calls or executes.
+"""An unpickler that can build only plain values: none of its operations imports, calls or executes anything.
 
-Python's own imports and calls whatever a pickle names, and can be made to ask for any amount of memory. This one knows
-the operations that torch's dumps and snapshots consist of: numbers, texts, lists, tuples, dictionaries, and references
-to what came before. All others end it with a sentence. Source: `pickletools.opcodes` of Python.
+Python's own unpickler imports and calls whatever a pickle names, and can be made to ask for any amount of memory. This
+one knows only what torch's dumps and snapshots consist of: numbers, texts, lists, tuples, dictionaries, and references
+to earlier values. Anything else is an error. Source: `pickletools.opcodes` of Python.
 """
 
 import struct
@@ -32,7 +32,7 @@ def loads(data: bytes, name: str) -> Any:
             f"{name!r} is a pickle that asks for more than plain values ({refused}, which imports or calls something): "
             "nothing of it was executed; load it nowhere else unless you know who wrote it"
         ) from None
-    # What a damaged file runs into: its end, an empty stack, a key that is a list, a text that is none.
+    # What damaged files lead to: an early end, an empty stack, a list as a key, text that cannot be decoded.
     except (LookupError, ValueError, TypeError, AttributeError, struct.error, OverflowError, MemoryError):
         raise Foreign(f"{name!r} is half a pickle, or damaged (at byte {reader.at:,}): fetch it again") from None
 

@@ -1,8 +1,8 @@
-"""Reads a Chrome trace piece by piece: what is asked for is decoded, the rest is passed over as bytes.
+"""Reads a Chrome trace piece by piece: what is asked for is decoded, the rest is skipped as bytes.
 
-A profiler's trace has a million operators for every thousand collectives. To make objects of all of them would take
-minutes, and ten times the file's size of memory; to look for names takes as long as reading. Whatever lies between
-the braces around a name is then decoded as JSON, wherever a writer has put its spaces and in whatever order its keys.
+A profiler's trace has a million operators for every thousand collectives. Turning all of them into objects would take
+minutes, and ten times the file's size in memory; searching for names takes no longer than reading the file. Whatever
+lies between the braces around a name is then decoded as JSON, whatever its spacing and the order of its keys.
 """
 
 import json
@@ -122,7 +122,7 @@ def _around(buffer: bytes, at: int) -> tuple[Object, int] | None:
 
 def _decoded(buffer: bytes, opening: int) -> tuple[Object, int] | None:
     for size in _SIZES:
-        # As Latin-1 each byte is one character, so that places are those of the buffer; `text` makes it right again.
+        # In Latin-1 each byte is one character, so positions are those in the buffer; `text` undoes it.
         piece = buffer[opening : opening + size].decode("latin-1")
         try:
             value, length = _DECODER.raw_decode(piece)

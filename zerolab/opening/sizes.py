@@ -1,4 +1,4 @@
-"""How large a collective of a trace or a dump is, and who takes part: from what stands there, or not at all."""
+"""How large a collective in a trace or a dump is, and who takes part: read from the file, never guessed."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

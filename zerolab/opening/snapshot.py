@@ -14,7 +14,7 @@ from zerolab.opening.found import Foreign, Found
 from zerolab.recording import sources
 from zerolab.recording.events import CATEGORIES, Event, Source, SourceLine
 
-MOMENTS = 1000  # more are no picture; of each stretch of time the highest and the lowest is kept
+MOMENTS = 1000  # more cannot be drawn; of each stretch of time, the highest and the lowest are kept
 _ALLOCATES, _FREES = "alloc", "free_completed"
 
 

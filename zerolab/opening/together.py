@@ -1,4 +1,4 @@
-"""The files of all ranks as one recording: what they must have alike, on one clock, with what none of them says."""
+"""All ranks' files as one recording: checked for agreement, on one clock, with a list of what none of them says."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ def ranks_of(files: Sequence[Found], different: int = 1) -> list[RankRecording]:
 
     Args:
         files: what was found in the files.
-        different: how many collectives two ranks must have in common for that to be told from their order.
+        different: how many collectives two ranks must share before their order can tell whether they belong together.
     """
     ranks = _by_rank(files)
     _alike(files)
@@ -48,7 +48,7 @@ def ranks_of(files: Sequence[Found], different: int = 1) -> list[RankRecording]:
 
 
 def _by_rank(files: Sequence[Found]) -> dict[int, list[Found]]:
-    """Each rank's files; a rank that a file does not say is in its name, or there is only one."""
+    """Each rank's files; if a file does not say its rank, its name does, or there is only one."""
     ranks: dict[int, list[Found]] = defaultdict(list)
     alone = len({one.tool for one in files}) == len(files)
     for one in files:
@@ -119,7 +119,7 @@ def _at_one_time(files: Sequence[Found]) -> None:
 
 
 def _in_one_order(recordings: list[RankRecording], least: int) -> None:
-    """Refuses ranks that did not make the same collectives: one mismatch is a run's fault, half of all are two."""
+    """Refuses ranks that did not make the same collectives: one mismatch is a bug in a run, half of them two runs."""
     for one, other in combinations(recordings, 2):
         mine, theirs = _numbered(one), _numbered(other)
         both = mine.keys() & theirs.keys()
@@ -151,7 +151,7 @@ def _rank(rank: int, world_size: int, files: list[Found]) -> RankRecording:
     return RankRecording(rank, world_size, tuple(events), sources, units, info, complete)
 
 
-# What each kind of file tells where it does not say that it lacks it: no other's lack of it counts then.
+# What each kind of file provides unless it says that it lacks it; then no other file's lack of it counts.
 _TELLS = {
     KINETO: {found.NO_COLLECTIVES, found.NO_STEPS, found.NO_MODULES, found.NO_UNITS, found.NO_ENDS, found.NO_SCATTERS},
     FLIGHT: {found.NO_COLLECTIVES, found.NO_SOURCE},

@@ -1,7 +1,7 @@
 """The animation of a recording: a widget in a notebook, and the same thing as a standalone page.
 
-`payload(recording)` is what both are drawn from, `page(recording)` the page, `Player(recording)` the widget. The
-widget alone needs anywidget, so it is imported on first use.
+`payload(recording)` is what both are drawn from, `page(recording)` the page, `Player(recording)` the widget. Only the
+widget needs anywidget, so it is imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,5 @@
-// The beats of two recordings beside each other: what both do with a unit is one stop, and where only one of them does
-// something the other rests, and says why.
+// The beats of two recordings side by side: what both do with a unit is one stop, and where only one of them does
+// something, the other rests and says why.
 
 import { size } from "./derived.js";
 import { MOVED } from "./flow.js";
@@ -9,7 +9,7 @@ import { MOVED } from "./flow.js";
  * @import { Beat, Stop } from "./types.d.ts"
  */
 
-/** What it is worth to tell two beats as one: of one operation, of one kind, or only about the same units. */
+/** The weight of matching two beats: of the same operation, of the same kind, or merely about the same units. */
 const SAME = 5;
 const ALIKE = 4;
 const ABOUT = 1;
@@ -42,8 +42,8 @@ function byStep(list) {
 }
 
 /**
- * How well two beats go together: 0 unless they are of one act and about the same units. Where a rank computes while it
- * sends, that is no beat of its own, and what the other side computes goes with what this one sends.
+ * How well two beats match: 0 unless they belong to the same act and the same units. Computing that overlaps sending is
+ * not a beat of its own, so what the other side computes is matched with what this one sends.
  * @param {Beat} one @param {Beat} other
  */
 function likeness(one, other) {
@@ -59,7 +59,7 @@ function about({ units }) {
 }
 
 /**
- * The longest common subsequence of two steps, by weight; what has no counterpart stands between, act after act.
+ * The longest common subsequence of two steps, by weight; beats without a counterpart go in between, act by act.
  * @param {Beat[]} first @param {Beat[]} second @param {number[]} left @param {number[]} right
  */
 function matched(first, second, left, right) {

@@ -3,7 +3,7 @@
 import { duration } from "./format.js";
 
 /**
- * Space left of the axis for a rank's name and its rows' names, and right of it for what a line means; less on a phone.
+ * Space left of the axis for the names of ranks and rows, and right of it for what a line means; less on a phone.
  * @param {number} width
  */
 export function gutter(width) {

@@ -1,4 +1,4 @@
-// One bar of memory a rank, for the story: what lives on it right now, on one scale for all ranks and the whole run.
+// One memory bar per rank, for the story: what is live on it right now, on one scale for all ranks and the whole run.
 
 import { bytes } from "./format.js";
 import { STACK } from "./palette.js";
@@ -20,7 +20,7 @@ const NUMBER = 16;
 /** Between the rank in focus and all of them. */
 const BELOW = 16;
 
-/** The pane; its rows stand beside those of the ownership pane. */
+/** The pane; its rows are next to those of the ownership pane. */
 export class Bars {
   /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
@@ -49,7 +49,7 @@ export class Bars {
   }
 
   /**
-   * The place of a bar with its number: beside its row; of the one in focus they need no such room as it may have.
+   * The place of a bar with its number: next to its row; for the one in focus, they need less room than it may have.
    * @param {number} place
    */
   row(place) {
@@ -98,7 +98,7 @@ export class Bars {
   }
 
   /**
-   * What DDP would hold beside the bar.
+   * What DDP would hold in addition to the bar.
    * @param {Palette} palette @param {number} x @param {number} y @param {number} width @param {number} height
    */
   #outline(palette, x, y, width, height) {

@@ -1,4 +1,4 @@
-"""Which Chromium takes pictures and tries pages."""
+"""Which Chromium takes the pictures and tests the pages."""
 
 import importlib.util
 import shutil

@@ -1,8 +1,8 @@
-"""The player's JavaScript and CSS as one text each, joined from the files beside this one.
+"""The player's JavaScript and CSS as one text each, joined from the files next to this one.
 
 The files are ordinary ES modules, readable one by one. A notebook hands a widget its code as one text, in which
-relative imports lead nowhere, so the files are joined, each after all that it imports.
-Within one text the imports between files and the word `export` are not needed and are taken out, and so are comments.
+relative imports lead nowhere, so the files are joined, each after everything it imports.
+Within one text, the imports between files and the word `export` are unnecessary and are removed, and so are comments.
 """
 
 import re

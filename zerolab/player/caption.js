@@ -181,7 +181,7 @@ function peak(model, event, device) {
 }
 
 /**
- * What a rank's memory consists of at its peak, largest first, beside the formula.
+ * What a rank's memory consists of at its peak, largest first, next to the formula.
  * @param {Model} model @param {RecordedEvent} event
  */
 function highest(model, event) {

@@ -1,5 +1,5 @@
 // The chapters of the guided walk, cut from one step of a recording: what happens to one unit, one thing after another.
-// What a recording has nothing for is no chapter; nothing follows from the stage's name.
+// A chapter for which the recording has nothing is left out; nothing is derived from the stage's name.
 
 import { entries } from "./decode.js";
 import { untold } from "./derived.js";
@@ -80,7 +80,7 @@ function tellGather(t) {
     `To compute with ${name} a rank needs all of it, ${t.bytes(t.unit.numel)}.`,
     `So each sends its own part, ${own}, to ${others}: an all-gather.`,
   ];
-  // A rank shows what came a moment after its last piece; but a fast one may have freed it before a slow one has it.
+  // A rank shows what it received just after its last piece; but a fast one may have freed it before a slow one has it.
   const came = facts.came("parameters", facts.began(beat.places)) ?? 0;
   const rest = facts.whole("parameters", came) === facts.ranks.length ? came : beat.t1 - 1;
   t.add(`${name} is gathered`, says, Math.min(beat.t0, rest), rest, t.sending(beat));

@@ -14,7 +14,7 @@ const LONGEST_WAIT = 0.8;
 /** Where the reader prefers reduced motion, the picture changes no more often than this, in milliseconds. */
 const CALM_EVERY = 700;
 
-/** Seconds that a step stands still at its end before it begins again. */
+/** Seconds that a step rests at its end before it begins again. */
 export const REST = 1;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];

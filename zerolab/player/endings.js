@@ -1,4 +1,4 @@
-// How the guided walk ends: the peak of memory, what the step came to, and what to look for by oneself.
+// How the guided walk ends: the memory peak, what the step added up to, and what to look for on your own.
 
 import { bytes, words } from "./format.js";
 import { whatMost, whatShare } from "./questions.js";

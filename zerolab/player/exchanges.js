@@ -1,4 +1,4 @@
-// Collectives of tensors that belong to no model: which parts lie on which rank at a moment, and whose they are.
+// Collectives of tensors that belong to no model: which parts are on which rank at a moment, and whose they are.
 
 import { codeOf } from "./derived.js";
 import { numbersOf } from "./numbers.js";
@@ -8,10 +8,10 @@ import { numbersOf } from "./numbers.js";
  * @import { Exchange, Shipment } from "./types.d.ts"
  */
 
-/** What is drawn: whether parts are added up, and what a rank has of the buffer before. */
+/** What is drawn: whether parts are added up, and what each rank has of the buffer beforehand. */
 const KNOWN = new Set(["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"]);
 
-/** More ranks than this have no picture: its blocks would be dust. */
+/** More ranks than this get no picture: its blocks would be too small to see. */
 const MOST_RANKS = 64;
 
 /**
@@ -156,9 +156,9 @@ function impliedShipments(model, op, ranks, places, root) {
 }
 
 /**
- * Sends and receives that somebody wrote by hand, between two collectives of all ranks: one exchange. Which part one
- * carries is noted where it is cut from a tensor of as many equal parts as there are ranks. One that is received into a
- * buffer of its own is taken to be added to the same part of the receiver's.
+ * Hand-written sends and receives between two collectives of all ranks make one exchange. We know which part a message
+ * carries if it is a slice of a tensor with as many equal parts as there are ranks. A message received into a separate
+ * buffer is assumed to be added to the same part of the receiver's.
  * @param {Model} model
  */
 function messagesOf(model) {
@@ -170,7 +170,7 @@ function messagesOf(model) {
     let run = 0;
     for (const i of [...places].sort((a, b) => columns.seq[a] - columns.seq[b])) {
       if (columns.kind[i] !== collective || columns.parent[i] >= 0) continue;
-      // What a group does alone is no mark for all.
+      // What a group does on its own does not delimit an exchange of all ranks.
       if (columns.number[i]) run += columns.group[i] ? 0 : 1;
       else if (columns.peer[i]) runs.set(run, [...(runs.get(run) ?? []), i]);
     }

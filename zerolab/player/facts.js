@@ -1,4 +1,4 @@
-// What the guided walk reads off one step of a recording: who holds how much of a unit when, and who sent what.
+// What the guided walk reads from one step of a recording: who holds how much of a unit when, and who sent what.
 
 import { codeOf, size } from "./derived.js";
 import { MOVED, WIDTH } from "./flow.js";
@@ -11,7 +11,7 @@ import { STATE } from "./model.js";
  * @import { Act, Beat, State, Unit } from "./types.d.ts"
  */
 
-/** One step of a recording, told by one unit of it and by one rank. */
+/** One step of a recording, explained by following one unit and one rank. */
 export class Facts {
   /** @param {Model} model @param {Beats} beats @param {Values} values */
   constructor(model, beats, values) {
@@ -20,7 +20,7 @@ export class Facts {
     this.values = values;
     this.step = this.#chooseStep();
     this.unit = this.#chooseUnit();
-    /** The ranks of which anything was recorded; of a simulation not all are. */
+    /** The ranks for which anything was recorded; in a simulation that is not all of them. */
     this.ranks = model.ofRank.flatMap((places, rank) => (places.length ? [rank] : []));
     this.me = this.ranks[0];
   }
@@ -40,7 +40,7 @@ export class Facts {
   }
 
   /**
-   * The unit that most is done with; of those the largest; of those the second, before and after which others come.
+   * The unit with which the most is done; among equals the largest; among those the second, to have one on either side.
    * @returns {Unit | null}
    */
   #chooseUnit() {

@@ -13,12 +13,12 @@ import { shows } from "./views.js";
  * @import { Frame } from "./types.d.ts"
  */
 
-/** What has a bar in the timeline: no send or receive, which lie within their collective's. */
+/** What has a bar in the timeline: not sends and receives, which lie within their collective's bar. */
 const BARRED = ["module", "optimizer", "wait", "collective"];
 
 /**
- * What an event can be found by, "" for one without a bar: what it does, its unit, phase and step, and the line of
- * source that caused it.
+ * The text by which an event can be found, "" for one without a bar: what it does, its unit, phase and step, and the
+ * line of source that caused it.
  * @param {Model} model @param {number} i
  */
 export function textOf(model, i) {
@@ -106,7 +106,7 @@ export class Tools {
     this.#count();
   }
 
-  /** Puts the keyboard into the search; where the timeline is not shown, it is from then on. */
+  /** Focuses the search; if the timeline is not shown, it is from then on. */
   open() {
     const { player } = this;
     if (!shows(player.shown, "timeline")) player.setView("timeline");

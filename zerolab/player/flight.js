@@ -1,4 +1,4 @@
-// Pieces on their way over the ownership pane: each at the place that its recorded send and receive give it.
+// Pieces in flight over the ownership pane: each at the place given by its recorded send and receive.
 
 import { inside } from "./derived.js";
 import { lastAtMost } from "./model.js";
@@ -10,7 +10,7 @@ import { lastAtMost } from "./model.js";
  * @import { Beat, Box, Flight, Frame, Point } from "./types.d.ts"
  */
 
-/** How strongly pieces are drawn that belong to another beat than the one that is told. */
+/** How strongly we draw pieces that belong to a beat other than the current one. */
 const BESIDE = 0.4;
 /** Seconds that a sum lights up after its last part has been added. */
 const FLASH = 0.5;

@@ -36,7 +36,7 @@ const NARROW = 8;
 const LABEL_ROOM = 9;
 
 /**
- * The pieces that event `event` tells of: `[{ category, from, to, piece }]`, `piece` being the owner whose part it is.
+ * The pieces that event `event` is about: `[{ category, from, to, piece }]`, `piece` being the owner whose part it is.
  * A send or a receive is one piece; a collective is all that its rank sends, waiting for one all that its rank is sent;
  * a unit that has become whole is what came from the others. An all-reduce is two halves: first every part goes to its
  * owner to be added up, then the owner gives the sum to all.
@@ -48,7 +48,7 @@ export function sentPieces(model, event, time) {
   const whole = event.parent === null ? event : model.event(event.parent);
   const category = MOVED[whole.op];
   if (whole.kind !== "collective" || !category) return [];
-  // Of what never ended only its own messages tell what has come through.
+  // For a collective that never ended, only its own messages say what has arrived.
   if (model.cut.has(event.index) && event.peer === null) return [];
   const gathering = whole.op === "all_gather" || (whole.op === "all_reduce" && secondHalf(model, event, whole, time));
   /** @type {(from: number, to: number) => Piece} */
@@ -181,7 +181,7 @@ function label(pane, model, palette, event, unit, moving) {
   const text = `${each}${many}`;
   const style = { colour: palette.ink, size: 12, weight: 600 };
   const width = pane.over.widthOf(text, style);
-  // Beside the arrows, not on them: their heads say where the piece goes.
+  // Next to the arrows, not on them: their heads say where the piece goes.
   const ends = moving
     .map(({ piece: part }) => placeOf(model, unit, part))
     .map(([from, to]) => cell.x + ((from + to) / 2) * cell.width);

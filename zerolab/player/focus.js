@@ -1,4 +1,4 @@
-// Which of many ranks is drawn whole: chosen by a click on the heat map or by key, told in words, kept in the address.
+// Which of many ranks is drawn in full: chosen by a click on the heat map or by key, put in words, kept in the address.
 
 import { Folded } from "./folded.js";
 import { bytes, exact, words } from "./format.js";
@@ -23,7 +23,7 @@ export function focusOf(model) {
 }
 
 /**
- * Draws another rank whole; the recorded one next to it where nothing of it was recorded.
+ * Draws another rank in full; if nothing of it was recorded, the nearest recorded one.
  * @param {Player} player @param {number} rank
  */
 export function focusOn(player, rank) {
@@ -55,8 +55,8 @@ export function moveFocus(player, by) {
 }
 
 /**
- * The pointer over the pane of who holds what: a folded rank is told in words, and elsewhere the event by which what
- * lies there came.
+ * The pointer over the pane of who holds what: over a folded rank it describes that rank, elsewhere the event that
+ * brought what is there.
  * @param {Player} player @param {Point} at @param {PointerEvent} event
  */
 export function hoverOwned(player, at, event) {
@@ -79,8 +79,8 @@ export function leaveOwned(player) {
 }
 
 /**
- * A click on the pane of who holds what: on a folded rank it brings that into focus, on a row's name it shows those
- * ranks alone or all again, on what is held it goes to the event by which that came.
+ * A click on the pane of who holds what: on a folded rank it brings that into focus, on a row's name it shows only
+ * those ranks or all again, on what is held it goes to the event that brought it.
  * @param {Player} player @param {Point} at
  */
 export function clickOwned(player, at) {

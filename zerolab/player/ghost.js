@@ -1,4 +1,4 @@
-// What a rank would hold if it kept everything, as DDP does: read off the recording, never off the stage's name.
+// What a rank would hold if it kept everything, as DDP does: read from the recording, never from the stage's name.
 
 import { codeOf, size, untold } from "./derived.js";
 import { lastAtMost, STATE } from "./model.js";
@@ -8,12 +8,12 @@ import { lastAtMost, STATE } from "./model.js";
  * @import { RunningSum, State } from "./types.d.ts"
  */
 
-/** What ranks save has to be more than padding and step counters are. */
+/** What ranks save must be more than padding and step counters. */
 const LEAST_SAVED = 0.02;
 
 /**
- * The state of a moment, as if one rank held it all. A unit counts whole in a category as long as the rank has a part
- * of it: before there are gradients, and where they are freed, DDP would have none either.
+ * The state at a moment, as if one rank held all of it. A unit counts whole in a category as long as the rank has a
+ * part of it: before gradients exist, and after they are freed, DDP would have none either.
  */
 export class Ghost {
   /** @param {Model} model */
@@ -29,7 +29,7 @@ export class Ghost {
   }
 
   /**
-   * The bytes that `rank` would hold after event `i`, had it all of what it has a part of.
+   * The bytes that `rank` would hold after event `i` if it had all of everything it has a part of.
    * @param {number} rank @param {number} i
    */
   whole(rank, i) {

@@ -1,4 +1,4 @@
-// Many ranks as a heat map: a line a rank, or several ranks a line; where they hold something of a unit, and how much.
+// Many ranks as a heat map, one or several ranks to a line: where they hold something of a unit, and how much.
 
 import { codeOf, partOf, size } from "./derived.js";
 import { exact, words } from "./format.js";
@@ -172,7 +172,7 @@ export class Heat {
   }
 
   /**
-   * Paints again what is otherwise than at the last time.
+   * Repaints what has changed since the last time.
    * @param {Pen} pen @param {Palette} palette @param {number} index
    */
   repaint(pen, palette, index) {
@@ -209,7 +209,7 @@ export class Heat {
   }
 
   /**
-   * Of ranks of which nothing was recorded nobody knows what they hold.
+   * Marks ranks for which nothing was recorded: nobody knows what they hold.
    * @param {Pen} pen @param {Palette} palette @param {Row} row @param {number} map
    */
   #missing(pen, palette, row, map) {

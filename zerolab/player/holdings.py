@@ -18,7 +18,7 @@ def held_at_update(recording: "Recording") -> list[Parts]:
     held = smallest_held(event for rank in recording.ranks for event in rank.events)
     cuts: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(recording.world_size)]  # by owner, then unit
     for unit in recording.units:
-        share = unit.padded // recording.world_size  # where it is nobody's: as ZeRO would divide it
+        share = unit.padded // recording.world_size  # where nobody owns it: as ZeRO would divide it
         equal = [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
         for start, stop, owner in owners(recording, unit, held) or equal:
             cuts[owner].setdefault(unit.name, []).append((start, stop))

@@ -133,12 +133,12 @@ function enlarge() {
   style.setProperty("--zl-zoom", style.zoom); // it blows up the window's height, too
 }
 
-/** Milliseconds without a change after which the hand is at rest; longer than between two reports of a player. */
+/** Milliseconds without a change after which the user is at rest; longer than between two reports of a player. */
 const AT_REST = 400;
 let remembering = 0;
 
 /**
- * Keeps the event in the page's address once it stays: while a hand drags, that takes browsers longer than drawing.
+ * Puts the event into the page's address once it settles: during a drag, that would take browsers longer than drawing.
  * @param {Player} player
  */
 function remember(player) {

@@ -66,7 +66,7 @@ function down(player, direction, ranks) {
 const BY_KEY = new Map(KEYS.flatMap(([keys, , , action]) => keys.map((key) => /** @type {const} */ ([key, action]))));
 
 /**
- * Obeys the keyboard while `root` has the focus. A button that was reached by keyboard keeps its own space and enter.
+ * Handles the keyboard while `root` has the focus. A button that was reached by keyboard keeps its own space and enter.
  * @param {HTMLElement} root @param {Player} player
  */
 export function listen(root, player) {

@@ -1,4 +1,4 @@
-// The lanes of the timeline: what is drawn in which of them, from when to when, and whose time that is.
+// The lanes of the timeline: what is drawn in each, from when to when, and whose time that is.
 
 /**
  * @import { Model } from "./model.js"
@@ -8,7 +8,7 @@
 /** @type {Partial<Record<Kind, number>>} */
 const ON_HOST = { module: 0, optimizer: 0, wait: 0, collective: 1 };
 
-/** The place of what has its lane to itself. */
+/** The place of a stretch that has its lane to itself. */
 const ALONE = { place: 0, places: 1 };
 
 /** Streams in the order in which their lanes are drawn: computing before communication. */

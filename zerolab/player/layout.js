@@ -1,4 +1,4 @@
-// How large the panes are: as high as the window lets them be, so that the controls are in view with the picture.
+// How large the panes are: as high as the window allows, so that the controls stay in view with the picture.
 
 import { entries } from "./decode.js";
 import { legends } from "./legends.js";
@@ -8,19 +8,19 @@ import { shows } from "./views.js";
 
 /** @import { Player } from "./player.js" */
 
-/** Below how many pixels of width the player is laid out in another way, by class. */
+/** The widths in pixels below which the player is laid out differently, by class. */
 const NARROWER = { "zl-medium": 1180, "zl-narrow": 720, "zl-tiny": 480 };
 
 /** Up to so many rows the story has room for rows of twice the height. */
 const FEW_ROWS = 8;
 
-/** The least share of its height to which the story is drawn so that it need not scroll, and the maps of many ranks. */
+/** How far the story, and the maps of many ranks, may shrink to avoid scrolling: the least share of their height. */
 const LEAST_SHARE = 0.5;
 const LEAST_MAPS = 0.3;
 
 /**
- * Gives the panes their sizes. They lie in a box that is no higher than the window leaves it: where there is room rows
- * grow, the story's shrink where there is little, and what still does not fit scrolls there, above the controls.
+ * Gives the panes their sizes. They are in a box no higher than the window allows: if there is room, rows grow; if
+ * there is little, the story's rows shrink; and what still does not fit scrolls there, above the controls.
  * @param {Player} player
  */
 export function layOut(player) {

@@ -1,4 +1,4 @@
-// The keys to colours and patterns beside the panes' names.
+// The keys to colours and patterns, next to the panes' names.
 
 import { dashed, element, framed, swatch } from "./dom.js";
 import { exact, words } from "./format.js";
@@ -89,7 +89,7 @@ export function timelineLegend({ palette, scene, model }) {
 }
 
 /**
- * What the looks of a value mean, as far as this recording has them.
+ * What the ways of drawing a value mean, as far as this recording uses them.
  * @param {Player} player
  */
 function worths({ palette, model, values }) {

@@ -1,4 +1,4 @@
-// What every rank's memory held when: categories stacked over the common time axis, beside the formula's line.
+// What every rank's memory held when: categories stacked over the common time axis, with the formula's line.
 
 import { gutter } from "./axis.js";
 import { bytes } from "./format.js";
@@ -87,7 +87,7 @@ export class Memory {
   }
 
   /**
-   * A row's bytes now, in the left gutter, and beside the cursor how many less than DDP's they are.
+   * A row's bytes now, in the left gutter, and next to the cursor how many fewer than DDP's they are.
    * @param {Frame} frame @param {Row} row @param {number} place @param {number} x
    */
   #now({ model, palette, axis, index, hover }, { rank }, place, x) {
@@ -205,7 +205,7 @@ export class Memory {
   }
 
   /**
-   * What DDP would hold beside the stack, dashed on top of it.
+   * What DDP would hold in addition to the stack, dashed on top of it.
    * @param {Palette} palette @param {number} rank @param {Level[]} steps @param {Float64Array} floor
    * @param {number} base
    */

@@ -1,4 +1,4 @@
-// The current moment as text in the page: for screen readers and for tests, as neither can read a canvas.
+// The current moment as text in the page, for screen readers and for tests: neither can read a canvas.
 
 import { caption } from "./caption.js";
 import { element, say } from "./dom.js";

@@ -1,4 +1,4 @@
-// The recording as the panes ask for it: what one event says, who holds what after it, what was live, which steps.
+// The recording, as the panes need it: what one event says, who holds what after it, what was live, which steps exist.
 
 import { decode, entries } from "./decode.js";
 import {

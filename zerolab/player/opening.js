@@ -23,9 +23,9 @@ export function open(player, { event, walk }) {
 }
 
 /**
- * Where there is something to see: the first event in a training step with a line, of the kinds that one looks at and
- * about the largest unit, whose pieces and arrows are the easiest to see; of any unit where the largest has none.
- * Where that is a mere pass, nothing is sent and nothing but parameters is held yet: then while gradients are
+ * Where there is something to see: the first event in a training step that has a line, is of a kind worth seeing and is
+ * about the largest unit, whose pieces and arrows are the easiest to see; or about any unit if the largest has none.
+ * If that is a mere pass, nothing is being sent and only parameters are held so far: then we open while gradients are
  * reduced.
  * @param {Model} model
  */

@@ -141,7 +141,7 @@ export class Ownership {
   }
 
   /**
-   * The event by which what lies at a point came to be as it is after event `index`; null if it never changed.
+   * The event that made what is at a point the way it is after event `index`; null if it never changed.
    * @param {Model} model @param {Point} point @param {number} index
    */
   changeAt(model, { x, y }, index) {
@@ -262,7 +262,7 @@ export class Ownership {
   }
 
   /**
-   * What the parts of a cell are worth now, as a text to compare.
+   * The states that the parts of a cell are in now, as a text to compare.
    * @param {Cell} cell
    */
   #worth({ rank, category, unit }) {
@@ -273,7 +273,7 @@ export class Ownership {
   }
 
   /**
-   * One owner's part of a cell, as it is worth.
+   * One owner's part of a cell, drawn by its state: fresh, stale or local.
    * @param {Palette} palette @param {Cell} cell @param {number} owner @param {number} x @param {number} width
    */
   #part(palette, { y, unit, rank, category, worth }, owner, x, width) {

@@ -8,13 +8,13 @@ import { LONGEST } from "./beats.js";
  * @import { Beat, Flight } from "./types.d.ts"
  */
 
-/** Seconds that a piece is on its way at least. */
+/** The least number of seconds that a piece is in flight. */
 const FLIGHT = 0.5;
-/** Seconds between two parts that are added up in one place, which would else seem to come at once. */
+/** Seconds between two parts that are added up in one place; otherwise they would seem to arrive together. */
 const APART = 0.15;
-/** The share of a beat, in seconds at most, before what it is about begins. */
+/** The share of a beat, up to some seconds, before its subject begins. */
 const LEAD = 0.3;
-/** Seconds of a beat at least that are shared as its recorded time is, so that no recorded moment is skipped. */
+/** The least number of seconds of a beat that are spread like its recorded time, so that no moment is skipped. */
 const SHARED = 0.1;
 /** With more pieces than this no single one can be followed, and only the collective is given its time. */
 const MANY = 300;

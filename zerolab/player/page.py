@@ -24,8 +24,8 @@ def _hash(text: str) -> str:
 
 
 def policy(code: str, css: str) -> str:
-    """The page's own rule for the browser: exactly this script and this style, and no connection to anywhere."""
-    # Hashes instead of 'unsafe-inline': a page is passed on, and nothing that a recording says may ever run in it.
+    """The page's own policy for the browser: exactly this script and this style, and no connection to anywhere."""
+    # Hashes instead of 'unsafe-inline': people pass pages on, and nothing in a recording may ever run in one.
     return f"default-src 'none'; script-src {_hash(code)}; style-src {_hash(css)}; base-uri 'none'; form-action 'none'"
 
 

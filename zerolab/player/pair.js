@@ -77,7 +77,7 @@ export class Pair {
     return [this.first, this.second];
   }
 
-  /** What the two are called: their stages; by their places where that is no difference. */
+  /** What the two are called: their stages or, if those are the same, their places. */
   #names() {
     const [one, other] = this.players.map(({ model }) => model.payload.meta.stage ?? "your loop");
     return one === other ? ["the first", "the second"] : [one, other];
@@ -148,7 +148,7 @@ export class Pair {
   }
 
   /**
-   * Whatever one shows, the other shows what goes with it; and over both what the other holds beside it.
+   * Whatever one shows, the other shows its counterpart; and over both, what the other one holds in addition.
    * @param {Player} one @param {Frame} frame
    */
   #drawn(one, frame) {

@@ -1,6 +1,6 @@
 // Colours and patterns. One meaning each: saturated hues are ranks (owners), muted ones are categories of memory,
 // greys are computing, ink is "lit" (the current event), red hatching is waiting. No two meanings share a colour,
-// and every rank and category also has a pattern, so that nothing is told by colour alone.
+// and every rank and category also has a pattern, so that nothing depends on colour alone.
 
 import { drawing } from "./dom.js";
 
@@ -144,7 +144,7 @@ export class Palette {
   }
 
   /**
-   * The fill of what `owner` has newer: its colour hardly there, crossed out.
+   * The fill of a stale copy, where `owner` has a newer value: its colour very faint, crossed out.
    * @param {CanvasRenderingContext2D} context @param {number} owner
    */
   stale(context, owner) {

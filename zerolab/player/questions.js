@@ -1,4 +1,4 @@
-// The questions of the guided walk. What is right is read off the recording; a wrong answer is told what it would mean.
+// The questions of the guided walk. The right answer comes from the recording; a wrong one is told what it would mean.
 
 import { exact, words } from "./format.js";
 

@@ -1,4 +1,4 @@
-// Who else hears of what is shown: the mirror, and the notebook or the address, which are slow, a few times a second.
+// Who else is told what is shown: the mirror, and, only a few times a second since they are slow, notebook and address.
 
 import { whenIdle } from "./dom.js";
 

@@ -5,7 +5,7 @@ import { element } from "./dom.js";
 
 /** @import { Player } from "./player.js" */
 
-/** So many of the longest texts are tried: letters are not all of one width. */
+/** How many of the longest texts are tried: letters do not all have the same width. */
 const TRIED = 3;
 
 /**

@@ -1,4 +1,4 @@
-// What the panes with one row per rank have in common: how high a row is, its name, and what it says when it is empty.
+// What panes with one row per rank have in common: how high a row is, its name, and what it says when it is empty.
 
 /**
  * @import { Model } from "./model.js"
@@ -168,7 +168,7 @@ export function endedEarly(model, rank) {
 }
 
 /**
- * What the head of the player says about a rank that is not there to its end; null for all others.
+ * What the header of the player says about a rank whose recording ends early; null for all others.
  * @param {Model} model @param {number} rank
  */
 export function rankBadge(model, rank) {

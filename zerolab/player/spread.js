@@ -1,4 +1,4 @@
-// What many ranks hold together: the lowest, the one in the middle and the highest of them, now and over time.
+// What many ranks hold: the lowest, the median and the highest of them, now and over time.
 
 import { bytes, exact } from "./format.js";
 import { lastAtMost } from "./model.js";

@@ -1,8 +1,8 @@
 """The stages side by side on one scale: who holds what at the update, and what a rank sends in a step.
 
 Drawn from recordings alone. A part is what one rank owns, as the player finds it (`payload.owners`); a block is as long
-as the bytes that were measured for it. Choosing a stage moves the blocks, by style sheets alone: what is shown runs no
-script, so that it lives on in an exported notebook, and on a page that allows none.
+as the bytes that were measured for it. Choosing a stage moves the blocks, with style sheets alone: no script runs, so
+it still works in an exported notebook, and on a page that allows no scripts.
 """
 
 import os

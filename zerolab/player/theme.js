@@ -1,4 +1,4 @@
-// Light or dark: as the reader chose in the player, else as the page around it, else as the system prefers.
+// Light or dark: as chosen in the player, else as in the surrounding page, else as the system prefers.
 
 /** The theme of the surrounding page: JupyterLab's and VS Code's marks on the body, else the system's preference. */
 export function surroundingTheme() {

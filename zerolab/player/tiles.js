@@ -1,4 +1,4 @@
-// The pane of a recording without a model: a row a rank, a column a part, and in each block whose numbers lie there.
+// The pane of a recording without a model: a row per rank, a column per part, in each block whose numbers are there.
 
 import { beside, contents, exchangesOf } from "./exchanges.js";
 import { Folded } from "./folded.js";

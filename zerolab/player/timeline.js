@@ -68,7 +68,7 @@ export class Timeline {
   }
 
   /**
-   * The cursor, the current event's bar with its like on the other ranks, and the same of the one under the pointer.
+   * The cursor, the current event's bar with its counterparts on other ranks, and those of the event under the pointer.
    * @param {Frame} frame
    */
   draw(frame) {

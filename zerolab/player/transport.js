@@ -178,7 +178,7 @@ export class Transport {
     return track;
   }
 
-  /** What is no beat, such as a check that ranks do the same: one grey tick for all that come together. */
+  /** Exchanges that are not beats, such as a check that ranks do the same: one grey tick for those close together. */
   #ticks() {
     const { beats } = this.player;
     const first = new Map(beats.ticks.map((time) => [beats.at(time), this.model.at(time)]));

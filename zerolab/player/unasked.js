@@ -1,8 +1,8 @@
-// A player that shows by itself that it moves: it plays one step when it is first seen, and stops at the first touch.
+// A player that starts on its own: it plays one step when it first comes into view, and stops at the first touch.
 
 /** @import { Player } from "./player.js" */
 
-/** How much of the picture must be in view; more than that a low window never shows. */
+/** How much of the picture must be in view; a low window never shows more than that. */
 const SEEN = 0.4;
 
 /**

@@ -24,7 +24,7 @@ export function unitNames(pane, palette, lit) {
 function oneName(pane, palette, { unit, x, width }, now) {
   /** @type {TextStyle} */
   const bold = { colour: now ? palette.ink : palette.muted, weight: now ? 700 : 400, align: "center", room: width };
-  // In a narrow column the current unit rather loses its weight than the name that all the others have.
+  // In a narrow column the current unit gives up its bold type rather than the name that all the others have.
   const plain = { ...bold, weight: 400 };
   const style = !pane.over.fits(unit.name, bold) && pane.over.fits(unit.name, plain) ? plain : bold;
   pane.over.text(pane.over.fits(unit.name, style) ? unit.name : tail(unit.name), x + width / 2, 9, style);

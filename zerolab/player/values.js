@@ -1,5 +1,5 @@
-// What the values are that a rank holds: a gradient of its own batch or a mean, a parameter that somebody has updated
-// since or one that is up to date. A recording says who holds what since when; this follows from what was sent between.
+// The state of the values that a rank holds: a gradient of its own batch or a mean, a parameter that is up to date or
+// one that its owner has since updated. A recording says who holds what since when; this follows from what was sent.
 
 import { codeOf, size } from "./derived.js";
 import { lastAtMost } from "./model.js";
@@ -10,7 +10,7 @@ import { lastAtMost } from "./model.js";
  * @import { State, Unit, Worth } from "./types.d.ts"
  */
 
-/** What is worked out once: when each rank updated, and when each unit was reduced on it and its news arrived. */
+/** Worked out once: when each rank updated, and when each unit was reduced on it and its new values arrived. */
 export class Values {
   /** @param {Model} model @param {Beats} beats */
   constructor(model, beats) {
@@ -36,7 +36,7 @@ export class Values {
   }
 
   /**
-   * What the part of `owner` is worth that `rank` holds of a unit at a time; without owners all ranks hold the same.
+   * The state of the part of `owner` that `rank` holds of a unit at a time; without owners all ranks hold the same.
    * @param {number} rank @param {State} category @param {Unit} unit @param {number} owner @param {number} time
    * @returns {Worth}
    */
@@ -63,7 +63,7 @@ export class Values {
   }
 
   /**
-   * Stale from the moment at which its owner has updated it until the news has arrived; fresh as long as others wait.
+   * Stale from the moment its owner has updated it until the new value arrives; fresh as long as others wait for it.
    * @param {number} rank @param {Unit} unit @param {number} owner @param {number} time @returns {Worth}
    */
   #parameter(rank, unit, owner, time) {

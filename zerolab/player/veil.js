@@ -1,4 +1,4 @@
-// What the guided walk is not about is dimmed: three sheets over the ownership pane, beside and between its units.
+// Dims what the guided walk is not about: three sheets over the ownership pane, next to and between its units.
 
 import { element } from "./dom.js";
 

@@ -21,7 +21,7 @@ const TOLD_OF = STACK.filter((category) => category !== "activations" && categor
 const CUT = 0.02;
 /** Pixels between two points of the other's line over memory. */
 const EVERY = 2;
-/** Bytes below which a difference is not told: a counter, or a scalar. */
+/** Bytes below which a difference is not mentioned: a counter, or a scalar. */
 const LEAST_TOLD = 1000;
 
 /**
@@ -64,7 +64,7 @@ function amount(by) {
 }
 
 /**
- * What the second holds now beside the first, on the first rank that both have.
+ * What the second holds now compared with the first, on the first rank that both have.
  * @param {Player} first @param {Player} second @param {string[]} names
  */
 export function difference(first, second, [one, other]) {
@@ -79,7 +79,7 @@ export function difference(first, second, [one, other]) {
   return `At this moment, on rank ${rank}, activations apart: ${other} holds ${total} ${one} (${list.join(", ")}).`;
 }
 
-/** Draws over the panes of one player what the other holds beside it. */
+/** Draws over the panes of one player what the other holds in addition. */
 export class Versus {
   /**
    * `across` gives a time of this side as the other's.
@@ -116,7 +116,7 @@ export class Versus {
           const cell = pane.cell(row, category, unit.name);
           const held = their.held(rank, category, unit.name, this.other.index);
           const own = model.held(rank, category, unit.name, index);
-          // As much of other elements is no less: systems cut a unit in different ways.
+          // The same number of other elements is not less: systems cut a unit in different ways.
           if (!cell || !same || size(held) / same.padded - size(own) / unit.padded < CUT) continue;
           for (const part of lacking(held, same.padded, own, unit.padded)) outline(pane.over, cell, part, palette.ink);
         }

@@ -15,7 +15,7 @@ export class Walk {
   /** @param {Player} player */
   constructor(player) {
     this.player = player;
-    // Of two side by side each would lead the other away.
+    // With two side by side, each would lead the other away.
     this.chapters = player.options.drawn ? [] : chaptersOf(player);
     this.place = -1; // of the chapter that is told; -1 while the walk is closed
     this.rested = false;

@@ -32,12 +32,12 @@ def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
 class Player(anywidget.AnyWidget):
     """Replays a recording in the notebook: the same code that `to_html` writes into a page.
 
-    `event` is the current event, counted from 0 in the order in which events ended over all ranks; it follows what is
-    done in the browser, and setting it moves the player. `current` is that event as one of `events`, empty before a
+    `event` is the current event, counted from 0 in the order in which events ended over all ranks; it follows what
+    happens in the browser, and setting it moves the player. `current` is that event as one of `events`, empty before a
     browser has drawn it: `player.observe(function, "current")` lets a notebook react to it. With a recording `other`,
     both are shown side by side, and `event` counts the events of the first. With `walk` it opens with the guided walk.
 
-    With ZEROLAB_PLAYER=iframe the player is shown as a page in an iframe, which lives on in an exported notebook,
+    With ZEROLAB_PLAYER=iframe the player is shown as a page in an iframe, which still works in an exported notebook,
     where no kernel answers.
     """
 

@@ -1,4 +1,4 @@
-// How much of the time axis is seen: a step or the whole run, closer or farther, and which part of it.
+// How much of the time axis is visible: a step or the whole run, zoomed in or out, and which part of it.
 
 /** @import { Player } from "./player.js" */
 

@@ -1,8 +1,8 @@
 """When a collective releases its tensors: gloo's threads do so some time after the wait for it has returned.
 
-How long after is up to the scheduler and Python's lock. A buffer that the rank has dropped would therefore be alive or
-not at the next event, and even at the peak, by chance. So a collective gets aliases in the place of its tensors, and
-the ledger waits until gloo's thread has dropped them before it adds up the live bytes.
+How long after depends on the scheduler and on Python's lock. So whether a buffer that the rank has dropped is still
+alive at the next event, or even at the peak, would be left to chance. A collective therefore gets aliases in place of
+its tensors, and the ledger waits until gloo's thread has dropped them before it adds up the live bytes.
 """
 
 import weakref
@@ -18,8 +18,8 @@ LONGEST = 1.0  # seconds; what is still alive then is kept by something other th
 class Alias(weakref.ref[torch.Tensor]):
     """A tensor that only a collective refers to, so it is freed when the collective lets go of it.
 
-    `gone` gets the reference then. Its `put` is called as it is, in C: with a line of Python in between, the thread
-    could lose Python's lock when the alias has gone and its storage has not.
+    `gone` then gets the reference. Its `put` is called directly, in C: with a line of Python in between, the thread
+    could lose Python's lock after the alias is gone but before its storage is.
     """
 
     __slots__ = ("gone",)
@@ -39,7 +39,7 @@ class Releases:
             self.pending.append((weakref.ref(work), aliases))
 
     def wait(self) -> None:
-        """Waits until everything is free that only gloo still refers to."""
+        """Waits until everything that only gloo still refers to is free."""
         for place, (work, aliases) in reversed(list(enumerate(self.pending))):
             if work() is None:
                 del self.pending[place]

@@ -1,8 +1,8 @@
-"""What torch's allocator and the driver say of the memory on a rank's GPU, beside what the ledger counts there.
+"""What torch's allocator and the driver report about the memory on a rank's GPU, next to what the ledger counts there.
 
-The ledger counts the bytes of tensors. torch's allocator rounds each of them up, to 512 bytes at the least, and cuBLAS
-takes workspaces from it; it keeps what was freed for later; and beside it the process has a CUDA context and NCCL's
-buffers. So each figure contains the one before it, and the differences have names.
+The ledger counts the bytes of tensors. torch's allocator rounds each of them up, to at least 512 bytes, serves cuBLAS's
+workspaces, and keeps freed memory for later; besides that, the process has a CUDA context and NCCL's buffers. So each
+figure contains the one before it, and the differences have names.
 
 Source: PyTorch's documentation, "CUDA semantics", memory management; `torch.cuda.memory_stats`.
 """
@@ -22,10 +22,10 @@ class Card(Protocol):
     """A GPU that can be asked for its memory; `read` gives all of `CARD_FIGURES` but the ledger's two."""
 
     def begin(self) -> None:
-        """Forgets the highest moments so far."""
+        """Forgets the peaks so far."""
 
     def read(self) -> CardFigures:
-        """Bytes: the allocator's highest since `begin`, and what the driver says of the process and the card."""
+        """Bytes: the allocator's peak since `begin`, and what the driver reports for the process and the card."""
 
 
 class CudaCard:
@@ -44,7 +44,7 @@ class CudaCard:
         stats = torch.cuda.memory_stats(self._device)
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = stats["reserved_bytes.all.peak"]
-        # What the allocator gave back since its highest moment was on the card then, and in the process.
+        # What the allocator has given back since its peak was on the card then, and belonged to the process.
         returned = reserved - stats["reserved_bytes.all.current"]
         process = nvml.process_bytes(self._uuid, os.getpid())
         return {

@@ -1,12 +1,12 @@
 """A recording in Chrome's trace format, which Perfetto and chrome://tracing open.
 
 Ranks are processes, streams are threads, memory is counters, and an arrow leads from each collective to the wait for
-it. Events of one thread must lie beside or inside one another, so collectives that overlap get threads of their own.
-Where a device's own times are known, each of its streams is a thread, beside what the host asked for.
-Times are microseconds, memory is bytes.
+it. Events of one thread must follow or contain one another, so overlapping collectives get threads of their own.
+Where a device's own times are known, each of its streams is a thread, next to what the host asked for.
+Times are in microseconds, memory is in bytes.
 Source: Trace Event Format, Google, sections on complete, metadata, counter and flow events. Perfetto 52, by which an
-export was read, reads two numbers in its own way: the process 0 is the idle one, and a thread 0, or one whose number is
-its process's, is the process's main thread. So the ranks begin at 10,000, and no two threads have the same number.
+export was read, gives two numbers a special meaning: process 0 is the idle process, and a thread numbered 0, or like
+its process, is the process's main thread. So the ranks start at 10,000, and no two threads have the same number.
 """
 
 from collections.abc import Iterator

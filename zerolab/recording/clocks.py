@@ -1,8 +1,8 @@
 """One clock for ranks on several nodes: how far each rank's clock is from rank 0's, read at both ends of a run.
 
 A reading is a ping-pong: rank 0 notes the time, the other rank answers with its own, rank 0 notes the time again. The
-answer was given somewhere in between, so half the round trip bounds the error, and of many rounds the fastest counts
-(Cristian 1989, "Probabilistic clock synchronization"). Two readings give the drift; between them it is taken as even.
+answer came somewhere in between, so half the round trip bounds the error, and the fastest of many rounds counts
+(Cristian 1989, "Probabilistic clock synchronization"). Two readings give the drift, assumed constant between them.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,10 +43,10 @@ def read(clock: Callable[[], int] = monotonic_ns) -> list[Reading]:
 
 
 def from_collectives(first: RankRecording, other: RankRecording) -> Reading:
-    """How far a rank's clock is from the first one's, as their collectives tell: none ends before all have begun it.
+    """How far a rank's clock is from the first one's, judging by their collectives: none ends before all have begun it.
 
-    Each gives two bounds, and the closest of all count: the offset is in their middle, and right to half of what is
-    between them. Raises ValueError if the two have no such collective in common.
+    Each collective gives two bounds, and the tightest ones count: the offset is the midpoint between them, accurate to
+    half the distance. Raises ValueError if the two ranks have no such collective in common.
     """
     theirs = dict(_together(other))
     pairs = [(mine, theirs[number]) for number, mine in _together(first) if number in theirs]
@@ -61,7 +61,7 @@ def from_collectives(first: RankRecording, other: RankRecording) -> Reading:
 
 
 def _together(recording: RankRecording) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The numbers of the collectives that need all ranks' data, and when the rank began each and surely had it."""
+    """The numbers of the collectives that need all ranks' data, and when each began and had certainly ended here."""
     waits = {event.parent: event.t_end for event in recording.events if event.kind == "wait"}
     updates = [event.t_start for event in recording.events if event.kind == "optimizer"]
     for event in recording.events:

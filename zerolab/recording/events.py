@@ -1,7 +1,7 @@
 """The schema of a recording: what an event is, and the words it may use.
 
-Everything that the recorder writes and everything that a picture reads goes through these few types; they hold
-plain values only, so that a recording is JSON and loads without executing anything.
+Everything the recorder writes and everything a picture reads goes through these few types; they hold only plain
+values, so a recording is JSON and loads without executing anything.
 """
 
 from collections.abc import Callable
@@ -34,9 +34,9 @@ State = Annotated[dict[str, int], STATE]
 CARD_FIGURES = ("ledger", "older", "requested", "allocated", "reserved", "process", "used", "total")
 
 CardFigures = dict[str, int | None]
-"""Bytes on a GPU in a step, None where nobody tells: `ledger`, at its highest moment; `older`, tensors from before the
-recording; `requested`, `allocated` and `reserved`, of torch's allocator at its highest moment; `process`, as the driver
-counts it; `used`, by all processes on the card; `total`, its size. `zerolab.recording.card` has what lies between."""
+"""Bytes on a GPU in a step, None where unknown: `ledger`, at its peak; `older`, tensors from before the recording;
+`requested`, `allocated` and `reserved`, of torch's allocator at its peak; `process`, as the driver counts it; `used`,
+by all processes on the card; `total`, its size. `zerolab.recording.card` names the differences between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class UnitInfo:
 class RunInfo:
     """What a recording says of the whole run: the same on every rank, or measured on the first.
 
-    All of it goes into pages that are passed on, so nothing that identifies a machine or a person belongs here.
+    All of it ends up in pages that people pass on, so nothing that identifies a machine or a person belongs here.
     """
 
     stage: str | None = None  # None for a loop of one's own

@@ -1,7 +1,7 @@
-"""Measured bytes beside what theory says, term by term; what is left in the last column is a bug in one of the two.
+"""Measured bytes next to what theory says, term by term; whatever is left in the last column is a bug in one of them.
 
-A loop of one's own names no stage, so each category is compared with both of its forms, whole and divided by N, and the
-nearer one is shown. The difference in its row then shows a copy too many, or parameters that N does not divide.
+Your own loop names no stage, so each category is compared with both of its forms, whole and divided by N, and the
+nearer one is shown. The difference in its row then reveals one copy too many, or parameters that N does not divide.
 """
 
 from dataclasses import asdict
@@ -32,7 +32,7 @@ TERMS = {
     "unused": "no optimizer state: never a gradient",
 }
 MOMENTS = {"Adam": (2,), "AdamW": (2,)}
-ANY_MOMENTS = (0, 1, 2)  # how many numbers a parameter other optimizers keep, depending on their options
+ANY_MOMENTS = (0, 1, 2)  # how many numbers per parameter other optimizers keep, depending on their options
 
 
 def why_empty(recording: "Recording", chosen: RankRecording) -> str:
@@ -50,9 +50,9 @@ def explain(recording: "Recording", rank: int | None = None, beside: str | None 
     """One row a term: its formula, its bytes, what was measured, and the difference, which is to be 0.
 
     Args:
-        recording: of one of the four stages or a loop of one's own, with two steps of Adam or more.
+        recording: of one of the four stages or your own loop, with at least two steps of Adam.
         rank: whose bytes; None takes the first.
-        beside: the stage that a loop of one's own is meant to be; None takes the one that it comes nearest to.
+        beside: the stage that your own loop is meant to be; None takes the one it comes closest to.
 
     Raises:
         ValueError: the recording has no such rank, or no state, no closed form, or there is no such stage.

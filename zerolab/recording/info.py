@@ -59,7 +59,7 @@ def _figures(steps: list[StepFigures], device: str, *, had_state: bool) -> dict[
     }
     if device != HOST:
         figures["host_peak"] = levels_on(last.peak, HOST)
-    # At its first update Adam has no moments yet, so what is held then is not yet the state; and a step that fp16 skips
+    # At its first update Adam has no moments yet, so what is held then is not the state; and a step that fp16 skips
     # has no update.
     if len(updates) > (0 if had_state else 1) and updates[-1].state:
         here, host = (levels_on(updates[-1].state, place) for place in (device, HOST))
@@ -80,7 +80,7 @@ def _formula(stage: str | None, num_params: int, trained: int, world_size: int, 
     from zerolab import theory
     from zerolab.theory import systems
 
-    # A loop of one's own has no stage, and a formula beside it would be a guess.
+    # A loop of one's own has no stage, and a formula next to it would be a guess.
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
         return None
     return systems.state_bytes(stage, num_params, world_size, precision, trained=trained)

@@ -1,10 +1,10 @@
 """A recording as a JSON file: compact, readable line by line, and checked piece by piece on the way back in.
 
 An event is one line: when it started and how long it took (nanoseconds), the step, phase, kind and op, the live bytes
-in the order of `categories`, and then by name what only some events have; of those that a device executed the stream
-and when it began and was done with it, nanoseconds on the same clock. `at` is the source line, `id:line`, with a
-`*` behind it if autograd was in between; `host` the live bytes in main memory beside a GPU, where the event before it
-has others. Nothing of a file is ever executed.
+in the order of `categories`, and then, by name, what only some events have. If a device executed it, that includes the
+stream and when execution began and ended, in nanoseconds on the same clock. `at` is the source line, `id:line`, with a
+`*` behind it if autograd was in between; `host` is the live bytes in main memory, for a rank on a GPU, if they differ
+from the previous event's. Nothing in a file is ever executed.
 """
 
 import itertools
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 FORMAT = "zerolab-recording"
-# Goes up when an old reader would misread a new file; what it may ignore does not need it.
+# Goes up when an old reader would misread a new file, but not for additions that it may ignore.
 VERSION = 1
 
 AGAIN = "record it again, or fetch the file again"
@@ -137,7 +137,7 @@ def parse(data: bytes, name: str) -> Contents:
         what = f"is not JSON ({error})" if data else "is empty"
         raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
     try:
-        if b"\\u" in data:  # we write none, and a large file need not be gone through for them
+        if b"\\u" in data:  # we write none, and a large file need not be searched for them
             _refuse_lone_surrogates(document)
         return _document(document)
     except _Malformed as error:
@@ -191,7 +191,7 @@ def _document(document: Any) -> Contents:
     if found != FORMAT:
         raise _Malformed(f"its format is {found!r}, not {FORMAT!r}; name a file that save() wrote")
     version = _get(document, "version", int)
-    # Before anything else is read: whatever is odd in a newer file is no damage.
+    # Before anything else is read: oddities in a newer file are not damage.
     if version > VERSION:
         raise _Malformed(f"a newer zerolab wrote it (version {version}, this one reads {VERSION}); upgrade zerolab")
     # The live bytes of an event are a bare list, and mean something in this order only.
@@ -202,14 +202,14 @@ def _document(document: Any) -> Contents:
     sources = {key: _complete(Source, value, "a source") for key, value in _get(document, "sources", dict).items()}
     ranks = [_rank(value, world_size, sources, units) for value in _get(document, "ranks", list)]
     numbers = [rank.rank for rank in ranks]
-    # Ranks may be missing, they died; but none may be there twice or be none of this world.
+    # Ranks may be missing (they died), but none may appear twice or lie outside the world.
     if not ranks or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < world_size:
         raise _Malformed(f"it has ranks {numbers} of a world of {world_size}; record it again")
     return Contents(world_size, _info(RunInfo, document), units, sources, ranks)
 
 
 def _refuse_lone_surrogates(document: object) -> None:
-    # Only an escape can name a lone surrogate, and neither a file nor a page can be written with one in it.
+    # Only an escape can name a lone surrogate, and no file or page that contains one can be written.
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -231,7 +231,7 @@ def _complete(schema: type[Schema], holder: Any, where: str) -> Schema:
 
 
 def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields of a schema that are given. What this version does not know it leaves aside: a later one may add."""
+    """The fields of a schema that are given. Unknown ones are ignored: a later version may add some."""
     known = {name: value for name, value in given.items() if name in _FITS[schema]}
     for name, value in known.items():
         if not _FITS[schema][name](value):
@@ -264,7 +264,7 @@ def _short(value: object) -> str:
 def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]) -> RankRecording:
     rank = _get(value, "rank", int)
     rows = _get(value, "events", list)
-    # A row does not say its number: it is its place, so that it cannot be wrong.
+    # A row does not state its number: its position is the number, so it cannot be wrong.
     events: list[Event] = []
     for seq, row in enumerate(rows):
         events.append(_event(row, rank, seq, sources, events[-1].host if events else {}))
@@ -274,7 +274,7 @@ def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[
 
 def _event(row: Any, rank: int, seq: int, sources: dict[str, Source], host: dict[str, int]) -> Event:
     where = f"event {seq} of rank {rank}"
-    # Pictures look words up and draw bars as long as durations: what is refused here need not be feared there.
+    # Pictures look up words and draw bars as long as durations: what is refused here cannot hurt them there.
     if not _fits_row(row) or row[1] < 0 or len(row[6]) not in (0, len(CATEGORIES)):
         raise _Malformed(f"{where} is {_short(row)}; {AGAIN}")
     start, duration, step, phase, kind, op, live, more = row

@@ -1,10 +1,10 @@
 """Sees what torch.distributed is asked for, and no other operation: for a recording of times only.
 
-A dispatch mode costs Python for each of a step's thousand operations, so that a GPU may wait for the host. Every
-request to a process group is an operation of `c10d`, by whomever: by Python, by C++ DDP's reducer, within a functional
-collective. A kernel of ours at a level of the dispatcher where c10d has none sees exactly those, and hands them on.
-Not seen is what skips that level: tensors that were made in inference mode, and what a dispatch mode or a tensor's own
-dispatch asks for in its turn, as DTensor does where an operation has it redistribute its arguments.
+A dispatch mode runs Python for each of a step's thousand operations, so a GPU may have to wait for the host. But every
+request to a process group is a `c10d` operation, whoever makes it: Python, the reducer of C++ DDP, or a functional
+collective. Our own kernel, at a level of the dispatcher where c10d has none, sees exactly those and passes them on.
+It misses whatever skips that level: tensors made in inference mode, and what a dispatch mode or a tensor's own
+dispatch asks for in turn, as DTensor does when an operation makes it redistribute its arguments.
 """
 
 from collections.abc import Callable

@@ -15,8 +15,8 @@ Columns = Mapping[str, Mapping[str, int] | None]
 def rows(info: RankInfo, formula: State | None) -> list[dict[str, Any]]:
     """Bytes at the update (`state`), by formula and at the peak; of a rank on a GPU each device has rows of its own.
 
-    The peaks are not those of one moment: the GPU and main memory each have their own highest. Below the GPU's stands
-    what the card holds beside the tensors, up to the bytes that the driver counts.
+    The two peaks are not at the same moment: the GPU and main memory each have their own. Below the GPU's rows comes
+    what the card holds besides the tensors, up to the bytes that the driver counts.
     """
     if info.host_peak is None:
         return _by_category({"state": info.state, "formula": formula, "peak": info.peak}, CATEGORIES)
@@ -46,9 +46,9 @@ def _by_category(columns: Columns, categories: Sequence[str]) -> list[dict[str, 
 
 
 def beside_tensors(info: RankInfo) -> dict[str, int]:
-    """What the card held beside the tensors in the last step, by name, and all together; empty where it was not asked.
+    """What the card held besides the tensors in the last step, by name, and in total; empty if it was not asked.
 
-    The tensors' own bytes are the peak, which stands above.
+    The tensors' own bytes are the peak, in the row above.
     """
     if not info.card:
         return {}

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-MOST = 64  # more than this nobody reads off a picture
+MOST = 64  # nobody reads more than this off a picture
 
 
 def numbers_of(tensors: Iterable[torch.Tensor]) -> tuple[float, ...] | None:
     """All numbers of the tensors, one after the other; None where they are many, not finite, or not in main memory.
 
-    A GPU is not asked: the answer would have the host wait for it.
+    A GPU is not asked: the host would have to wait for the answer.
     """
     given = list(tensors)
     if not given or sum(tensor.numel() for tensor in given) > MOST:
         return None
     if any(type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.is_complex() for tensor in given):
         return None
-    with _disable_current_modes():  # to look is no part of the run
+    with _disable_current_modes():  # looking is not part of the run
         found = tuple(float(number) for tensor in given for number in tensor.detach().flatten().tolist())
     return found if all(map(math.isfinite, found)) else None

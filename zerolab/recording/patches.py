@@ -13,8 +13,8 @@ from typing import Any
 def replace(owners: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
     """Calls `wrapper(original, *args, **keywords)` instead of a method or function of torch's, or of Python's.
 
-    Whatever is there is wrapped, even another wrapper, and put back at the end; what the owner merely inherited is
-    inherited again.
+    Whatever is there is wrapped, even another wrapper, and restored at the end; a method that the owner only inherited
+    is inherited again.
 
     Args:
         owners: the class or module that has it; a list of modules where several have the same function.

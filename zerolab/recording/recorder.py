@@ -1,6 +1,6 @@
-"""Records what one rank does, from outside: the code that is recorded does not know.
+"""Records what one rank does, from outside: the recorded code does not know about it.
 
-Off means nothing is patched, hooked or watched; everything is put in place on entering and removed on leaving.
+When off, nothing is patched, hooked or watched; everything is installed on entering and removed on leaving.
 """
 
 import gc
@@ -31,12 +31,12 @@ from zerolab.runtime.observers import holders, within
 
 @contextmanager
 def evaluation() -> Iterator[None]:
-    """Marks an evaluation in a training loop of one's own: nothing within it counts towards a recorded step.
+    """Marks an evaluation in your own training loop: nothing within it counts towards a recorded step.
 
-    Not needed where gradients are off, and for a forward of a model in evaluation mode (`model.eval()`) that no
+    You do not need it where gradients are off, nor for a forward of a model in evaluation mode (`model.eval()`) that no
     backward follows: those are recognised. Mark anything else that is not training, such as a forward in training mode
-    whose loss is only printed. Call it between an update and the next forward: a step that has made no update so far
-    continues within it. Does nothing where nothing is recorded.
+    whose loss you only print. Use it between an update and the next forward: a step that has not made its update yet
+    continues within it. It does nothing if nothing is being recorded.
     """
     with within(lambda observer: observer.evaluating()):
         yield
@@ -45,15 +45,15 @@ def evaluation() -> Iterator[None]:
 class Recorder:
     """Records everything that happens within `with Recorder() as recorder:`; `finish()` gives it as plain data.
 
-    It works with and without a process group. What exists already is noted, but counts only where it is the state of
-    a model that is trained.
+    It works with and without a process group. What already exists is noted, but counts only if it is state of a model
+    that is being trained.
 
     Args:
         clock: nanoseconds on the clock that the events are to be on.
-        simulated: whether this is a simulated rank. It shares its process with tensors that are not its own, so none
-            that was made before is looked for; and its shapes and the few numbers beside them count as on one device.
-        times_only: whether to leave out all bytes of memory and who holds what. Only modules, optimizers and
-            collectives are seen then, and no other operation, so that the run is hardly slower.
+        simulated: whether this is a simulated rank. It shares its process with tensors that are not its own, so older
+            tensors are not searched for; and its shapes and the few real numbers count as if on one device.
+        times_only: whether to leave out the bytes of memory and who holds what. Then only modules, optimizers and
+            collectives are watched, and no other operation, so the run is hardly slower.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Recorder:
         return dict(zip(CATEGORIES, self._ledger.host.live, strict=True))
 
     def forward_begins(self, module: torch.nn.Module, inputs: Any) -> None:
-        """For who begins to record in a hook before a forward: torch has chosen by then whom to call, without this."""
+        """For those who start recording in a hook before a forward: by then torch has chosen whom to call, not us."""
         self._passes.forward_begins(module, inputs)
 
     def so_far(self) -> RankRecording:
@@ -134,7 +134,7 @@ class Recorder:
         return self._finished or self._so_far(under_way, complete=False)
 
     def _on_device(self, *, failed: bool) -> dict[int, streams.OnDevice]:
-        """When the device executed which event; nothing after an error: it may never be done with what it has."""
+        """When the device executed each event; nothing after an error: it may never finish what it has been given."""
         marks, self._log.streams = self._log.streams, None
         if failed:
             return {}

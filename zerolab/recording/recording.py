@@ -63,7 +63,7 @@ class Recording:
     precision, formula, steps and more; each rank's `info` has its figures as well) and `results` what the ranks
     returned, if it was recorded just now. Times are nanoseconds since the first rank began to record.
 
-    `num_params`, `state`, `peak` and `sent` are what one asks for most.
+    You will mostly want `num_params`, `state`, `peak` and `sent`.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class Recording:
             paths: traces of torch.profiler (JSON, or packed by gzip), dumps of the flight recorder (pickle or JSON) or
                 memory snapshots (pickle): of each rank one, or one of each kind.
 
-        What they do not say is not made up, and stands in `info.lacks`. Nothing of a file is executed. Raises
-        ValueError for files of another tool or of different runs, and for damaged ones; FileNotFoundError for none.
+        What the files do not say is not made up, but listed in `info.lacks`. Nothing in a file is executed. Raises
+        ValueError for files of another tool or of different runs, or damaged ones; FileNotFoundError for missing ones.
         """
         from zerolab.opening import open_files
 
@@ -244,7 +244,7 @@ class Recording:
     def memory(self, rank: int | None = None) -> Table:
         """One row a category: bytes of `rank` (None: the first) at the update, by formula, and at the peak.
 
-        Of a rank on a GPU, that for each device, and what the card holds beside tensors.
+        For a rank on a GPU, this for each device, and what the card holds besides tensors.
         Raises ValueError if the rank is not in the recording.
         """
         recording = self.rank(rank)
@@ -259,14 +259,14 @@ class Recording:
             rank: whose bytes; None takes the first.
 
         Raises ValueError for a step or a rank that is not in the recording. What really left the sockets depends on
-        the machine and is not in this table: see `wire_bytes`.
+        the machine, so it is not in this table: see `wire_bytes`.
         """
         return traffic(self, step, rank)
 
     def explain(self, rank: int | None = None, stage: str | None = None) -> Table:
         """One row a term of the closed form: formula, bytes, measured, difference.
 
-        A loop of one's own is set beside `stage`, or beside what it comes nearest to (None).
+        Your own loop is compared with `stage`, or with the stage it comes closest to (None).
         Raises ValueError if the rank is not there, or no closed form covers the run.
         """
         return explain(self, rank, stage)
@@ -274,7 +274,7 @@ class Recording:
     def times(self, step: int | None = None) -> Table:
         """One row a rank: milliseconds of one step, computing, communicating, and blocked by communication.
 
-        The title says whose time it is: the GPU's, or the host's. "-" is what was not recorded: a wait that nobody saw.
+        The title says whose time it is: the GPU's, or the host's. "-" is what was not recorded: an unobserved wait.
 
         Args:
             step: counted from 1; None takes the last.
@@ -296,15 +296,15 @@ class Recording:
     def play(self, other: "Recording | None" = None, *, walk: bool = False) -> Any:
         """The recording as an animation, for a notebook cell; needs `pip install zerolab[lab]`.
 
-        With `other`, both side by side on common axes, and the first thing that they did differently. With `walk` it
-        opens with the guided walk through one step.
+        With `other`, it shows both side by side on common axes, and the first thing they did differently. With `walk`,
+        it opens with the guided walk through one step.
         """
         from zerolab.player import Player
 
         return Player(self, other, walk=walk)
 
     def to_html(self, path: str | os.PathLike[str], other: "Recording | None" = None) -> None:
-        """Writes the animation, beside that of `other` if given, as one page that needs nothing else, no network."""
+        """Writes the animation, next to that of `other` if given, as one self-contained page that needs no network."""
         from zerolab.player import page
 
         files.write_text(path, page(self, other))

@@ -18,7 +18,7 @@ LABELS: dict[str, str] = {}
 """File name of a notebook cell, as its code objects carry it -> label, such as `cell [3]`."""
 
 PACKAGE = Path(__file__).resolve().parent.parent
-_LESSON_FOLDERS = ("engines", "exercises")  # what a learner reads or writes; the rest of the package is machinery
+_LESSON_FOLDERS = ("engines", "exercises")  # the code a learner reads or writes; the rest of the package is machinery
 _PASSED_THROUGH = "scaling.py"  # between the engine's line and torch: the engine's is the one to show
 _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -57,8 +57,8 @@ class Sources:
     def here(self, *, in_backward: bool = False) -> SourceLine | None:
         """The innermost line of a lesson that is being executed.
 
-        A frame that autograd called has none of its own: the line that started backward is given, marked so. Where
-        autograd runs in a thread of its own there is not even that, and the last line seen is given.
+        A frame that autograd called has no such line: you get the line that started backward, marked as such. Where
+        autograd runs in its own thread there is not even that, and you get the last line seen.
         """
         frame: FrameType | None = sys._getframe(1)
         from_autograd = False

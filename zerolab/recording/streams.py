@@ -1,10 +1,10 @@
 """When the device did what the host had asked for: marks in its streams, read on the host's clock at the end.
 
-A GPU is handed its work and the call returns, so the host's times say when something was asked for. Marks are handed
-over with it: before and after a unit's pass, an update and a wait on the stream that runs them; behind a collective
-that is under way on a stream of its own, so that neither the host nor the compute stream waits for it. Nothing is
-synchronised while the recording goes on. At both of its ends a mark is made whose time on the host's clock is known,
-and between these two the device's clock is taken as even.
+A call hands the GPU its work and returns, so the host's times say only when something was asked for. Marks are handed
+over with the work: before and after a unit's pass, an update and a wait, on the stream that runs them; and behind a
+collective in flight, on a separate stream, so that neither the host nor the compute stream waits for it. Nothing is
+synchronised while the recording goes on. At its start and end we make a mark whose time on the host's clock is known,
+and assume that the device's clock runs evenly between the two.
 """
 
 import inspect
@@ -26,14 +26,14 @@ ROUNDS = 16
 REACH = 1e9
 
 Mark = Any
-"""A place in a stream, whose time the timer knows once everything before it is done."""
+"""A place in a stream; the timer knows its time once everything before it is done."""
 
 
 class Timer(Protocol):
     """A device whose streams execute what they are handed later, and can say when."""
 
     kind: str
-    """What torch calls it: a model elsewhere is none of its business."""
+    """torch's name for it: it does not watch a model on another device."""
 
     def mark(self) -> Mark:
         """A mark on the current stream."""

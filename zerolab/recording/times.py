@@ -1,9 +1,9 @@
 """How long a step took, and for how much of it each rank waited, told by the clock that the recording has.
 
 Blocked is the time for which a rank cannot compute because of communication: on a GPU the compute stream waits for a
-collective or executes one itself; without one the host waits. It is not exposed communication, which is a step minus
-the same step in which nothing is sent: a rank is also blocked while it waits for another that is slower, and what is
-sent slows down what is computed meanwhile.
+collective or executes one itself; without a GPU the host waits. It is not exposed communication, which is a step minus
+the same step with nothing sent: a rank is also blocked while it waits for a slower one, and sending slows down what is
+computed meanwhile.
 """
 
 from collections.abc import Iterable

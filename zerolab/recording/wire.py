@@ -17,7 +17,7 @@ _SIZE = _BYTES_SENT + 16
 def bytes_sent() -> int | None:
     """Sum over the TCP connections that are open now, without what was sent twice; None where it cannot be read.
 
-    It is what `ss -ti` prints as `bytes_sent`, and what is only waiting its turn. Headers of TCP and IP are not in it.
+    It is what `ss -ti` prints as `bytes_sent`, plus what is still queued. It does not include TCP and IP headers.
     """
     if sys.platform != "linux":
         return None

@@ -9,7 +9,7 @@ from torch import nn
 
 from zerolab.engines.partition import FlatLayout, Slot, find_units
 
-# Where each kind of wrapper has what it wraps. By name: to import them all takes seconds.
+# The attribute in which each kind of wrapper has what it wraps. By name: importing them all takes seconds.
 _INSIDE = {
     ("torch.nn.parallel.distributed", "DistributedDataParallel"): "module",
     ("torch.distributed.fsdp", "FullyShardedDataParallel"): "_fsdp_wrapped_module",
@@ -28,9 +28,9 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def units_of(model: nn.Module) -> list[str]:
-    """Names of the modules that travel as one: those that FSDP2 shards by themselves; of other models the blocks.
+    """Names of the modules that travel as one: those that FSDP2 shards individually; in other models, the blocks.
 
-    Of a model without a list of blocks the parts that it has names for.
+    In a model without a list of blocks, they are its children that have parameters.
     """
     fsdp = "torch.distributed.fsdp", "FSDPModule"
     sharded = [name for name, part in model.named_modules() if name and is_a(part, *fsdp)]

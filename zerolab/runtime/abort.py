@@ -17,7 +17,7 @@ _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 def cause(output: bytes) -> str:
     """The uncaught exception in the last bytes that the rank wrote; empty if there is none.
 
-    gloo notices in a thread of its own that a peer sends more than expected; nobody can catch an exception there.
+    gloo notices in its own thread that a peer sends more than expected; nobody can catch an exception there.
     """
     found = list(_UNCAUGHT.finditer(output.decode(errors="replace")))
     if not found:

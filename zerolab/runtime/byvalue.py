@@ -1,4 +1,4 @@
-"""Sends by value what pickle would send as a name that only the notebook knows: functools' functions, some types.
+"""Sends by value what pickle would send as a name known only to the notebook: functools' functions, some types.
 
 The ranks could not look that name up, so each of these is sent as its parts, as cloudpickle sends plain functions and
 classes. A cache arrives empty.
@@ -15,7 +15,7 @@ from typing import Any
 from zerolab.runtime.refusals import RefusedError
 
 _CACHED = type(functools.cache(id))
-# All functions that `singledispatch` makes share one code, and nothing else tells them from plain functions.
+# All functions that `singledispatch` makes share one code object; nothing else distinguishes them from plain ones.
 _DISPATCHING = functools.singledispatch(id).__code__  # type: ignore[attr-defined]  # it is a plain function
 _TYPES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     typing.NewType: lambda new: (_typed, (typing.NewType, new.__name__, new.__supertype__)),
@@ -29,7 +29,7 @@ def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
 
     Raises RefusedError for anything else that is sent to the ranks as a name which only the notebook knows.
     """
-    # A copy would have the notebook's variables: after `from os import environ`, a rank's RANK would be missing.
+    # A copy would have the notebook's variables: after `from os import environ`, RANK would be missing on a rank.
     if obj is os.environ:
         return getattr, (os, "environ")
     # It has no `__qualname__` to look up below, and before Python 3.12 it holds a lock.

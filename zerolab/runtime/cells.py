@@ -1,4 +1,4 @@
-"""Notebook cells on the ranks: their text, the modules that the learner edits beside them, and `%%ranks` itself."""
+"""Notebook cells on the ranks: their text, the modules that the learner edits alongside them, and `%%ranks` itself."""
 
 import ast
 import contextlib
@@ -23,7 +23,7 @@ class News(NamedTuple):
     edited: list[str]  # modules of the learner's own whose new version the kernel uses
 
     def learn(self) -> None:
-        """In a rank: give tracebacks and recordings the text of cells, and have old modules imported again."""
+        """In a rank: gives tracebacks and recordings the text of cells, and drops outdated modules for reimport."""
         for filename, label, text in self.cells:
             linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
             sources.LABELS[filename] = label

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from zerolab.runtime import variables
 from zerolab.runtime.machine import Card, all_cards, cards, complaint, memory
 
-RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test holds it
+RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test checks it
 BASE_BYTES = 350_000_000  # the fork server with torch in it; the kernel is there already
 CARD_BYTES_A_RANK = 2_000_000_000  # what must be free on a card for each rank on it before "auto" takes it
-CONTEXT_BYTES = 2**28  # at the least, what a rank takes on a card before its first tensor
+CONTEXT_BYTES = 2**28  # the least that a rank takes on a card before its first tensor
 DEFAULT_RANKS = 4
 NCCL = "cpu:gloo,cuda:nccl"
 SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL in which ranks may share a GPU, where NCCL_MULTI_RANK_GPU_ENABLE is 1
@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     world_size: int
     gpus: tuple[int, ...]  # torch's numbers of the GPUs; none: the CPU
     backend: str  # of the process group
-    notes: tuple[str, ...]  # what a person should know of it
+    notes: tuple[str, ...]  # what the user should know about it
 
     @property
     def device(self) -> str:
@@ -41,7 +41,7 @@ def choose(world_size: int | None, device: str) -> Choice:
         ValueError: more ranks than allowed or than fit, no GPU for `device="cuda"`, or a card that ranks cannot use.
     """
     gpus, notes = _gpus(device, world_size)
-    # Nobody asked for a default size, so it keeps to the host's limit instead of being refused.
+    # Nobody asked for the default size, so it is cut to the host's limit instead of being refused.
     default = _default_ranks(gpus)
     size = world_size or min(default, variables.max_ranks() or default)
     check_limits(size)
@@ -86,10 +86,10 @@ def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[s
 
     from zerolab.runtime import drivers
 
-    # From torch and not the driver: it has read CUDA_VISIBLE_DEVICES, and its numbers are what ranks use.
+    # From torch, not the driver: torch has read CUDA_VISIBLE_DEVICES, and ranks use its numbers.
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible, listed = chosen_of(count, named), dict(enumerate(cards()))
-    if device == "cuda":  # asked for: only what cannot work is refused, not what may lack memory
+    if device == "cuda":  # explicitly asked for: only what cannot work is refused, not what may lack memory
         if not visible:
             raise ValueError(f"device is 'cuda', but torch sees no GPU here: {drivers.why_no_gpu()}; use device='cpu'")
         check_usable(visible, listed, world_size)
@@ -164,7 +164,7 @@ def free_gpus(
         world_size: number of ranks, None for the default.
     """
     gpus, notes = list(visible), []
-    # Without one GPU the others get more ranks each, so they are looked at again.
+    # With one GPU fewer, the others get more ranks each, so they are checked again.
     while gpus and (left_out := _worst(gpus, listed, _ranks_on_fullest(gpus, world_size))):
         number, reason = left_out
         gpus.remove(number)

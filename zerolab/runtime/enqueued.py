@@ -1,8 +1,8 @@
-"""What a rank has handed to its device and the device may not have done: which collective it waits in.
+"""What a rank has handed to its device that the device may not have finished: which collective it waits in.
 
-A GPU is handed a collective, and the call returns: neither it nor `wait()` has the host wait, and only an event says
-that all before it is done. So each collective gets two of them, one for all that must be done before it can begin and
-one for its own end. Where the first has come and the second has not, the device waits for the other ranks.
+Handing a collective to a GPU returns at once: neither the call nor `wait()` makes the host wait, and only an event says
+that everything before it is done. So each collective gets two events, one for all that must be done before it can begin
+and one for its own end. If the first has happened and the second has not, the device is waiting for the other ranks.
 """
 
 import threading
@@ -27,7 +27,7 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """What executes what it is handed, in its own time."""
+    """A device that executes what it is handed, in its own time."""
 
     def mark(self) -> Event:
         """An event behind what the calling thread has handed over so far."""
@@ -109,7 +109,7 @@ class Enqueued:
             return busy and waits_in is None
 
     def finish(self) -> None:
-        """Waits until everything is done: a call that has left something behind has not succeeded yet."""
+        """Waits until everything is done: a call with unfinished work has not succeeded yet."""
         self._device.synchronize()
         self.reset()
 

@@ -78,7 +78,7 @@ class RankError(RuntimeError):
         self.__dict__.update(facts)
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: the message alone, which has the rank's traceback; the kernel's own would not help."""
+        """For IPython: only the message, which includes the rank's traceback; the kernel's own would not help."""
         return f"{type(self).__name__}: {self}".splitlines()
 
 
@@ -104,7 +104,7 @@ class CollectiveHang(RankError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call on one rank: `done` with a result, `raised` with a report, or `died` with an exit code."""
+    """The outcome of a call on one rank: `done` with a result, `raised` with a report, or `died` with an exit code."""
 
     rank: int
     kind: str
@@ -195,7 +195,7 @@ def rank_error(
     facts["what"] = f"rank {cause.rank} (pid {pid}) {what}"
     trace = f"On rank {cause.rank}:\n{_indented(facts['traceback'])}" if facts["traceback"] else ""
     others = f"The ranks at that moment:\n{_indented(table(standings))}"
-    # In the order in which one reads: who, when and where, what they disagree on, the traceback, everybody else.
+    # In reading order: who, when and where, what they disagree on, the traceback, everybody else.
     message = _paragraphs(
         facts["what"], f"That was {standing.moment}", "\n".join(mismatches), trace, others, LOST_STATE
     )
@@ -276,7 +276,7 @@ def line_of_crash(crash: str) -> str:
 
 
 def _own_reason(crash: str) -> tuple[str, str]:
-    """Why a rank ended itself, in its words, empty if it did not; and the rest of what it left behind."""
+    """Why a rank ended itself, in its own words, empty if it did not; and the rest of what it wrote as it ended."""
     said = [line for line in crash.splitlines() if line.startswith(OWN_END)]
     return "; ".join(said), "\n".join(line for line in crash.splitlines() if line not in said)
 

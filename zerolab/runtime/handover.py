@@ -6,11 +6,11 @@ WHERE, RECORDED = b"?", b"r"
 """What the side thread of a rank is asked: where its main thread stands, and what it has recorded so far."""
 
 OWN_END = "ended itself: "
-"""How the line begins, among what it writes as it crashes, in which a rank says why it ends itself."""
+"""How the line begins in which a rank says why it ends itself, among what it writes as it crashes."""
 
 
 class Fds(NamedTuple):
-    """What a rank inherits, all of it without a name in any folder."""
+    """What a rank inherits; none of it has a name in any folder."""
 
     commands: int  # functions in, results out
     lifeline: int  # questions to the side thread; its end is the rank's end

@@ -1,4 +1,4 @@
-"""Tells ranks that wait for each other from a long computation: by sampling what they do, not by the clock alone."""
+"""Tells ranks that wait for each other from a long computation, by sampling what they do and not by the clock alone."""
 
 import contextlib
 import time
@@ -38,8 +38,8 @@ class Ranks(Protocol):
 class HangWatch:
     """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
 
-    A thread moves if its Python stack or its CPU time changed within the last second; while a backward runs in threads
-    of torch's, as on a GPU, theirs counts, too. So a rank may compute for an hour while the others wait for it,
+    A thread moves if its Python stack or its CPU time changed within the last second; while a backward runs in torch's
+    own threads, as on a GPU, theirs counts, too. So a rank may compute for an hour while the others wait for it,
     whatever `timeout` is.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class IdleWatch:
-    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; refers to it weakly."""
+    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; it refers to the owner weakly."""
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()

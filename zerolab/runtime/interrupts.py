@@ -1,4 +1,4 @@
-"""The stop button, deferred while something is done that must not be interrupted."""
+"""The stop button, deferred while something runs that must not be interrupted."""
 
 import signal
 import threading

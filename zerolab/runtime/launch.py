@@ -65,7 +65,7 @@ class ForkLauncher:
             request = next(self._requests)
             socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
             deadline = time.monotonic() + START_LIMIT
-            # Answers are kept by number: Stop may have interrupted an earlier caller before it took its own.
+            # Answers are kept by number: Stop may have interrupted an earlier caller before it took its answer.
             while request not in self._started:
                 with interruptible():
                     arrived = self._is_readable(deadline - time.monotonic())
@@ -95,9 +95,9 @@ class ForkLauncher:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Have the server end its ranks, what they had started, and itself. Called as the kernel exits.
+        """Makes the server end its ranks, what they had started, and itself. Called as the kernel exits.
 
-        If that takes longer than the kernel waits, as on a busy box, the server goes on alone. It is not killed: only
+        If that takes longer than the kernel waits, as on a busy box, the server finishes alone. It is not killed: only
         it can find what ranks have started.
         """
         with contextlib.suppress(OSError):  # the server has gone
@@ -124,7 +124,7 @@ class ForkLauncher:
             return False
         if not data:
             return False
-        # JSON, not a pickle: the server is ours, but it need not be trusted with more than numbers.
+        # JSON, not a pickle: the server is ours, but there is no need to trust it with more than numbers.
         report = json.loads(data)
         if "started" in report:
             # Process numbers are reused: how an earlier one ended must not count for this one.
@@ -139,7 +139,7 @@ class ForkLauncher:
 def nameless_file(size: int) -> IO[bytes]:
     """A file that processes inherit; on Linux it is memory with no name in any folder.
 
-    So nothing can be left behind, nobody else can open it, and a full disk does not matter.
+    So it leaves nothing on disk, nobody else can open it, and a full disk does not matter.
     """
     if sys.platform == "linux":
         file: IO[bytes] = os.fdopen(os.memfd_create("zerolab", os.MFD_CLOEXEC), "r+b")

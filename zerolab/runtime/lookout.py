@@ -1,4 +1,4 @@
-"""Where another thread of this process stands, read in one go while that thread cannot move.
+"""Where another thread of this process is, read in one go while that thread cannot move.
 
 A frame of a running thread is safe to read only while the interpreter lock is held: on CPython 3.11 `f_back` creates an
 object, that may run the garbage collector, and a finalizer may let the watched thread go on and return from that very
@@ -22,7 +22,7 @@ _back: Callable[[FrameType | None, FrameType | None], FrameType | None] = vars(F
 
 
 def look(thread: int) -> tuple[int, list[Line]]:
-    """A number that changes when a thread moves, to the instruction, and its stack: the innermost frame first.
+    """A number that changes whenever a thread moves, even by one instruction; and its stack, the innermost frame first.
 
     Raises LookupError if there is no such thread.
     """
@@ -41,7 +41,7 @@ def look(thread: int) -> tuple[int, list[Line]]:
 
 
 def _walk(thread: int) -> Callable[[], list[tuple[Any, ...]]]:
-    """What gives the frames of a thread as plain values when it is called; no frame is kept, nor what is in it."""
+    """A callable that returns a thread's frames as plain values; it keeps no frame, nor anything in one."""
     innermost = map(methodcaller("get", thread), map(call, [sys._current_frames]))
     # Each element is `f_back` of the one before; the `None`s are only there to be counted.
     first: Iterator[FrameType | None] = chain(innermost, repeat(None, DEEPEST - 1))

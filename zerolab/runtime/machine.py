@@ -1,4 +1,4 @@
-"""What this machine has: cards as their driver lists them, main memory within the container's limit, cores.
+"""What this machine has: cards as the driver lists them, main memory within the container's limit, cores.
 
 Nothing here takes memory on a GPU, and nothing imports torch.
 """
@@ -118,7 +118,7 @@ def _visible(found: list[Card]) -> list[Card]:
         # A slice of a card is named MIG-...; here it stands for its card, which is then refused by name.
         named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
         if not named:
-            break  # CUDA ignores everything behind a name that it does not know
+            break  # CUDA ignores everything after a name that it does not know
         visible += named[:1]
     return visible
 

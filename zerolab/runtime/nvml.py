@@ -1,4 +1,4 @@
-"""How many bytes a process has on a card, as NVIDIA's driver says: the figure that `nvidia-smi` prints for it.
+"""How many bytes a process has on a card, according to NVIDIA's driver: the figure that `nvidia-smi` prints for it.
 
 Asked of the driver's own library, because `nvidia-smi` takes a tenth of a second and this is asked for in each step.
 Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses_v3 and nvmlProcessInfo_t.

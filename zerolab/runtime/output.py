@@ -15,7 +15,7 @@ LAST = 2_000  # bytes of each rank that are shown of what came after
 HOLD = 0.1  # seconds that a line waits for the other ranks to say the same
 HELD = 200  # lines of a rank that wait so
 REDRAW = 0.1  # seconds between two states of a progress bar
-BESIDE = "  "  # between bars that a terminal would show below each other; a cell has one line for them
+BESIDE = "  "  # between bars that a terminal would show on separate rows; a cell has one line for them
 
 _failures: set[str] = set()  # reasons for which this process could not show something
 
@@ -29,11 +29,11 @@ class Output:
     """Shows lines as they come; a line that all ranks print is shown once.
 
     With `ZEROLAB_STATIC=1` everything is shown at the end, grouped by rank: the output of a stored notebook must not
-    depend on which rank prints first. What goes beyond `SHOWN` is counted, not kept.
+    depend on which rank prints first. Anything beyond `SHOWN` is counted, not kept.
 
     Args:
         ranks: those that take part; lines that all of them print are grouped.
-        remark: what every label says beside the rank, such as `late from cell [3]`.
+        remark: what every label says besides the rank, such as `late from cell [3]`.
     """
 
     def __init__(self, ranks: Collection[int] = (), remark: str = "") -> None:

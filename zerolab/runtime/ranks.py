@@ -119,7 +119,7 @@ class Ranks:
         self._selector.unregister(getattr(member, pipe))
 
     def end(self) -> None:
-        """End all ranks and what they started, and leave open what leads to them: another thread may read it."""
+        """End all ranks and what they started, but leave the pipes to them open: another thread may be reading."""
         self._end(self.members)
 
     def kill(self) -> None:

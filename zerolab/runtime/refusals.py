@@ -27,7 +27,7 @@ Part = tuple[str, str, object]
 
 
 class RefusedError(TypeError):
-    """Something that pickles, or hangs, but would not be the same on the other side."""
+    """Something that pickles without an error, or hangs, but would not be the same on the other side."""
 
 
 class TooLargeError(Exception):
@@ -48,7 +48,7 @@ def check(obj: object) -> None:
             f"it is a tensor on {obj.device}, in the kernel's own part of that GPU's memory. Make it inside the "
             "function, or send a copy in main memory: .cpu()"
         )
-    # Some of these pickle without an error, and hang on the other side.
+    # Some of these pickle without an error, but hang on the other side.
     if isinstance(obj, dist.ProcessGroup | dist.Store | dist.Work):
         raise RefusedError(
             f"it is {kind_of(obj)} of this process, and the ranks have their own. Use theirs inside the "
@@ -121,7 +121,7 @@ def cannot_be_sent(call: Call, error: Exception, send: Callable[[Any], object]) 
     name = _name(call[0])
     if isinstance(error, RefusedError) and _fails_itself(call[0]):
         return f"{name} cannot be sent to the ranks. {_why(call[0], error)}"
-    # In the order in which one reads a call: arguments first, then what the function closes over.
+    # In the order in which you read a call: arguments first, then what the function closes over.
     for part in _parts_of_call(*call):
         reason = _failure(part[2], send)
         if reason is not None:
@@ -147,7 +147,7 @@ def too_large(call: Call, measure: Callable[[object], int], limit: int) -> str:
 
 
 def cannot_come_back(result: object, error: Exception, send: Callable[[Any], object]) -> str:
-    """The sentence for a result that cannot leave its rank; of something large the part that is to blame is named.
+    """The sentence for a result that cannot leave its rank; within something large it names the part to blame.
 
     Args:
         result: what the rank's function returned.
@@ -217,7 +217,7 @@ def _fails_itself(value: object) -> bool:
 
 
 def _refuses(value: object) -> str | None:
-    """What a class says that refuses to be pickled, such as a Cluster's; None if it does not."""
+    """The message of a class that refuses to be pickled, such as Cluster; None if it does not refuse."""
     if type(value).__reduce__ is object.__reduce__ or isinstance(value, type):
         return None
     try:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 LONGEST_LINE = 1 << 16  # bytes; what goes on longer is shown in pieces
-RETURN = 0.2  # seconds within which a program that moved below its bar moves up again, if it does at all
+RETURN = 0.2  # seconds within which a program that moved below its bar moves up again, if at all
 _PIECE = re.compile(rb"\n|\r|\x1b\[\d*A|\x1b\[[02]?K|[^\n\r\x1b]+|\x1b")
 _UNFINISHED = re.compile(rb"\x1b(\[\d*)?$")  # a chunk may end in the middle of a sequence
 
@@ -127,7 +127,7 @@ class Screen:
 
     @property
     def _stays_below(self) -> bool:
-        """Whether the cursor has moved down to stay: a bar below another writes once, and moves up again at once."""
+        """Whether the cursor has moved down to stay: a bar below another writes once and moves straight up again."""
         return self._at > 0 and self._has_written
 
     def _down(self) -> list[bytes]:

@@ -1,7 +1,7 @@
 """The fork server: one process that has imported everything once, and forks a rank from it in milliseconds.
 
-It is ours and not `multiprocessing`'s, because that one leaves a socket and a folder in /tmp when the kernel is killed,
-brings a resource tracker, imports the caller's `__main__` and shares its preload with everybody else in the process.
+We have our own instead of `multiprocessing`'s, because that one leaves a socket and a folder in /tmp when the kernel is
+killed, brings a resource tracker, imports the caller's `__main__` and shares its preload with everybody in the process.
 Here requests arrive on a socket pair that the server inherits: nothing lies on disk, and nobody can connect to it.
 The process has a single thread, as a process that forks should. Nothing that it imports may touch CUDA.
 """
@@ -69,7 +69,7 @@ def preload() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when the thread that started it ends; elsewhere a closed socket must do."""
+    """Asks Linux to kill this process when the thread that started it ends; elsewhere a closed socket has to do."""
     _ask_linux(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -96,7 +96,7 @@ class ForkServer:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, self._on_signal)  # a handler must exist for the wake-up pipe to be written
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
-        # A rank's descendant that loses its parent becomes our child, and a session of its own is no way out.
+        # A rank's descendant that loses its parent becomes our child, and even its own session is no way out.
         _ask_linux(_SET_CHILD_SUBREAPER, 1)
         if bound:  # from here on the kernel's death is a signal to clean up after the ranks, and no longer SIGKILL
             _ask_linux(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -165,7 +165,7 @@ class ForkServer:
         has_orphaned = False
         with contextlib.suppress(ChildProcessError):  # there is no child at all
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                # An orphan's own children become ours only now, so look again; others end in the middle of a run.
+                # An orphan's own children become ours only now, so we look again; others end in the middle of a run.
                 has_orphaned |= ended[0] in self._children or ended[0] in self._orphans
                 self._on_exit(*ended)
         if has_orphaned:

@@ -1,4 +1,4 @@
-"""Where a thread stands, as a learner knows it: the line of the cell or engine, the phase, and tracebacks to match."""
+"""Where a thread is, in a learner's terms: the line of the cell or engine, the phase, and tracebacks to match."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 
 from zerolab.recording import sources
 
-DEEPEST = 1_000  # frames that are looked at, or shown; looking holds the interpreter lock of the rank
+DEEPEST = 1_000  # frames that are inspected, or shown; inspecting holds the rank's interpreter lock
 _RUNTIME = str(Path(__file__).parent) + os.sep
 _MACHINERY = (
     str(Path(__file__).parent.parent / "recording") + os.sep,
@@ -20,7 +20,7 @@ _MACHINERY = (
 )
 _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
 _DTENSOR = f"torch{os.sep}distributed{os.sep}tensor{os.sep}"  # whose exchanges are autograd functions
-# By names that torch, packages on top of it and our engines use; the innermost that is known wins.
+# By names that torch, packages on top of it and our engines use; the innermost known one wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
 
 
@@ -77,7 +77,7 @@ def format_error(error: BaseException) -> str:
 
 
 def format_frames(trace: TracebackType | None) -> str:
-    """The frames that an exception passed through, without those of what calls, records and checks a learner's code."""
+    """The frames that an exception passed through, without those that call, record and check a learner's code."""
     passed = traceback.StackSummary.extract(traceback.walk_tb(trace))
     passed[:] = [frame for frame in _readable(passed) if not frame.filename.startswith(_MACHINERY)]
     for frame in passed:

@@ -1,7 +1,7 @@
-"""What a learner's function finds around it on a rank: streams that work, no keyboard, a group that it must not end.
+"""A learner's function's surroundings on a rank: streams that work, no keyboard, a group that it must not end.
 
-Code from a script or a notebook expects to own its process. Here it shares one with later runs: whatever it does to
-its surroundings must not break them, and what cannot work on a rank says so in one sentence.
+Code from a script or a notebook expects to own its process. Here it shares the process with later runs: nothing it does
+to its surroundings may break them, and anything that cannot work on a rank says so in one sentence.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ NO_KEYBOARD = (
 )
 
 STREAMS = {1: "stdout", 2: "stderr"}
-DEEPEST_RECURSION = 50_000  # frames; native calls overflow a stack of 8 MB before that, and kill the rank
+DEEPEST_RECURSION = 50_000  # frames; native calls would overflow an 8 MB stack earlier, and kill the rank
 
 
 def set_up(output: int) -> None:
@@ -116,7 +116,7 @@ def _print_thread_error(last: threading.ExceptHookArgs) -> None:
 
 
 class _NoKeyboard(io.TextIOBase):
-    """Standard input of a rank: reading it is an error, and no EOFError, which pdb would swallow."""
+    """Standard input of a rank: reading it is an error, but not an EOFError, which pdb would swallow."""
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # never returns, whatever it is given
         raise RuntimeError(NO_KEYBOARD)

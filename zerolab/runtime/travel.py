@@ -1,7 +1,7 @@
 """Sends functions and values between the kernel and its ranks: by value, tensors as copies in CPU memory.
 
 Only the inherited pipes carry these bytes; nothing here is ever read from a network or a file. What cannot be sent, or
-would not be the same on the other side, is refused before anything is sent, by the name of the variable that holds it.
+would not be the same on the other side, is refused before anything is sent, naming the variable that holds it.
 """
 
 import functools
@@ -100,7 +100,7 @@ class _Buffer(io.BytesIO):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carries no types
-    """cloudpickle, but a tensor goes as its own elements and not as the whole storage it is a view of."""
+    """cloudpickle, except that a tensor travels as its own elements and not as the whole storage it is a view of."""
 
     def __init__(self, buffer: _Buffer, *, is_call: bool) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)

@@ -17,7 +17,7 @@ def gpus() -> list[int]:
 def trials(ranks: int, device: str = "cuda") -> Iterator[tuple[str, bool, str]]:
     """Lets ranks train with a GPU each, and then `ranks` of them on one; `device="cpu"` tries it without a GPU.
 
-    Yields a name, whether it worked, and what was found, or the error in a line. Nothing where there is no GPU.
+    Yields a name, whether it worked, and what was found, or the error in one line. Yields nothing without a GPU.
     """
     found = gpus() if device == "cuda" else [0]
     if found:

@@ -28,7 +28,7 @@ def devices() -> tuple[int, ...] | None:
 
 @contextmanager
 def devices_limited_to(numbers: Iterable[int]) -> Iterator[None]:
-    """Within it ranks use these GPUs, by torch's numbers, whatever is set."""
+    """Within it ranks use these GPUs, by torch's numbers, whatever the variable says."""
     name, before = "ZEROLAB_DEVICES", os.environ.copy()
     os.environ[name] = ",".join(map(str, numbers))
     try:

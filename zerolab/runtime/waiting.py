@@ -1,7 +1,7 @@
 """One line that says what is being waited for, if it takes longer than three seconds; it disappears at the end.
 
-In a notebook it is an output that ends empty, at a terminal the last line of stderr. It is not written to files, in
-tests, or in notebooks whose outputs are stored (`ZEROLAB_STATIC=1`).
+In a notebook it is an output that is empty in the end, at a terminal the last line of stderr. It is not written to
+files, in tests, or in notebooks whose outputs are stored (`ZEROLAB_STATIC=1`).
 """
 
 import sys
@@ -74,7 +74,7 @@ def says(text: str) -> None:
 
 
 def _screen() -> Callable[[str], None] | None:
-    """A function that shows the line where a person sees it; None if there is no such place."""
+    """A function that shows the line where a person can see it; None if there is no such place."""
     if variables.static():
         return None
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

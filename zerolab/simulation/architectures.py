@@ -1,6 +1,6 @@
 """The catalog's models as real modules, blocks and all, so that the engines can run them in a simulation.
 
-Built under torch's fake tensors they take no memory; built plainly they take all of it.
+Built on tensors without memory they take none; built normally they take all of it.
 """
 
 import torch
@@ -14,20 +14,20 @@ ROTARY_BASE = 10000.0  # Su et al. 2021, arXiv 2104.09864, section 3.4.3
 
 
 class Filled(GPT):
-    """A GPT with a parameter `filler`, which brings Ψ to a round number, is trained, and changes nothing."""
+    """A GPT with one more parameter, `filler`, which brings Ψ to a round number and is trained, but changes nothing."""
 
     def __init__(self, *shape: int, filler: int) -> None:
         super().__init__(*shape)
         self.filler = nn.Parameter(torch.zeros(filler))
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """As every GPT's; the filler takes part, for without a gradient it would have no optimizer state."""
+        """As for any GPT; the filler takes part, because without a gradient it would have no optimizer state."""
         embedded: torch.Tensor = super().embed(tokens) + 0 * self.filler.sum()
         return embedded
 
 
 class GroupedAttention(nn.Module):
-    """Llama's causal attention with rotary positions; several heads of queries may share one of keys and values.
+    """Llama's causal attention with rotary positions; several query heads may share one head of keys and values.
 
     Source: Ainslie et al. 2023, arXiv 2305.13245, for the sharing.
     """
@@ -102,11 +102,11 @@ class Llama(nn.Module):
 def rotate(x: torch.Tensor) -> torch.Tensor:
     """Rotary positions (arXiv 2104.09864, section 3.4.2): [rows, length, heads, size] -> the same shape."""
     half = x.shape[-1] // 2
-    # Made anew in each forward: small beside what it turns, where a buffer would be held all the time.
+    # Made anew in each forward: it is small compared with what it rotates, and a buffer would be held all the time.
     exponents = torch.arange(half, device=x.device) / half
     angles = torch.arange(x.shape[1], device=x.device)[:, None, None] * ROTARY_BASE**-exponents
     cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    # Halves and not neighbours are turned, as in transformers; bytes and operations are the same.
+    # Halves are rotated rather than neighbours, as in transformers; bytes and operations are the same.
     left, right = x[..., :half], x[..., half:]
     return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing of a model's blocks, as torch does it: what a forward forgets, backward computes again."""
+"""Activation checkpointing of a model's blocks, as torch does it: backward recomputes what the forward dropped."""
 
 import fnmatch
 from collections import Counter
@@ -28,11 +28,11 @@ Checkpointing = str | Policy | Mapping[str, str | Policy]
 
 
 def checkpoint_blocks(model: nn.Module, checkpointing: Checkpointing, units: list[str] | None = None) -> None:
-    """Makes units of the model forget their activations: "none", "selective", "block", or a policy of your own.
+    """Makes units of the model drop their activations: "none", "selective", "block", or your own policy.
 
-    All units but the root, or by a mapping from patterns of names ("blocks.1*") those that it names; the first that
-    fits counts. Inside the module's hooks, so that zero3 gathers a unit before its forward runs again. Raises
-    ValueError for another word, and for a pattern that fits no unit.
+    This applies to all units but the root or, given a mapping from patterns of names ("blocks.1*"), to those it names;
+    the first match counts. It is done inside the module's hooks, so that zero3 gathers a unit before its forward runs
+    again. Raises ValueError for any other word, and for a pattern that matches no unit.
     """
     names = [unit for unit in dict.fromkeys(flat.unit for flat in partition(model, 1, units)) if unit != ROOT]
     chosen = checkpointing if isinstance(checkpointing, Mapping) else {"*": checkpointing}
@@ -59,7 +59,7 @@ def _by_policy(policy: Policy) -> Any:
 
 
 def _selective() -> Any:
-    """Of a block attention and every second matrix multiplication are kept: torchtitan's "selective op"."""
+    """Keeps a block's attention and every second matrix multiplication: torchtitan's "selective op"."""
     multiplied: Counter[bool] = Counter()
 
     def policy(context: Any, func: Any, *_: Any, **__: Any) -> CheckpointPolicy:

@@ -2,8 +2,8 @@
 
 A collective takes what `zerolab.theory.nccl` says. An operation takes as long as its arithmetic at the part of the
 card's rate that matrix multiplications reach, or as its bytes at the memory's bandwidth, whichever is longer (Williams,
-Waterman, Patterson 2009, "Roofline"). Computing that runs beside a collective loses a part of the collective's time, as
-both want the same memory and cores. Not modelled are the host's own time, unless `operation_seconds` gives it, and
+Waterman, Patterson 2009, "Roofline"). Computing that overlaps a collective loses part of the collective's time, since
+both want the same memory and cores. The model leaves out the host's own time, unless `operation_seconds` gives it, and
 what a compiler fuses. Both parts were fitted to published runs (`zerolab.theory.seconds.FITTED`).
 """
 
@@ -17,13 +17,13 @@ from zerolab.theory.nccl import PASSES, Group
 from zerolab.theory.seconds import FITTED, matrix_part
 
 MEMORY_PART = 0.2
-"""Part of the memory's bandwidth that torch's operations one by one reach: it brings out MosaicML's 7B and 13B without
+"""Part of the memory's bandwidth that torch's separate operations reach: it reproduces MosaicML's 7B and 13B without
 checkpointing on H100 and A100, in the fitting half of tests/published_runs.csv."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the ranks run on: one GPU a rank, `gpus_per_node` of them joined by the GPU's link, nodes by `network`.
+    """What the ranks run on: one GPU per rank, `gpus_per_node` of them connected by the GPU's link, nodes by `network`.
 
     Raises ValueError for a count below 1, a part outside (0, 1], or negative seconds.
     """
@@ -68,7 +68,7 @@ class Hardware:
         return Group(len(members), nodes, catalog.link(self.gpu.link), self.network, self.sharp).seconds(op, nbytes)
 
     def compute_seconds(self, flops: float, nbytes: float, precision: str, *, at_once: bool = False) -> float:
-        """How long an operation takes that does `flops` operations and reads and writes `nbytes`.
+        """How long an operation takes if it does `flops` operations and reads and writes `nbytes`.
 
         `at_once` is one on many tensors, between which there are no gaps: it has the memory's whole bandwidth.
         """
@@ -79,7 +79,7 @@ class Hardware:
 
 
 class Clock:
-    """Two streams of one rank: computation, and communication that runs beside it until it is waited for.
+    """Two streams of one rank: computation, and communication that overlaps it until it is waited for.
 
     Collectives of one group run one after the other, in the order in which they were started, as NCCL's do.
     """
@@ -99,7 +99,7 @@ class Clock:
 
     def communicate(self, seconds: float) -> None:
         """A collective is started: it runs when those before it are done, and not before now."""
-        # It is the order of starting that counts, on every rank the same, or NCCL's collectives would never meet.
+        # What counts is the order in which they start, the same on every rank, or NCCL's collectives would never meet.
         self.communicated = max(self.communicated, self.computed) + seconds
 
     def wait(self, until: float) -> None:
@@ -145,5 +145,5 @@ class Meter:
         self.clock.communicate(seconds)
         if self._hardware.overlap:
             self.clock.compute(FITTED.contention * seconds)
-        else:  # the cores that would compute meanwhile are the ones that send
+        else:  # the cores that would compute in the meantime are busy sending
             self.clock.wait(self.clock.communicated)

@@ -1,9 +1,9 @@
 """fit(): the memory of your own model before it runs, under each stage and checkpointing, executed on shapes.
 
 Each row is a simulated training step: the engines' code, or torch's own FSDP2, runs your model on tensors without
-memory, and the recorder counts. Activations are therefore those of your model and batch, not of a formula. What a GPU
-needs besides is the context of CUDA, which is taken off its memory; NCCL's buffers and gaps in torch's allocator are
-not counted, so leave a few percent free.
+memory, and the recorder counts. Activations are therefore those of your model and batch, not of a formula. CUDA's
+context, which a GPU also needs, is subtracted from its memory; NCCL's buffers and gaps in torch's allocator are not
+counted, so leave a few percent free.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def fit(
 ) -> Fit:
     """Says what your own model needs of each GPU before it runs, under every stage and checkpointing.
 
-    The model is built and trained for two steps of AdamW on shapes, by the code that would train it; no weight gets
-    memory, nothing is downloaded, and no GPU is needed.
+    The model is built and trained for two steps of AdamW on shapes, by the code that would really train it; no weight
+    takes memory, nothing is downloaded, and no GPU is needed.
 
     Args:
         model: a function that makes the model, a module, "train.py:make_model", or the path of a Hugging Face
@@ -109,7 +109,7 @@ def fit(
 def _answers(
     question: Question, cases: list[tuple[str, str, Any]], progress: Callable[[str], None] | None, *, all_stages: bool
 ) -> tuple[list[Cell], list[str]]:
-    """A cell for each case, and what was left out: a case that its stage refuses, where nobody asked for the stage."""
+    """A cell for each case, and what was left out: cases that a stage refuses, if you did not ask for that stage."""
     cells, notes, refused = [], [], None
     for number, (stage, each, policy) in enumerate(cases):
         if progress is not None:

@@ -25,7 +25,7 @@ class Fit(Table):
 
     `needs` is the sum of the terms before it (`needs.TERMS`), in bytes; `lacks` what is missing of `usable`, which is
     the GPU's memory less CUDA's own; `first` what to change first; `blocks` says which modules travel as one;
-    `sizes_of` has the bytes of what the model returns, of its buffers and the batch; `notes` what could not be had.
+    `sizes_of` has the bytes of what the model returns, of its buffers and the batch; `notes` says what is missing.
     """
 
     def __init__(self, question: Question, cells: Sequence[Cell], notes: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class Fit(Table):
 
     @property
     def fitting(self) -> list[Cell]:
-        """What fits, in the order in which to try it: what costs least first."""
+        """What fits, in the order in which to try it: cheapest first."""
         return sorted((cell for cell in self.cells if self._fits(cell)), key=effort)
 
     @property
@@ -113,15 +113,15 @@ class Fit(Table):
         return low
 
     def least_gpus(self, stage: str | None = None, checkpointing: str | None = None) -> int | None:
-        """The fewest GPUs, a power of two, on which it fits with as many rows a rank; None if 4096 do not help."""
+        """The fewest GPUs, a power of two, on which it fits with the same rows per rank; None if 4096 do not help."""
         chosen = self.cell(stage, checkpointing)
         counts = [count for count in GPUS if chosen.stage != "hsdp" or count > 1]
-        # With more GPUs no rank needs more, so that a few counts tell of all.
+        # With more GPUs no rank needs more, so a few counts stand for all.
         place = bisect_left(counts, 1, key=lambda count: self._fits(self._changed(chosen, "world_size", count)))
         return counts[place] if place < len(counts) else None
 
     def units(self, stage: str | None = None) -> Table:
-        """What each unit holds: parameters, whole and one rank's; what its forward leaves, by checkpointing."""
+        """What each unit holds: parameters, whole and one rank's; and what its forward keeps, by checkpointing."""
         chosen = [cell for cell in self.cells if cell.stage == self.cell(stage).stage]
         word = theory.BYTES_PER_PARAMETER[chosen[0].precision]["parameters"]
         rows = []
@@ -131,7 +131,7 @@ class Fit(Table):
         return Table(rows, f"bytes of each unit under {chosen[0].stage}", sizes=list(rows[0])[1:])
 
     def modules(self, count: int = 10, stage: str | None = None, checkpointing: str | None = None) -> Table:
-        """The modules whose forward leaves most activations for backward, those that have no parts with any first."""
+        """The modules whose forward keeps the most activations for backward, innermost modules first."""
         cell = self.cell(stage, checkpointing)
         kept: dict[str, int] = cell.seen["kept"]
         leaves = {name: size for name, size in kept.items() if not any(each.startswith(f"{name}.") for each in kept)}
@@ -142,7 +142,7 @@ class Fit(Table):
         )
 
     def offload(self) -> Table:
-        """The rows if the optimizer were in main memory: what a card then needs, and what the host must have."""
+        """The rows if the optimizer were in main memory: what a card then needs, and what the host must provide."""
         rows: list[dict[str, Any]] = [
             {
                 "stage": cell.stage,
@@ -187,7 +187,7 @@ class Fit(Table):
         return cell.recording is not None and cell.needs <= self.usable
 
     def _first(self, cell: Cell) -> str | None:
-        """What to change first in a row that lacks memory: one thing, if one is enough, or else two."""
+        """What to change first in a row that lacks memory: one thing, if that is enough, otherwise two."""
         if self._fits(cell) or cell.recording is None:
             return None
         alike = [other for other in self.fitting if other.precision == cell.precision]

@@ -1,4 +1,4 @@
-"""torch's own FSDP2 on a fake rank: it runs on shapes as our engines do, but for two places that ask for values."""
+"""torch's own FSDP2 on a fake rank: it runs on shapes as our engines do, except in two places that ask for values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def _on_shapes(engine: type[Any]) -> type[Any]:
 
 @contextmanager
 def _parameters_may_be_shapes() -> Iterator[None]:
-    """FSDP2 refuses to train what was never given memory; here nothing is."""
+    """FSDP2 refuses to train parameters that were never given memory; here none are."""
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     with replace(FSDPParamGroup, "_validate_no_meta_params", lambda *_: None):

@@ -1,4 +1,4 @@
-"""What one rank needs for your own model: a simulated training step under one stage, and what is asked of it."""
+"""What one rank needs for your own model: a simulated training step under one stage, and what we read from it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from zerolab.theory import systems
 
 STAGES = (*theory.STAGES, *SIMULATED)
 TERMS = ("parameters", "gathered", "gradients", "optimizer_state", "activations", "communication", "buffers", "update")
-"""What a rank needs, at the highest moment of a step: its own parameters and what it has gathered besides; whole
-gradients too, where a backward has just made them; activations, logits included; buffers of collectives; the model's
-buffers and the batch; temporaries of the update."""
+"""What a rank needs at the peak of a step: its own parameters and what it has gathered besides; gradients, including
+whole ones that a backward has just made; activations, logits included; buffers of collectives; the model's buffers
+and the batch; temporaries of the update."""
 
 
 EFFORT = {"ddp": 0.0, "zero1": 0.1, "zero2": 0.2, "hsdp": 0.9, "fsdp2": 1.0, "zero3": 1.1}
 AGAIN = {"none": 0.0, "selective": 0.5, "block": 2.0}
-"""What to try first, as practitioners do: shard what costs no more traffic; compute a little again; gather
-parameters, which sends half as much again; compute whole blocks again, a third more arithmetic."""
+"""What to try first, as practitioners do: shard what costs no extra traffic; recompute a little; gather parameters,
+which sends half as much again; recompute whole blocks, a third more arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a model: everything but the stage, the precision and the checkpointing. Answers are kept."""
+    """What we ask about a model: everything but the stage, the precision and the checkpointing. Answers are kept."""
 
     own: Own
     units: list[str]
@@ -86,7 +86,7 @@ class Question:
     known: dict[Any, Cell] = field(default_factory=dict, compare=False)
 
     def cell(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
-        """One simulated rank under this. Raises ValueError for what the stage does not do with the model."""
+        """One simulated rank under this. Raises ValueError for anything that the stage cannot do with the model."""
         systems.check(stage, self.world_size, precision)
         key = stage, precision, name_of(checkpointing)
         if key not in self.known:
@@ -138,7 +138,7 @@ class Question:
         return Cell(stage, precision, name_of(checkpointing), terms, moment, costs["seconds"], recording, seen)
 
     def _state_only(self, stage: str, precision: str, checkpointing: Checkpointing, why: str) -> Cell:
-        """What is known of a model that cannot be run without values: its state, in closed form."""
+        """What is known about a model that cannot be run without values: its state, in closed form."""
         flats = partition(self.model(), self.world_size, self.units)
         count, trained = (sum(flat.numel for flat in flats if every or not flat.frozen) for every in (True, False))
         of_shards = precision if stage not in SIMULATED else "fp32"  # FSDP2's shards are fp32 and its masters
@@ -214,7 +214,7 @@ def _highest(recording: RankRecording) -> str:
 
 def row_of(cell: Cell, usable: float, first: str | None, *, several: bool) -> dict[str, Any]:
     """The cell's line in a table; `first` is what to change first."""
-    # A state alone tells that something does not fit, but not that it does.
+    # The state alone can show that something does not fit, but not that it does.
     fits = cell.needs <= usable
     return {
         "stage": cell.stage,

@@ -1,8 +1,8 @@
-"""A model of your own as shapes: from a function, a module, a file of yours, or a Hugging Face configuration.
+"""Your own model as shapes: from a function, a module, a file of yours, or a Hugging Face configuration.
 
-Nothing is downloaded, and no weight gets memory: what a function builds while shapes are executed is a shape, and a
-module that exists is copied as one. A file is imported as Python imports it, so what stands in it outside of functions
-and of `if __name__ == "__main__":` runs.
+Nothing is downloaded, and no weight takes memory: a function that runs while shapes are executed builds shapes, and an
+existing module is copied as shapes. A file is imported the way Python imports it, so any code outside functions and
+outside `if __name__ == "__main__":` runs.
 """
 
 import importlib.util
@@ -46,7 +46,7 @@ class Own:
     labelled: bool = False
 
     def build(self) -> nn.Module:
-        """The model as shapes; called where whatever is made has no memory.
+        """The model as shapes; called where new tensors take no memory.
 
         Raises:
             TypeError: the function needs arguments, or returns something else.
@@ -166,7 +166,7 @@ def inputs_of(text: str | None, model: str) -> Any:
 def from_configuration(path: Path) -> Own:
     """The model of a Hugging Face configuration, a file or a folder with one; nothing is downloaded.
 
-    Raises ValueError for a file that is none or whose model_type is not known, ImportError without transformers.
+    Raises ValueError for a file that is not one, or whose model_type is unknown; ImportError without transformers.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -191,7 +191,7 @@ def from_configuration(path: Path) -> Own:
     named = getattr(transformers, str((read.get("architectures") or [None])[0]), None)
 
     def build() -> nn.Module:
-        # A class's own constructor builds in fp32, as masters are, whatever the file was saved in.
+        # A class's own constructor builds in fp32, like the masters, whatever dtype the file was saved in.
         make: Any = named or transformers.AutoModelForCausalLM.from_config
         model: nn.Module = make(configuration)
         return model.train()
@@ -264,10 +264,10 @@ def resized(values: Any, rows: int | None, length: int | None) -> Any:
 
 
 def loss(outputs: Any, targets: Any, *, of_tokens: bool = True) -> torch.Tensor:
-    """The loss where none is given: the model's own; that of the lessons; or one of the output's size.
+    """The loss if none is given: the model's own; that of the lessons; or one of the output's size.
 
-    A model of Hugging Face that is given labels returns its own. Without targets, logits of tokens are held against a
-    token each, and anything else against zeros: what matters here is what backward needs.
+    A Hugging Face model that is given labels returns its own. Without targets, logits of tokens are compared with one
+    token each, and anything else with zeros: all that matters here is what backward needs.
     """
     own_loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if own_loss is not None:
@@ -296,7 +296,7 @@ def in_words(values: Any) -> str:
 
 @contextmanager
 def nothing_packed() -> Iterator[None]:
-    """Within it transformers does not look at positions for several texts in one row: a shape has no positions."""
+    """Within it transformers does not inspect positions for several texts in one row: a shape has no positions."""
     masking = sys.modules.get("transformers.masking_utils")
     if masking is None or not hasattr(masking, "find_packed_sequence_indices"):
         yield
@@ -306,7 +306,7 @@ def nothing_packed() -> Iterator[None]:
 
 
 def lacks_values(error: BaseException) -> bool:
-    """Whether the error is that of a model whose control flow depends on values, or that reads them."""
+    """Whether the error comes from a model that reads values, or whose control flow depends on them."""
     words = ("needs values", "cannot be simulated", "meta tensor", "unallocated storage", "data-dependent")
     return any(word in str(error) for word in words)
 

@@ -1,8 +1,8 @@
 """Executes operations on shapes alone: torch's meta tensors have a size, a type and a storage, and no memory.
 
-Whatever makes a tensor makes it there, so a model of any size can be built and trained; single numbers (Adam's step
-counter) stay real, because code asks for their values. Two faults that real ranks would notice, and meta tensors do
-not, are looked for here: an operation that needs values, and one that reads a storage that has been released.
+Every new tensor is made there, so a model of any size can be built and trained; single numbers (Adam's step counter)
+stay real, because code asks for their values. Two faults that real ranks would notice, but meta tensors do not, are
+checked for here: an operation that needs values, and one that reads a storage that has been released.
 """
 
 from collections.abc import Iterable
@@ -87,7 +87,7 @@ class Shapes(TorchDispatchMode):
         return self._compute(kind, args, keywords)
 
     def _compute(self, kind: Kind, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Executes, or makes what the same operation gave for equal shapes: many of torch's forms are slow Python."""
+        """Executes, or repeats the result for equal shapes: many of torch's meta implementations are slow Python."""
         func = kind.func
         read = self._bytes_read(func, args)
         key = (id(func), _shape_of(args), _shape_of(tuple(keywords.items()))) if kind.is_fresh else None
@@ -134,7 +134,7 @@ class Shapes(TorchDispatchMode):
         return total
 
     def _communicate(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """The fake group sends nothing, so it is given nothing; the request is read off the real arguments."""
+        """The fake group sends nothing, so it is given nothing; the request is read from the real arguments."""
         request = c10d.read(func, args)
         if request is not None:
             self._bytes_read(func, request.tensors)
@@ -154,9 +154,9 @@ class Shapes(TorchDispatchMode):
 
 
 def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **keywords: Any) -> Any:
-    """`scaled_dot_product_attention` as the CPU and GPUs do it, fused: no matrix of all pairs is ever stored.
+    """`scaled_dot_product_attention` as the CPU and GPUs do it, fused: the matrix of all pairs is never stored.
 
-    torch chooses by the device, and for meta it takes the unfused form, whose activations real ranks do not have.
+    torch chooses by device, and for meta it takes the unfused form, with activations that real ranks do not have.
     """
     # Hugging Face says aloud that there is neither a mask nor dropout.
     if keywords.get("attn_mask", 0) is None:
@@ -170,9 +170,9 @@ def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **key
 
 
 def rms_norm(original: Any, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """`rms_norm` as GPUs do it, in one kernel that keeps its input and a number a row.
+    """`rms_norm` as GPUs do it, in one kernel that keeps its input and one number per row.
 
-    torch chooses by the device here, too: for meta and on the CPU it writes the norm out, and keeps more.
+    torch chooses by device here, too: for meta and on the CPU it spells the norm out, and keeps more.
     """
     if x.device != META or weight is None or len(shape) != 1:
         return original(x, shape, weight, eps)

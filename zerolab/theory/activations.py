@@ -1,8 +1,8 @@
 """The bytes that a forward keeps for its backward: closed forms of the catalog's blocks, each term named. No torch.
 
-They are those of the modules that a simulation runs (`simulation.architectures`), on a GPU, where a norm is one kernel
-and keeps its input; a test compares each with the recorder, to the byte. Korthikanti et al. 2022, arXiv 2205.05198,
-equation 1 counts in the same way, with dropout, which these models do not have. A Llama whose norms are written out in
+They describe the modules that a simulation runs (`simulation.architectures`) on a GPU, where a norm is one kernel and
+keeps its input; a test compares each with the recorder, to the byte. Korthikanti et al. 2022, arXiv 2205.05198,
+equation 1 counts the same way, with dropout, which these models do not have. A Llama whose norms are spelled out in
 Python, as Hugging Face's are, keeps six more bytes in each norm for each number of a token (four in fp32), and so do
 torch's own norms on the CPU.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from zerolab.catalog import Architecture
 
 CHECKPOINTING = ("none", "selective", "block")
-"""What of a block is computed again in backward: nothing; all but attention and every second matrix multiplication
-(torchtitan's "selective op"); everything, so that only its input is kept."""
+"""What backward recomputes of a block: nothing; all but attention and every second matrix multiplication (torchtitan's
+"selective op"); or everything, so that only its input is kept."""
 ATTENTION = ("fused", "math")
 """How attention is computed: in one kernel that never stores its matrix (flash, torch's SDPA), or step by step."""
 LOGITS = ("own", "fp32", "fused")

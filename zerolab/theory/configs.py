@@ -17,7 +17,7 @@ TORCH_NAMES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}  # of what is 
 DISTRIBUTED_OPTIMIZER = {"ddp": False, "zero1": True}
 
 _CHECKPOINTS = tomllib.loads(Path(__file__).parents[1].joinpath("data", "checkpointing.toml").read_text("utf-8"))
-# Megatron's selective recomputation is that of core attention: another selection than torchtitan's.
+# Megatron's selective recomputation is that of core attention: a different selection from torchtitan's.
 _MEGATRON = {
     "none": "",
     "block": " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",

@@ -55,7 +55,7 @@ def state_bytes(
 
     With b bytes a parameter a category costs b * num_params, or b * num_params / world_size where the stage divides
     it, rounded down to bytes. `num_params` counts every parameter once, frozen and shared ones too; 7e9 is accepted.
-    Of gradients and optimizer state there is as much as `trained` parameters need, None for all of them.
+    Gradients and optimizer state are those that `trained` parameters need; None means all of them.
     Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" and "fp16" here, K = 12).
 
     Raises ValueError for an unknown stage or precision, and for counts below 1.
@@ -66,7 +66,7 @@ def state_bytes(
     counts = dict.fromkeys(STATE_CATEGORIES, count if trained is None else int(trained)) | {"parameters": count}
     sizes = _sizes(precision)
     return {
-        # Multiplied first: to round down the number of parameters would lose up to 12 bytes, not one.
+        # Multiplied first: rounding down the number of parameters would lose up to 12 bytes, not one.
         category: sizes[category] * counts[category] // (ranks if category in SHARDED[stage] else 1)
         for category in STATE_CATEGORIES
     }
@@ -193,7 +193,7 @@ def _bytes_of_unused(
         if sizes is not None:
             is_mixed = precision != "fp32"
             width = max(flat.dtype.itemsize, FP32_BYTES) if is_mixed else flat.dtype.itemsize
-            copied = (is_mixed or copies > 1) and not sizes  # of a gradient that never came there is no copy, either
+            copied = (is_mixed or copies > 1) and not sizes  # a gradient that never came has no copy, either
             missing += 2 * width * (owned - sum(sizes)) + (width * owned if copied else 0)
     return -missing
 
@@ -202,7 +202,7 @@ def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:
     """`num_params` and `world_size` as ints, after all three arguments have been checked."""
     check_known("stage", stage, STAGES)
     check_count("world size", world_size)
-    check_count("number of parameters", num_params)  # people write seven billion as 7e9
+    check_count("number of parameters", num_params)  # people write 7e9 for seven billion
     return int(num_params), int(world_size)
 
 

@@ -1,7 +1,7 @@
 """The moments of a step at which memory may peak: closed forms of bytes by part, for a model's shape. No torch.
 
-Not everything is large at the same time: at the loss there are all activations and no gradients, at the update the
-reverse. So the peak is the largest of a few sums, one for each of these moments:
+Not everything is large at the same time: at the loss all activations exist and no gradients, at the update it is the
+other way round. So the peak is the largest of a few sums, one for each of these moments:
 
 * `loss`: everything that the forward kept, and four tensors of the size of the logits;
 * `backward of blocks.31`, and of the first block: what a checkpoint dropped has been computed again;

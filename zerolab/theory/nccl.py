@@ -1,12 +1,12 @@
 """How long NCCL's collectives take, by the model with which it chooses among its algorithms (NCCL 2.30.7).
 
-A way to do a collective costs a latency and bytes at a rate, and the fastest counts. For a gather or a reduce-scatter
-there is mostly one: a ring through all ranks, in one of three protocols (LL, LL128, Simple) that trade latency for
-bandwidth. The others have conditions:
+Each way to do a collective has a latency and a rate for its bytes, and the fastest is chosen. For a gather or a
+reduce-scatter there is usually just one: a ring through all ranks, in one of three protocols (LL, LL128, Simple) that
+trade latency for bandwidth. The others have conditions:
 
-* PAT (steps by the logarithm of N) only with one GPU a node;
+* PAT (log N steps) only with one GPU per node;
 * NVLS, where the switch within the node does the sums: on Hopper and later, in one node; over several nodes only if
-  the network does them, too (CollNet, that is SHARP), with a network card per GPU;
+  the network does them, too (CollNet, that is, SHARP), with a network card per GPU;
 * trees, and NVLS within the nodes of a tree, only for an all-reduce.
 
 An all-reduce by ring is two passes. What the ring of a node carries is NCCL's own figure for the link (topo.h), about
@@ -14,9 +14,9 @@ four fifths of the datasheet's; what goes over the network is bounded by all of 
 not NCCL's (`catalog.Link`s of one's own) carry a plain ring at their own rate.
 
 Source: NVIDIA/nccl, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/graph/topo.h.
-Left out: the rounding to whole channels in search.cc, and the table that corrects trees for medium sizes. Compiled
-beside it, tuning.cc gives the same seconds for every gather and reduce-scatter that was tried, to a tenth of a
-microsecond; all-reduces up to that table.
+Left out: the rounding to whole channels in search.cc, and the table that corrects trees for medium sizes. We compiled
+tuning.cc for comparison: it gives the same seconds for every gather and reduce-scatter that was tried, to a tenth of a
+microsecond, and for all-reduces except for that table.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ LL_RATES = {
 """What LL carries at most within a node; between two it is 39, and more of them 20.4 GB/s (llMaxBws, Intel's hosts)."""
 OVERHEAD = 1e-6  # seconds of the host for a step over the network; Simple pays it three times
 PAT, NVLS, NVLS_TREE = Protocol(8e-6, 4e-6, 14e-6, 0.75), Protocol(0, 25e-6, 18e-6, 1), Protocol(0, 25e-6, 20.9e-6, 1)
-PLATEAU = 1.4  # what latency an all-reduce's ring has more than its steps, over nodes (1.9 before Ampere)
+PLATEAU = 1.4  # latency of an all-reduce's ring beyond that of its steps, over nodes (1.9 before Ampere)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Group:
             return
         for name, protocol in self._protocols(RING).items():
             network = protocol.network if self._is_direct() else self.network.latency_seconds
-            # With one GPU a node nothing hides what a step over the network takes.
+            # With one GPU per node, nothing hides what a step over the network takes.
             if self.per_node == 1 and self._is_direct():
                 network = TREE[name].network
             overhead = OVERHEAD * (3 if name == "Simple" else 1) if self.nodes > 1 else 0.0

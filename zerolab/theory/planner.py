@@ -1,6 +1,6 @@
 """Which stages fit a model onto GPUs, what they cost, and the settings for them: arithmetic only, no torch.
 
-Bytes are those of the highest moment of a step (`moments`): state, gathered units, and what the blocks keep for
+Bytes are those at the peak of a step (`moments`): state, gathered units, and what the blocks keep for
 backward, in one of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes, less what CUDA takes.
 Seconds are those of `seconds`, fitted to published runs: the quality of kernels cannot be computed, and
 `Plan.sensitivity` says how much the seconds depend on it. GB is 1e9 bytes.
@@ -20,7 +20,7 @@ from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.configs import settings
 from zerolab.theory.moments import Job, peak
 
-LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in other units
+LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in another unit
 
 
 class Plan(Table):
@@ -42,7 +42,7 @@ class Plan(Table):
 
     @property
     def fitting(self) -> list[str]:
-        """The stages that fit, those that shard least first: they are simpler, and send no more."""
+        """The stages that fit, those that shard the least first: they are simpler, and send no more."""
         return [str(row["stage"]) for row in self if row["fits"]]
 
     @property
@@ -51,7 +51,7 @@ class Plan(Table):
         if self.fitting:
             lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
             return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
-        # The last stage shards the most, so what it lacks is what is needed.
+        # The last stage shards the most, so what it lacks is what you need.
         row = self[-1]
         return (
             f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of the {self.usable / 1e9:.1f} GB that CUDA "
@@ -206,7 +206,7 @@ def _check_sizes(memory: float, bandwidth: float | None) -> None:
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
         ("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9"),
     )
-    # A person who writes 80 means gigabytes; the answer would be about a GPU of 8e-08 GB.
+    # Somebody who writes 80 means gigabytes; the answer would be about a GPU of 8e-08 GB.
     for name, value, unit, example in sizes:
         if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")

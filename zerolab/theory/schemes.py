@@ -1,10 +1,10 @@
-"""Three schemes of mixed precision, by the bytes that each keeps for a parameter with Adam. No torch.
+"""Three schemes of mixed precision, by the bytes that each keeps per parameter with Adam. No torch.
 
 All three compute in bf16 or fp16 and update in fp32; they differ in what else they keep:
 
 * `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
   masters and two moments (12). DeepSpeed keeps the same; ZeRO's paper leaves out the copy, and says 16.
-* `megatron`, 18 bytes: gradients are accumulated in fp32 (4), in a buffer that is never freed, beside bf16 parameters
+* `megatron`, 18 bytes: gradients are accumulated in fp32 (4), in a buffer that is never freed, plus bf16 parameters
   (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N (NVIDIA/Megatron-LM, docs on the distributed
   optimizer).
 * `fsdp2`, 16 bytes: with `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay fp32 and *are* the masters

@@ -3,11 +3,11 @@
 * Matrices: two operations per parameter and token in forward, four in backward, and those of forward again where
   activations are recomputed, at the part of the card's dense rate that large matrices reach. Embeddings are looked up.
 * Attention: 12 L d s operations per token, as quoted utilisations count them (PaLM, arXiv 2204.02311, appendix B). A
-  causal kernel does half of them and a sixth more, as its backward begins with its forward (arXiv 2205.14135).
+  causal kernel does half of them plus a sixth, as its backward begins with its forward (arXiv 2205.14135).
 * Everything else is bound by memory: the bytes that a block keeps for backward, times how often the kernels move them.
 * The update reads parameters, gradients and both moments, writes all but the gradients, and clips: `UPDATE_BYTES`.
 * Collectives are NCCL's (`zerolab.theory.nccl`). Those of a block run while another block computes, and slow it
-  down. What takes longer than that, the first gather and the last reduction are waited for.
+  down. A step waits for whatever takes longer than that, for the first gather, and for the last reduction.
 
 All `Constants` were fitted together to one half of the runs in tests/published_runs.csv (tests/bench/fit_seconds.py).
 docs/published-runs.md shows both halves.

@@ -1,7 +1,7 @@
-"""Why a run has hung, from files: what was said while it ran, or dumps of the flight recorder of its ranks.
+"""Why a run has hung, from files: what was reported while it ran, or its ranks' flight recorder dumps.
 
-A dump has the collectives that a rank asked for, their lines, and which have not ended. What a rank did after its last
-one is not in it, nor anything of a rank whose dump is missing; both is said.
+A dump has the collectives that a rank asked for, their lines, and which have not ended. It does not say what a rank did
+after its last collective, nor anything about a rank whose dump is missing; we say so in both cases.
 """
 
 import json
@@ -27,7 +27,7 @@ _MISSING, _SILENT = "no dump of it", "silent in its dump"
 
 
 def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
-    """What is to be said of these files; no rank is at fault where there is no hang in them.
+    """What there is to say about these files; no rank is at fault if they show no hang.
 
     Args:
         paths: the folder that `-m zerolab.why` wrote or its `hang.json`; or dumps of the flight recorder, one of each
@@ -122,7 +122,7 @@ def _standing(recording: RankRecording) -> Standing:
 
 
 def _up_to_the_first_stuck(calls: Mapping[int, list[Position]]) -> dict[int, list[Position]]:
-    """Without what was asked for behind the first collective of a group that hangs: a host runs ahead of its device."""
+    """Leaves out what was asked for after the first collective of a group that hangs: a host runs ahead of a device."""
     stuck: dict[int, int] = {}
     for call in (call for history in calls.values() for call in history):
         if call.state == INSIDE and call.number is not None:

@@ -1,4 +1,4 @@
-"""What nodes tell each other when ranks of one of them hang: a file of each, in the folder that all of them see."""
+"""What nodes tell each other when ranks on one of them hang: one file per node, in a folder that all of them see."""
 
 import contextlib
 import json
@@ -25,19 +25,19 @@ class Nodes:
         self.has_told = False
 
     def tell(self, standings: Sequence[Standing], calls: Calls) -> None:
-        """Write where the ranks of this node stand, those that have calls."""
+        """Writes where the ranks of this node are, if they have made calls."""
         ranks = {rank: [_plain(standings[rank]), calls[rank]] for rank in calls}
         with contextlib.suppress(OSError, ValueError):  # the folder may be gone
             files.write_json(self._own, {"job": self._job, "time": time.time(), "ranks": ranks})
         self.has_told = True
 
     def forget(self) -> None:
-        """Take that back."""
+        """Takes that back."""
         self._own.unlink(missing_ok=True)
         self.has_told = False
 
     def others(self) -> Mapping[int, tuple[Standing, list[Position]]]:
-        """Where ranks of other nodes stand that have told, and their calls."""
+        """Where the ranks of those other nodes that have reported are, and their calls."""
         found: dict[int, tuple[Standing, list[Position]]] = {}
         for path in self._folder.glob("node-*.json"):
             if path != self._own:
@@ -48,7 +48,7 @@ class Nodes:
         return found
 
     def wait(self, missing: int) -> Mapping[int, tuple[Standing, list[Position]]]:
-        """The same once so many ranks have told, or nobody does any more."""
+        """The same, once so many ranks have reported or no more reports arrive."""
         until = time.monotonic() + PATIENCE
         while len(found := self.others()) < missing and time.monotonic() < until:
             time.sleep(0.1)

@@ -1,6 +1,6 @@
-"""A rank's notes: a file that it maps into its memory, so that they can be read whatever becomes of it. No torch.
+"""A rank's notes: a file that it maps into memory, so that they can be read whatever happens to the rank. No torch.
 
-In it are the rank's page of the board, and what a thread beside the main one says every moment, as JSON.
+The file has the rank's page of the board, and what a second thread continually reports, as JSON.
 """
 
 import json
@@ -13,7 +13,7 @@ from zerolab.runtime import board
 
 SLOT = 4096  # bytes of what is said at one time
 _SLOTS_AT = board.size(1)
-_CURRENT_AT = _SLOTS_AT + 2 * SLOT  # a byte: which of two slots holds, in its lowest bit
+_CURRENT_AT = _SLOTS_AT + 2 * SLOT  # a byte: its lowest bit says which of the two slots is valid
 _BYTES = _CURRENT_AT + 1
 
 
@@ -21,7 +21,7 @@ class Notes:
     """One rank's file, which it makes anew, and others read."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
-        # Made under another name and renamed: whoever reads an earlier run's must not see it change.
+        # Made under another name and renamed: a reader of an earlier run's file must not see it change.
         place = path.with_name(f".{path.name}.{os.getpid()}") if new else path
         descriptor = os.open(place, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if new else 0), 0o600)
         try:
@@ -37,7 +37,7 @@ class Notes:
         self._written = 0
 
     def say(self, **said: Any) -> None:
-        """Write this beside what was said before, which it then replaces by one byte."""
+        """Writes this next to the previous report, and then switches over by changing one byte."""
         text = json.dumps(said).encode()[:SLOT].ljust(SLOT)
         self._written = (self._written + 1) % 256
         start = _SLOTS_AT + self._written % 2 * SLOT

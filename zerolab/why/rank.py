@@ -1,7 +1,7 @@
-"""What each rank does under zerolab.why: it notes its collectives, and a thread says where its main thread stands.
+"""What each rank does under zerolab.why: it notes its collectives, and a thread reports where its main thread is.
 
-The thread asks nothing of the main one. While native code of the main thread keeps Python's lock it says nothing, and
-the notes of the last collective stand.
+The thread needs nothing from the main one. While native code in the main thread holds Python's lock, the thread is
+silent, and the note about the last collective remains.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from zerolab.why.notes import Notes
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
-LOOKS = 8  # of which three quarters must find Python's lock taken for a loop of Python's; on a busy box some do anyway
+LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python; on a busy box some do anyway
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -45,7 +45,7 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
         options = Options(
             str(folder.resolve()), _job(), speaker.about["run"], speaker.about["world_size"], timeout, end
         )
-        # A session of its own: torchrun ends its ranks' groups, and this one has something to say then.
+        # In its own session: torchrun ends its ranks' process groups, and this process still has something to say then.
         command = [sys.executable, "-m", "zerolab.why.watch", *options.as_arguments()]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
     try:

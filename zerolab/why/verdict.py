@@ -1,4 +1,4 @@
-"""What to say of ranks that hang: who is the cause, at which line, in the words that clusters have for it."""
+"""What to say about ranks that hang: which one is the cause, and at which line, in the same words as for a Cluster."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 def of_hang(
     standings: Sequence[Standing], calls: Calls, seconds: float | None = None, remarks: Mapping[int, str] | None = None
 ) -> Verdict | None:
-    """What keeps the ranks; None if no rank waits.
+    """What holds up the ranks; None if no rank waits.
 
     Args:
         standings: where every rank stands, by rank.
@@ -54,12 +54,12 @@ def of_end(cause: int, how: str, standings: Sequence[Standing], calls: Calls) ->
     if standing.position.state == DONE or not found:
         own = [finding.text for finding in found if cause in finding.ranks]
         return _verdict((cause,), standings, [end, *own])
-    # It failed within a collective, as on sizes that differ: whoever is not as the others are is at fault.
+    # It failed within a collective, as when sizes differ: the rank that differs from the others is at fault.
     return _verdict(_blamed(found, standings), standings, [*(_with_lines(one, standings, {}) for one in found), end])
 
 
 def _blamed(found: Sequence[Finding], standings: Sequence[Standing]) -> tuple[int, ...]:
-    """Of the ranks that are named those that wait for nobody; if all wait, those that are with the fewest."""
+    """Of the ranks that are named, those that wait for nobody; if all wait, those waiting where the fewest are."""
     ranks = sorted({rank for finding in found for rank in finding.ranks})
     at_work = [rank for rank in ranks if not standings[rank].waits]
     if at_work or not ranks:

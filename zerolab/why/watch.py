@@ -1,6 +1,6 @@
-"""The process beside the ranks of a node: it reads their notes, and says which rank a hang comes from. No torch.
+"""The process next to a node's ranks: it reads their notes, and says which rank a hang comes from. No torch.
 
-It is none of the ranks, so that it has a word, too, when those are stopped, killed or in native code.
+It is not one of the ranks, so it can still report when they are stopped, killed or in native code.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from zerolab.why.verdict import ELSEWHERE, Verdict
 HANG = "hang.json"
 TICK = 0.2  # seconds between two looks at all ranks
 SETTLE = 1.0  # seconds after a rank's end in which others may still tell theirs
-QUIET = 1.0  # seconds without a word after which a rank's thread counts as kept from Python's lock
-COMPUTES = 10  # times the timeout that a rank may compute while others wait, before it is said, too
+QUIET = 1.0  # seconds of silence after which a rank's thread counts as shut out by Python's lock
+COMPUTES = 10  # how many timeouts a rank may compute while others wait, before we report that, too
 WORK, READ = 0.05, 1 << 20  # the part of a second that a rank works, and bytes a second, that count as computing
 COMES_LATE = 60.0  # seconds in which all ranks of a node begin
 WORDLESS = "is gone without a word: it was killed or aborted, or called os._exit"
@@ -75,7 +75,7 @@ class _Rank:
         self._position, self._since, self._worked = notes.page.read(), time.monotonic(), 0.0
 
     def look(self) -> None:
-        """Take in what it says."""
+        """Takes in what it says."""
         self.said = self.notes.said() or self.said
         if "where" in self.said:
             self.seen = self.said["time"], self.said.get("places", 0), self.said["phase"], self.said["where"]
@@ -112,7 +112,7 @@ class _Rank:
         return "it goes round a loop there" if self._works else ""
 
     def standing(self, rank: int) -> Standing:
-        """Where it stands."""
+        """Where it is."""
         position, noted = self.notes.page.read(), self.notes.page.read_place()
         phase, where = noted.phase, _place(noted.filename, noted.line) if noted.filename else ""
         if self.seen is not None and position.state != ON_DEVICE and self.seen[0] > noted.time:
@@ -143,7 +143,7 @@ class _Ranks:
         return self._options.world_size - self.local
 
     def find(self) -> None:
-        """Look for ranks that have begun since."""
+        """Looks for ranks that have begun since."""
         for path in Path(self._options.folder).glob("rank-*"):
             rank = int(path.name.removeprefix("rank-"))
             if rank not in self.members:
@@ -195,7 +195,7 @@ class Watch:
     def __init__(self, options: Options) -> None:
         self._options, self._ranks = options, _Ranks(options)
         self._nodes = Nodes(Path(options.folder), options.job, options.run)
-        # Waiting ranks that look for a key, and loops that wait for a file, move a little: only work and news count.
+        # Waiting ranks that poll for a key, and loops that wait for a file, move a little: only work and news count.
         self._hang = HangWatch(
             self._ranks, options.timeout, still=max(0.0, options.timeout - TICK), effort=self._ranks.effort
         )
@@ -204,7 +204,7 @@ class Watch:
         self._told_end = False
 
     def run(self) -> None:
-        """Return once nothing is left to watch."""
+        """Returns once nothing is left to watch."""
         started = time.monotonic()
         while True:
             self._ranks.find()
@@ -248,7 +248,7 @@ class Watch:
                 self._end(unfinished)
 
     def _look_at_ends(self, unfinished: list[int]) -> None:
-        """Say, once, of which rank's end the others have ended."""
+        """Says, once, which rank's end made the others end."""
         endings = [member.ending for member in self._ranks.members.values() if member.ending is not None]
         failures = [ending for ending in endings if ending.kind != "done"]
         if self._told_end or not failures:
