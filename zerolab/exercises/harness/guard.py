@@ -9,9 +9,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from operator import attrgetter
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from zerolab.exercises.harness import exercise
@@ -44,7 +43,7 @@ def finished_answers_out_of_reach(
     engines = _engines()
     calls = tuple(call for call in engines.calls if not call.startswith(allows))
     refused = [*_refused(calls, WRITE), *_refused(also, "write the function yourself")]
-    refused += [(each, "the shipped solution is a finished answer: write your own") for each in _shipped_solutions()]
+    refused += [(code, "the shipped solution is a finished answer: write your own") for code in _shipped_solutions()]
     watched = _watched_import(_globals_of(answer), engines, allows)
     with replace(builtins, "__import__", watched), _calls_refused(refused):
         yield
@@ -66,58 +65,45 @@ def _globals_of(answer: Callable[..., Any]) -> dict[str, Any]:
     return next(found, {})
 
 
-def _refused(calls: tuple[str, ...], remedy: str) -> Iterator[tuple[FunctionType, str]]:
-    """The functions that may not be called, below their decorators, and what to say to whoever does."""
+def _refused(calls: tuple[str, ...], remedy: str) -> Iterator[tuple[CodeType, str]]:
+    """The code behind what may not be called, and what to say to whoever does."""
     for call in calls:
         module_name, _, path = call.partition(":")
         module = sys.modules.get(module_name)
         if module is not None:  # what is not imported yet cannot be called; importing it is refused
             owner = path.rpartition(".")[0] or path
-            yield inspect.unwrap(attrgetter(path)(module)), f"{owner} is a finished answer: {remedy}"
+            yield inspect.unwrap(attrgetter(path)(module)).__code__, f"{owner} is a finished answer: {remedy}"
 
 
-def _shipped_solutions() -> Iterator[FunctionType]:
-    """The solutions that are imported, of a class its methods; and what would import one."""
-    yield exercise._read  # noqa: SLF001  (which gives a solution along with the rest)
+def _shipped_solutions() -> Iterator[CodeType]:
+    """The code of the solutions that are imported, of a class its methods; and of what would import one."""
+    yield exercise._read.__code__  # noqa: SLF001  (which gives a solution along with the rest)
     for name, module in sys.modules.copy().items():
         if name.startswith("zerolab.exercises.") and not name.startswith("zerolab.exercises.harness"):
             solution = getattr(module, "solution", None)
             parts = vars(solution).values() if isinstance(solution, type) else [solution]
-            yield from (part for part in parts if isinstance(part, FunctionType))
+            yield from (part.__code__ for part in parts if isinstance(part, FunctionType))
 
 
 @contextmanager
-def _calls_refused(refused: list[tuple[FunctionType, str]]) -> Iterator[None]:
-    """Raises NotAllowedHere in functions that are called, by whatever name the answer knows them.
-
-    Meanwhile these functions have another body. To look at every call instead takes as long as the answer itself.
-    """
+def _calls_refused(refused: list[tuple[CodeType, str]]) -> Iterator[None]:
+    """Raises NotAllowedHere in functions that are called, by whatever name the answer knows them."""
+    remarks = {id(code): remark for code, remark in refused}  # by id: what is written alike is equal
     said: list[str] = []
-    own = [(function, function.__code__) for function, _ in refused]
-    for function, remark in refused:
-        function.__code__ = _stand_in(function.__code__, partial(_refuse, remark, said))
+
+    def look(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and id(frame.f_code) in remarks:
+            said.append(remarks[id(frame.f_code)])
+            raise NotAllowedHere(said[0])  # and Python asks no more
+
+    before = sys.getprofile()
+    sys.setprofile(look)
     try:
         yield
     finally:
-        for function, code in own:
-            function.__code__ = code
+        sys.setprofile(before)
     if said:  # the answer has caught it
         raise NotAllowedHere(said[0])
-
-
-def _refuse(remark: str, said: list[str], *_: Any, **__: Any) -> None:
-    said.append(remark)
-    raise NotAllowedHere(said[0])
-
-
-def _stand_in(code: CodeType, instead: Callable[..., Any]) -> CodeType:
-    """A body that calls `instead`, whatever names are known where it runs: it has it as a constant."""
-
-    def body(*arguments: Any, **keywords: Any) -> Any:
-        return "instead".__call__(*arguments, **keywords)  # type: ignore[operator]
-
-    constants = tuple(instead if each == "instead" else each for each in body.__code__.co_consts)
-    return body.__code__.replace(co_consts=constants, co_freevars=code.co_freevars, co_name=code.co_name)
 
 
 def _is_exercise(path: str) -> bool:
