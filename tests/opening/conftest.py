@@ -1,11 +1,9 @@
 """Real trainings, profiled and recorded at once; made when first asked for, and kept for all tests of a session."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 PROFILED = Path(__file__).parent / "profiled.py"
 
@@ -19,11 +17,10 @@ def give_profiled(tmp_path_factory):
         key = system, world_size, options
         if key not in known:
             known[key] = folder = tmp_path_factory.mktemp(f"{system}-{world_size}")
-            launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-            recorder = ["-m", "zerolab.trace", "--steps", "2:4", "--out", str(folder / "own.json")]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "2000"}
-            command = [sys.executable, *launcher, *recorder, str(PROFILED), system, str(folder), *options]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+            recorder = ["-m", "zerolab.trace", "--steps", "2:4", "--out", folder / "own.json"]
+            command = [*recorder, PROFILED, system, folder, *options]
+            environment = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "2000"}
+            done = warm.launch(command, ranks=world_size, environment=environment)
             assert done.returncode == 0, done.stderr
         return known[key]
 

@@ -1,4 +1,4 @@
-"""Runs scripts under torchrun, as they are or recorded; the losses that they print; what a recording has of a step."""
+"""Runs scripts on ranks, as they are or recorded; the losses that they print; what a recording has of a step."""
 
 import os
 import re
@@ -6,18 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm
+
 SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 LOSS = re.compile(r"^(?:rank \d+ )?step \d+ .*$", re.MULTILINE)
 
 
-def launch(*command, ranks=2):
-    """Runs a script, or what records it; returns the finished process."""
-    start = [*TORCHRUN, f"--nproc-per-node={ranks}"] if ranks else [sys.executable]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return subprocess.run(
-        [*start, *map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+def launch(*command, ranks=2, torchrun=False):
+    """Runs a script, or what records it; returns the finished process. Without `torchrun` its ranks are forked."""
+    added = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    if not torchrun:
+        return warm.launch(command, ranks=ranks, environment=added)
+    start = [*TORCHRUN, f"--nproc-per-node={ranks}", *map(str, command)]
+    return subprocess.run(start, env=os.environ | added, capture_output=True, text=True, check=False, timeout=120)
 
 
 def compile_for_deepspeed():
@@ -27,10 +29,10 @@ def compile_for_deepspeed():
     subprocess.run([sys.executable, "-c", build], env=environment, capture_output=True, check=True, timeout=280)
 
 
-def traced(out, script, *arguments, ranks=2, options=()):
+def traced(out, script, *arguments, ranks=2, options=(), torchrun=False):
     """Runs a script of ours, recorded."""
     command = ["-m", "zerolab.trace", "--out", out, *options, SCRIPTS / script, *arguments]
-    return launch(*command, ranks=ranks)
+    return launch(*command, ranks=ranks, torchrun=torchrun)
 
 
 def losses(done):

@@ -1,11 +1,10 @@
-"""Scripts that know nothing of it are recorded under torchrun, on real ranks: as they are, and step by step."""
+"""Scripts that know nothing of it are recorded on real ranks: as they are, and step by step."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
+import warm
 from launching import SCRIPTS, launch, losses, passes, traced
 
 from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
@@ -18,7 +17,8 @@ NUMELS = {"root": 212, "layers.0": 2160, "layers.1": 2160, "layers.2": 2160}
 @pytest.mark.parametrize("system", ["ddp", "fsdp1", "fsdp2", "zero", "compiled"])
 def test_a_script_trains_as_if_nobody_looked_and_its_steps_are_recorded(system, tmp_path):
     out = tmp_path / "run.json"
-    plain, done = launch(SCRIPTS / "wrapped.py", system), traced(out, "wrapped.py", system)
+    plain = launch(SCRIPTS / "wrapped.py", system)
+    done = traced(out, "wrapped.py", system, torchrun=system in ("ddp", "compiled"))
     assert done.returncode == 0, done.stderr
     assert losses(done) == losses(plain)
     assert len(losses(done)) == 12
@@ -108,11 +108,12 @@ def test_without_bytes_of_memory_it_is_the_same_steps(tmp_path):
     assert [unit for _, op, unit in passes(recording, 1) if op == "reduce_scatter"] == [*UNITS[:0:-1], "root"]
 
 
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("how", ["raise", "kill"])
-def test_a_run_that_ends_within_the_steps_leaves_what_was_recorded(how, who, tmp_path):
+@pytest.mark.parametrize(
+    ("how", "who", "torchrun"), [("raise", 0, False), ("raise", 1, True), ("kill", 0, True), ("kill", 1, False)]
+)
+def test_a_run_that_ends_within_the_steps_leaves_what_was_recorded(how, who, torchrun, tmp_path):
     out = tmp_path / "run.json"
-    done = traced(out, "wrapped.py", "ddp", how, who, ranks=3)
+    done = traced(out, "wrapped.py", "ddp", how, who, ranks=3, torchrun=torchrun)
     assert done.returncode != 0
     assert ("ValueError: a bad batch" in done.stderr) == (how == "raise")
     recording = Recording.load(out)
@@ -130,20 +131,45 @@ def test_a_run_that_never_reaches_the_steps_says_so_and_leaves_nothing(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+LOOP = f"""import sys; sys.path.insert(0, {str(SCRIPTS)!r})
+import torch, zerolab
+from net import Net, loss_of
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with zerolab.recording("own.json", steps=(1, 2)) as window:
+    for step in range(4):
+        loss_of(model, step, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print(window.steps)
+"""
+
+
+def run_alone(folder, script):
+    """Runs a text as a script in a folder, in one process."""
+    (folder / "own.py").write_text(script)
+    return warm.launch(["own.py"], ranks=0, cwd=folder)
+
+
 def test_a_loop_is_recorded_within_a_block(tmp_path):
-    script = tmp_path / "own.py"
-    script.write_text(
-        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
-        "import torch, zerolab\nfrom net import Net, loss_of\n"
-        "torch.manual_seed(0)\nmodel = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "with zerolab.recording('own.json', steps=(1, 2)) as window:\n"
-        "    for step in range(4):\n"
-        "        loss_of(model, step, 0).backward()\n        optimizer.step()\n        optimizer.zero_grad()\n"
-        "print(window.steps)\n"
-    )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_alone(tmp_path, LOOP)
     assert done.stdout == "2\n", done.stderr  # it looks no longer than it has to
     assert Recording.load(tmp_path / "own.json").info.steps == 2
+
+
+def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_path):
+    """As one is whose neighbour has failed: its own collective fails, and torchrun ends it a moment later."""
+    ended = (
+        "import os, signal, time\n"
+        "from zerolab.recording.recorder import Recorder\n"
+        "def finish(recorder, whole=Recorder.finish):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n    return whole(recorder)\n"
+        "Recorder.finish = finish\n"
+    )
+    done = run_alone(tmp_path, ended + LOOP.replace("loss_of(model, step, 0)", "loss_of(model, step, 0 // (1 - step))"))
+    assert done.returncode != 0
+    assert Recording.load(tmp_path / "own.json").info.steps == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Starts ranks as torchrun would, in a tenth of its time: torch is imported once, and ranks are forked.
+"""Starts ranks under zerolab.why, forked as `tests/warm.py` forks them, and ends them once something is said.
 
 A line of JSON in, a line out: what is said of a script, and when.
 """
@@ -11,18 +11,12 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-import torch.distributed.fsdp
-import torch.utils.data
+
+sys.path.append(str(Path(__file__).parents[1]))
+import warm
 
 from zerolab.why import __main__ as entry
 from zerolab.why.watch import HANG
-
-
-def port():
-    """A port that nobody listens at."""
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
-    return store.port
 
 
 def become_rank(asked, rank, where):
@@ -32,11 +26,7 @@ def become_rank(asked, rank, where):
     output = os.open(asked["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    size, local = asked["ranks"], asked["ranks"] // asked["nodes"]
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank % local), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(local),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(where),
-    }  # fmt: skip
+    os.environ |= warm.variables(rank, asked["ranks"], where, asked["nodes"])
     arguments = ["--timeout", str(asked["timeout"]), "--out", asked["folder"], *asked["options"], asked["script"]]
     sys.argv = ["zerolab.why", *arguments]
     entry.main(arguments)
@@ -44,7 +34,7 @@ def become_rank(asked, rank, where):
 
 def start(asked):
     """The children's numbers."""
-    where, pids = port(), []
+    where, pids = warm.free_port(), []
     for rank in range(asked["ranks"]):
         pid = os.fork()
         if pid == 0:
@@ -87,5 +77,6 @@ def follow(asked):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    warm.preload()
     for line in sys.stdin:
         print(json.dumps(follow(json.loads(line))), flush=True)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm
 
 from zerolab.why.dumps import explain
 
@@ -139,7 +140,6 @@ def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):
     ],
 )
 def test_wrong_use_is_refused_before_anything_runs(arguments, said):
-    command = [sys.executable, "-m", "zerolab.why", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = warm.launch(["-m", "zerolab.why", *arguments], ranks=0, timeout=60)
     assert done.returncode == 2
     assert said in done.stderr

@@ -1,12 +1,11 @@
 """Of dumps of the flight recorder that ranks leave in a hang: which rank, which line, and what the dumps do not say."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 sys.path.append(str(Path(__file__).parents[1] / "opening"))
 from made import dump, entry, nccl_bars, trace, write
@@ -136,10 +135,9 @@ def test_of_gloo_what_is_not_retired_hangs(tmp_path):
 
 @pytest.mark.slow
 def test_dumps_that_torch_writes_name_the_rank_that_did_not_come(tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    command = [*launcher, Path(__file__).with_name("dumping.py"), tmp_path]
-    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    command = [Path(__file__).with_name("dumping.py"), tmp_path]
+    done = warm.launch(command, ranks=3, environment={"TORCH_FR_BUFFER_SIZE": "2000"}, timeout=60)
+    assert done.returncode == 0, done.stderr
     found = explain([tmp_path])
     assert found.ranks == (1,)
     assert found.lines == ("dumping.py, line 17",)

@@ -4,6 +4,7 @@ A step is what ends with an update: updates without a backward between them (Muo
 end the same one. Before the first recorded step and after the last nothing is watched but the optimizers, once a step.
 """
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
@@ -33,6 +34,7 @@ class Window:
         self._finished, self._times_only = finished, times_only
         self._recorder: Recorder | None = None
         self._is_over = False
+        self._ending = threading.Lock()
         self._gradients = False  # whether there was a backward since the last update
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._watching, self._looking = ExitStack(), ExitStack()
@@ -51,9 +53,12 @@ class Window:
         self._end(kind, error, traceback)
 
     def so_far(self) -> RankRecording | None:
-        """What was recorded so far, from any thread; None before the first step and after the last."""
-        recorder = self._recorder
-        return recorder.so_far() if recorder is not None else None
+        """What was recorded so far, from any thread; None before the first step and after the last.
+
+        A recording that is just ending is waited for: who asks may end the process, and `finished` has yet to get it.
+        """
+        with self._ending:
+            return self._recorder.so_far() if self._recorder is not None else None
 
     def _updated(self, optimizer: Any, args: Any, keywords: Any) -> None:
         self._optimizers.add(optimizer)
@@ -94,7 +99,8 @@ class Window:
         self._is_over = True
         self._looking.close()
         self._watching.close()
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            recorder.__exit__(*(failure or (None, None, None)))
-        self._finished(recorder.finish() if recorder is not None else None)
+        with self._ending:
+            recorder, self._recorder = self._recorder, None
+            if recorder is not None:
+                recorder.__exit__(*(failure or (None, None, None)))
+            self._finished(recorder.finish() if recorder is not None else None)
