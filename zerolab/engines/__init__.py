@@ -13,7 +13,8 @@ from zerolab.engines.zero1 import Zero1
 from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3
 
-_NATIVE = {
+_LATER = {
+    "zero3-8bit": "zero3_8bit.Zero3In8Bits",
     "torch-ddp": "torch_ddp.TorchDDP",
     "torch-zero1": "torch_ddp.TorchZero1",
     "fsdp1": "fsdp1.FSDP1",
@@ -24,30 +25,30 @@ _NATIVE = {
 
 
 class _Engines(Mapping[str, type[Any]]):
-    """Names to classes; other systems are imported when one of theirs is asked for."""
+    """Names to classes; other systems, and what goes beyond the four stages, are imported when asked for."""
 
     _own: Mapping[str, type[Engine]] = {engine.stage: engine for engine in (DDP, Zero1, Zero2, Zero3)}
 
     def __getitem__(self, stage: str) -> type[Any]:
         if stage in self._own:
             return self._own[stage]
-        module, _, name = _NATIVE[stage].partition(".")
+        module, _, name = _LATER[stage].partition(".")
         found: type[Any] = getattr(import_module(f"{__name__}.{module}"), name)
         return found
 
     def __contains__(self, stage: object) -> bool:
-        return stage in self._own or stage in _NATIVE  # without importing anything
+        return stage in self._own or stage in _LATER  # without importing anything
 
     def modules(self) -> list[str]:
         """The files in which they are written, by their names in Python; nothing is imported."""
-        others = (f"{__name__}.{place.partition('.')[0]}" for place in _NATIVE.values())
+        others = (f"{__name__}.{place.partition('.')[0]}" for place in _LATER.values())
         return list(dict.fromkeys([*(engine.__module__ for engine in self._own.values()), *others]))
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._own, *_NATIVE))
+        return iter((*self._own, *_LATER))
 
     def __len__(self) -> int:
-        return len(self._own) + len(_NATIVE)
+        return len(self._own) + len(_LATER)
 
 
 ENGINES = _Engines()

@@ -16,6 +16,7 @@ from zerolab.names import check_known
 from zerolab.theory import forms
 
 FORMS = {
+    "zero3-8bit": "zero3",
     "torch-ddp": "ddp",
     "torch-zero1": "zero1",
     "fsdp1": "zero3",
@@ -27,6 +28,9 @@ FORMS = {
     "deepspeed-3": "zero3",
 }
 """The stage whose closed form a system should follow; hsdp on half the ranks."""
+
+GATHERED_IN_8_BITS = 1 + 4 / 256
+"""Bytes an element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
 
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
@@ -64,6 +68,9 @@ def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) 
 
     Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
     """
+    if stage == "zero3-8bit":  # of three passes, two are gathers
+        elements = forms.traffic_elements("ddp", num_params, world_size)
+        return int(GATHERED_IN_8_BITS * elements) + forms.traffic_bytes("zero3", num_params, world_size, precision) // 3
     shards = _shards(stage, world_size)
     within = forms.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
     # Between the halves, a rank all-reduces only the shard that it owns.
