@@ -112,4 +112,5 @@ def tracing(rounds: int) -> Iterator[Figure]:
                     figure.add(way, join(pair[place] for pair in pairs))
             yield figure
         counted = {way: [float(calls)] for way, calls in ranks[0][1].items()}
-        yield Figure(f"tracing_{system}_calls", f"{about}: calls of rank 0", "calls of Python functions", "off", {}, counted)
+        title, unit = f"{about}: calls of Python on rank 0", "calls"
+        yield Figure(f"tracing_{system}_calls", title, unit, "off", {}, counted)

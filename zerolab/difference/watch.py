@@ -71,6 +71,9 @@ class Fingerprints:
         callback(register_optimizer_step_post_hook(self._after_update).remove)
         enter(replace(torch.autograd, "backward", self._backward))
         enter(replace(torch.amp.GradScaler, "scale", self._scaled))
+        enter(replace(torch.amp.GradScaler, "step", self._stepped))
+        rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+        self._file(rank).unlink(missing_ok=True)  # an earlier run's
         return self
 
     def __exit__(
@@ -99,8 +102,15 @@ class Fingerprints:
             "steps": self._steps,
         }
         self.folder.mkdir(exist_ok=True)
-        files.write_text(self.folder / f"rank-{rank}.json", json.dumps(contents, separators=(",", ":")))
+        files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
+        other = world_size
+        while rank == 0 and self._file(other).exists():  # of an earlier run of more ranks
+            self._file(other).unlink()
+            other += 1
         self._models.clear()
+
+    def _file(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.json"
 
     # The forward.
 
@@ -135,6 +145,7 @@ class Fingerprints:
             names = ("buffers", "local", "last", "read", "settings", "state")
             self._now = {"step": self._done + 1, **{name: {} for name in names}}
             self._now |= {"rows": [], "losses": [], "random": [], "lines": {}, "updates": 0, "compute": []}
+            self._now |= {"scale": 1.0, "skipped": False}
             self._now["before"] = self._parameters()
             self._steps.append(self._now)
         self._line("forward")
@@ -190,7 +201,17 @@ class Fingerprints:
     def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any) -> Any:
         if scaler.is_enabled():
             self._scale = scaler.get_scale()
+            if self._now is not None:
+                self._now["scale"] = self._scale
         return original(scaler, *args)
+
+    def _stepped(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
+        result = original(scaler, *args, **keywords)
+        if not self._updated:  # it has found an overflow: the step is over, and has no update
+            self._done, self._updated = self._done + 1, True
+            if self._now is not None:
+                self._now["skipped"] = True
+        return result
 
     def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **keywords: Any) -> Any:
         if self._now is not None:
@@ -220,6 +241,10 @@ class Fingerprints:
         self._line("update")
         now["updates"] += 1
         places = {id(tensor): pieces for tensor, pieces in self._places()}
+        found_inf, scale = (getattr(optimizer, name, None) for name in ("found_inf", "grad_scale"))
+        if found_inf is not None and float(found_inf):  # a fused one skips by itself
+            now["skipped"] = True
+            return
         for number, group in enumerate(optimizer.param_groups):
             plain_settings = {key: group[key] for key in SETTINGS if key in group}
             settings = {key: float(v) if isinstance(v, torch.Tensor) else v for key, v in plain_settings.items()}
@@ -228,7 +253,8 @@ class Fingerprints:
                 pieces = places.get(id(tensor), unknown)
                 for piece in pieces:
                     now["settings"][piece.name] = settings
-                self._note(now["read"], pieces, tensor.grad)
+                scaled = scale is not None and tensor.grad is not None  # and divides by itself
+                self._note(now["read"], pieces, tensor.grad / scale if scaled else tensor.grad)
                 for key, value in optimizer.state.get(tensor, {}).items():
                     if key in COUNTERS:
                         for piece in pieces:

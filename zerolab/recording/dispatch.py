@@ -22,6 +22,7 @@ _NUMBER_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     complex: torch.complex128,
 }
+_MOST_OF_A_NUMBER = 2 * torch.complex128.itemsize  # bytes
 
 
 class Effect(Enum):
@@ -88,7 +89,9 @@ class Watch(TorchDispatchMode):
             else:
                 self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_DTYPES:
-            self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
+            host = self._ledger.host
+            if host.total + _MOST_OF_A_NUMBER > host.here.total:  # else no peak can notice it
+                self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
     def _learn(self, func: Any) -> Kind:

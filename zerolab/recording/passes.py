@@ -93,16 +93,13 @@ class Passes(Observer):
         if gradient is not None and type(gradient) is torch.Tensor:
             self._log.ledger.assign(gradient, GRADIENTS, None)
 
-    def _name(self, module: nn.Module) -> str | None:
-        known = self._names.get(id(module))
-        return known[1] if known is not None and known[0]() is module else None
-
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called."""
         # Activation checkpointing runs it again within backward; who stops recording in a hook has others called yet.
         if self._stack is None or torch._C._current_graph_task_id() != -1:
             return
-        name = self._name(module)
+        known = self._names.get(id(module))
+        name = known[1] if known is not None and known[0]() is module else None
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
@@ -242,7 +239,7 @@ class Passes(Observer):
             if log.current is not None and log.current.state is None:
                 log.ledger.settle()
                 log.current.state = log.ledger.levels()
-                log.current.step_counters = self._ownership.step_counters()
+                log.current.step_counters = 0 if log.times_only else self._ownership.step_counters()
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:

@@ -68,12 +68,14 @@ class Window:
             self._looking.callback(register_module_forward_pre_hook(self._before_forward).remove)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        if self._recorder is not None and self.steps < self.last:
+            return
         trains = module.training and torch.is_grad_enabled() and next(module.parameters(), None) is not None
         if not trains:
             return  # an evaluation between two steps, or a loss
         if self.steps == self.last:
             self._end()
-        elif self._recorder is None and self.steps == self.first - 1:
+        elif self.steps == self.first - 1:
             self._start().forward_begins(module, inputs)
 
     def _start(self) -> Recorder:
