@@ -126,7 +126,9 @@ def _scaled(good: Step, bad: Step, far: list[str], slack: float) -> str:
         )
     times, micro = f"it is GOOD's times {factor:.5g}{few}", max(len(rank["losses"]) for rank in bad.ranks)
     if bad.scale != 1 and _is(factor * bad.scale, 1):
-        return f"{times}: divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
+        return (
+            f"{times}: divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
+        )
     if bad.scale != 1 and _is(factor, bad.scale):
         return (
             f"{times}: the loss's scale is still in it; update by scaler.step(optimizer), and call "
@@ -138,6 +140,9 @@ def _scaled(good: Step, bad: Step, far: list[str], slack: float) -> str:
             return f"{summed}; divide by their number"
         if number > 1 and _is(factor * number, 1):
             return f"{times}: divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
+    norms = [math.sqrt(sum(each.squares for each in found.values())) for found in (ours, theirs)]
+    if factor < 1 and not few and math.isclose(norms[1], float(f"{norms[1]:.1g}"), rel_tol=1e-3):
+        return f"{times}: its norm is {norms[1]:.4g}, and GOOD's {norms[0]:.4g}: clipped in BAD, as DeepSpeed does by itself"
     return f"{times}: scaled once more or not at all, by clipping, by a loss scale or by hand"
 
 

@@ -7,6 +7,7 @@ the rank's own gradients where autograd brings whole ones, what the optimizer re
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,7 @@ from zerolab import files
 from zerolab.difference.places import Place, local, names_of, places_of, plain
 from zerolab.difference.prints import Print, print_of, rows_of
 from zerolab.engines.optimizer_state import COUNTERS
-from zerolab.recording.patches import replace
+from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
 from zerolab.recording.wrappers import is_part, unwrapped
 from zerolab.runtime.observers import holders
@@ -41,6 +42,12 @@ def folder_of(out: str | os.PathLike[str]) -> Path:
     return path.with_name(f"{path.name}.fingerprints")
 
 
+def all_steps(out: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Runs on a rank: `fn`, with the fingerprints of all its steps beside `out`."""
+    with Fingerprints(folder_of(out), (1, sys.maxsize)):
+        return fn(*args, **keywords)
+
+
 class Fingerprints:
     """A `with` block, entered by every rank, in which steps `first` to `last` leave their fingerprints in `folder`.
 
@@ -55,6 +62,7 @@ class Fingerprints:
         self._steps: list[Step] = []
         self._now: Step | None = None
         self._models: dict[int, tuple[nn.Module, str]] = {}  # the outermost modules, and what is before their names
+        self._engines: list[Any] = []  # kept, for at the end they say where the parameters are
         self._about: dict[str, list[Any]] = {}
         self._running: list[nn.Module] = []
         self._updated = self._over = False
@@ -108,6 +116,7 @@ class Fingerprints:
             self._file(other).unlink()
             other += 1
         self._models.clear()
+        self._engines.clear()
 
     def _file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.json"
@@ -116,7 +125,8 @@ class Fingerprints:
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         self._running.append(module)
-        trains = module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+        # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
+        trains = unwrapped(module).training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
         if not trains or next(module.parameters(), None) is None:
             return
         if len(self._running) == 1:
@@ -159,13 +169,14 @@ class Fingerprints:
             return
         prefix = f"{type(unwrapped(module)).__name__}." if self._models else ""
         self._models[id(module)] = module, prefix
-        engine = any(getattr(holder, "model", None) is module for holder in holders)
+        engines = [holder for holder in holders if getattr(holder, "model", None) is module]
+        self._engines += engines
         for name, each in parameters.items():
             tied = [
                 prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")
             ] or [prefix + name]
             self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
-            sharded = engine or is_part(each) or hasattr(each, "placements")
+            sharded = engines or is_part(each) or hasattr(each, "placements")
             if each.requires_grad and tied[0] == prefix + name and not sharded:
                 handle = each.register_hook(self._gradient_of(prefix + name))
                 self._stack.callback(handle.remove)
@@ -234,7 +245,10 @@ class Fingerprints:
 
     # The update.
 
-    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        return once_computed(args, keywords, lambda: self._update_begins(optimizer))
+
+    def _update_begins(self, optimizer: Any) -> None:
         now = self._now
         if now is None:
             return

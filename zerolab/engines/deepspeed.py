@@ -24,7 +24,6 @@ from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import INIT_SCALE, cast_floating
 
-
 Partition = tuple[torch.Tensor, list[torch.Tensor], list[Piece]]
 """Of a parameter group a rank's fp32 partition, its gradient tensors, and the pieces of parameters in it."""
 

@@ -53,6 +53,7 @@ class Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._communicate = log, log.ledger, communicate
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
+        self._wraps: dict[Any, bool] = {}  # whether one of an operation's kinds of tensors holds others
         compiler: Any = sys.modules.get("torch._dynamo.trace_rules")
         if compiler is not None:  # somebody compiles a model: what watches it is not to be compiled with it
             compiler.add("zerolab.recording")
@@ -66,8 +67,12 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
-        if types and any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
+        if types:
+            wraps = self._wraps.get(types)
+            if wraps is None:
+                wraps = self._wraps[types] = any(map(is_traceable_wrapper_subclass_type, types))
+            if wraps:
+                return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
         # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
         # than in a tight loop: most operations (views, writes in place) return as early as possible.
         log = self._log

@@ -18,6 +18,7 @@ from zerolab.engines.partition import ROOT, find_units
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
+from zerolab.recording.patches import once_computed
 from zerolab.recording.wrappers import is_compiled, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
@@ -109,7 +110,7 @@ class Passes(Observer):
         if self._running and self._running[0][0] is module:
             self._running.clear()  # the last forward has raised
         if not self._running:
-            self._begin(training=module.training)
+            self._begin(training=unwrapped(module).training)  # Lightning leaves its DDP in evaluation mode
         self._running.append((module, self._log.add("module", "forward", unit=name)))
 
     def _learn(self, module: nn.Module) -> str:
@@ -225,7 +226,10 @@ class Passes(Observer):
         self._log.rest()
         self._ownership.sync()
 
-    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        return once_computed(args, keywords, lambda: self._update_begins(optimizer))
+
+    def _update_begins(self, optimizer: Any) -> None:
         log = self._log
         if self._updating:
             self._ownership.before_inner_update(optimizer, self._updating[0][0])

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from zerolab.recording.events import RankRecording
 from zerolab.recording.patches import replace
 from zerolab.recording.recorder import Recorder
+from zerolab.recording.wrappers import unwrapped
 
 
 class Window:
@@ -70,8 +71,8 @@ class Window:
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         if self._recorder is not None and self.steps < self.last:
             return
-        trains = module.training and torch.is_grad_enabled() and next(module.parameters(), None) is not None
-        if not trains:
+        trains = unwrapped(module).training and torch.is_grad_enabled()
+        if not trains or next(module.parameters(), None) is None:
             return  # an evaluation between two steps, or a loss
         if self.steps == self.last:
             self._end()
