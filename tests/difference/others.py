@@ -35,7 +35,7 @@ def two_levels(folder, fault=""):
                 shards = [each.grad.to_local() for each in model.parameters()]
                 norm = torch.cat([each.flatten() for each in shards]).norm()
                 for each in shards:
-                    each *= 0.01 / norm
+                    each.mul_(0.01 / norm)
             elif fault == "norm of the whole":
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
             optimizer.step()

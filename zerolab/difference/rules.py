@@ -21,6 +21,7 @@ OVERFLOW = (
     "the scaler found a number that is not finite and left the update out, which is right: record both from a step on "
     "in which the scale has come down, or begin with a smaller one (init_scale)"
 )
+SCALED = "scaled once more or not at all, by clipping, by a loss scale or by hand"
 NO_MASTER = "the optimizer updates weights of fewer bits: there is no fp32 master copy, and small updates are lost"
 ROUNDED = "the fp32 weights are made anew of rounded ones after each update: small updates are lost"
 
@@ -124,26 +125,35 @@ def _scaled(good: Step, bad: Step, far: list[str], slack: float) -> str:
             "each rank's shard is GOOD's times a number of its own: the norm of a shard was taken for that of the "
             "whole; sum the squares over ranks before the root"
         )
-    times, micro = f"it is GOOD's times {factor:.5g}{few}", max(len(rank["losses"]) for rank in bad.ranks)
+    times = f"it is GOOD's times {factor:.5g}{few}"
+    return f"{times}: {_why_scaled(factor, bad) or _clipped(factor, good, bad, few) or SCALED}"
+
+
+def _why_scaled(factor: float, bad: Step) -> str:
+    """What a factor means by its size."""
     if bad.scale != 1 and _is(factor * bad.scale, 1):
-        return (
-            f"{times}: divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
-        )
+        return f"divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
     if bad.scale != 1 and _is(factor, bad.scale):
         return (
-            f"{times}: the loss's scale is still in it; update by scaler.step(optimizer), and call "
-            "scaler.unscale_(optimizer) before gradients are clipped or looked at"
+            "the loss's scale is still in it; update by scaler.step(optimizer), and call scaler.unscale_(optimizer) "
+            "before gradients are clipped or looked at"
         )
+    micro = max(len(rank["losses"]) for rank in bad.ranks)
     for number, ranks in ((len(bad.ranks), True), (micro, False)):
         if number > 1 and _is(factor, number):
-            summed = f"{times}: summed over {number} {'ranks and not averaged' if ranks else 'micro-batches'}"
+            summed = f"summed over {number} {'ranks and not averaged' if ranks else 'micro-batches'}"
             return f"{summed}; divide by their number"
         if number > 1 and _is(factor * number, 1):
-            return f"{times}: divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
-    norms = [math.sqrt(sum(each.squares for each in found.values())) for found in (ours, theirs)]
-    if factor < 1 and not few and math.isclose(norms[1], float(f"{norms[1]:.1g}"), rel_tol=1e-3):
-        return f"{times}: its norm is {norms[1]:.4g}, and GOOD's {norms[0]:.4g}: clipped in BAD, as DeepSpeed does by itself"
-    return f"{times}: scaled once more or not at all, by clipping, by a loss scale or by hand"
+            return f"divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
+    return ""
+
+
+def _clipped(factor: float, good: Step, bad: Step, few: str) -> str:
+    """Whether all is smaller, and its norm such a number as people clip at."""
+    norm, other = (math.sqrt(sum(each.squares for each in step.whole("read").values())) for step in (bad, good))
+    if factor < 1 and not few and math.isclose(norm, float(f"{norm:.1g}"), rel_tol=1e-3):
+        return f"its norm is {norm:.4g}, and GOOD's {other:.4g}: clipped in BAD, as DeepSpeed does by itself"
+    return ""
 
 
 def _left_over(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
@@ -226,7 +236,8 @@ def update(bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: flo
         shared = [ranks for ranks in (owners.get(name, []) for name in far) if _is(len(ranks), factor)]
         if len(shared) == len(far) and {len(owners[name]) for name in owners if name not in far} == {1}:
             ranks = " and ".join(map(str, shared[0]))
-            return f"it is GOOD's step times {factor:.4g}: ranks {ranks} updated it both, and each shard is to have one owner"
+            twice = f"ranks {ranks} updated it both, and each shard is to have one owner"
+            return f"it is GOOD's step times {factor:.4g}: {twice}"
         why = "the update is made twice" if _is(factor, 2) and max(r["updates"] for r in bad.ranks) > 1 else ""
         return f"it is GOOD's step times {factor:.4g}: {why or 'the update or its lr is scaled'}"
     # In coarse precision what follows would see patterns in rounding.

@@ -67,12 +67,8 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
-        if types:
-            wraps = self._wraps.get(types)
-            if wraps is None:
-                wraps = self._wraps[types] = any(map(is_traceable_wrapper_subclass_type, types))
-            if wraps:
-                return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
+        if types and (self._wraps[types] if types in self._wraps else self._holds_others(types)):
+            return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
         # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
         # than in a tight loop: most operations (views, writes in place) return as early as possible.
         log = self._log
@@ -98,6 +94,10 @@ class Watch(TorchDispatchMode):
             if host.total + _MOST_OF_A_NUMBER > host.here.total:  # else no peak can notice it
                 self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
+
+    def _holds_others(self, types: Any) -> bool:
+        self._wraps[types] = any(map(is_traceable_wrapper_subclass_type, types))
+        return self._wraps[types]
 
     def _learn(self, func: Any) -> Kind:
         kind = self._kinds[id(func)] = _kind_of(func)

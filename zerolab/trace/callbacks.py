@@ -71,7 +71,7 @@ def lightning_callback(
 class _Block:
     """A `with` block in two calls; it ends at the latest with the process, as after an error nobody may call."""
 
-    def __init__(self, *arguments: Any, **options: bool) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         self._arguments, self._options = arguments, options
         self._stack = ExitStack()
 
