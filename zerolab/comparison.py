@@ -193,17 +193,24 @@ def record(
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
     times_only: bool = False,
+    fingerprints: str | os.PathLike[str] | None = None,
 ) -> Recording:
     """Trains `model` under one stage, by its name, on real ranks with AdamW, and returns the recording.
 
     With `times_only` it has no bytes of memory, and the run is hardly slower for being recorded
-    (`Cluster.record_times`). All other arguments but `stage` are those of `compare`, and so are the errors.
+    (`Cluster.record_times`). With a file's name for `fingerprints` it is saved there, with fingerprints beside it
+    (`Cluster.record_fingerprints`). All other arguments but `stage` are those of `compare`, and so are the errors;
+    ValueError, too, where both are asked for.
     """
+    if times_only and fingerprints:
+        raise ValueError("times_only and fingerprints exclude one another: fingerprints look at every number")
     (chosen,) = _checked_stages([stage], world_size, precision, options)
     feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
         choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
-        recorded = cluster.record_times if times_only else cluster.record
+        recorded: Callable[..., Recording] = cluster.record_times if times_only else cluster.record
+        if fingerprints:
+            recorded = partial(cluster.record_fingerprints, fingerprints)
         return recorded(train, chosen, model, feed, steps, loss_fn=loss_fn, **choice)
 
 

@@ -18,6 +18,7 @@ from peaks import peaks
 from player import player
 from simulation import calibration, simulation, table1
 from steps import steps_gpt, steps_mlp
+from traced import tracing
 
 from zerolab import Cluster
 
@@ -95,6 +96,7 @@ FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {
     "roundtrip": roundtrip,
     "faults": faults,
     "recording": recording,
+    "tracing": tracing,
     "steps-mlp": steps_mlp,
     "steps-gpt": steps_gpt,
     "peaks": peaks,

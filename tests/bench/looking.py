@@ -61,7 +61,7 @@ LOOKS: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {
 }
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Has malloc keep what is freed, as it does for small things anyway.
 
     Else large tensors go back to the system and their pages are zeroed again for the next: 10,000 to 19,000 page faults
@@ -79,7 +79,7 @@ def steps(stage: str, model: str, shape: dict[str, int], rounds: int, looks: lis
     The looks come in another order each round, the same on all ranks. Getting ready and tidying up (a recorder looks
     for what exists, a profiler makes its table) are not in the step.
     """
-    _keep_freed_memory()
+    keep_freed_memory()
     engine = workloads.engine(stage, models.build(model))
     batch = models.batches(model, dist.get_world_size(), dist.get_rank(), 1, **shape)[0]
     found: dict[str, list[Any]] = {look: [] for look in looks}

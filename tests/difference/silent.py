@@ -46,7 +46,7 @@ def average(model, *, scale=None, skip=()):
             each.grad *= 1 / dist.get_world_size() if scale is None else scale
 
 
-def loop(folder, fault="", **given):
+def loop(folder, fault="", **given):  # noqa: C901  # a fault is a line of it
     """A loop of one's own, on replicas."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank if fault == "unequal start" else 1 if fault == "other seed" else 0)
@@ -69,6 +69,10 @@ def loop(folder, fault="", **given):
         trained = [each for name, each in model.named_parameters() if name != "head.weight"]
     flat = [each for each in trained if each.ndim == 1 and fault != "decay on all"]
     matrices = [each for each in trained if all(each is not other for other in flat)]
+    if given.get("owners"):  # ZeRO-1 by hand: each rank updates every other parameter, and the steps are added up
+        owned = [each for place, each in enumerate(matrices) if place % world_size == rank]
+        matrices = matrices if fault == "two owners" and rank == 1 else owned
+        flat = flat[rank::world_size]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     lr = lr * world_size if fault == "lr scaled" else lr
@@ -81,9 +85,14 @@ def loop(folder, fault="", **given):
         optimizer.state.clear()
     torch.manual_seed(100 if fault == "same dropout" else 100 + rank)
     net = DistributedDataParallel(model, broadcast_buffers=fault != "buffers kept") if given.get("ddp") else model
+    scale = 2.0**40 if fault == "overflow" else 2.0**10
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=given.get("fp16", False))
     with Fingerprints(folder, (1, STEPS)):
         for step in range(1, STEPS + 1):
-            one_step(net, model, optimizer, step, fault, micro)
+            old = [each.detach().clone() for each in model.parameters()]
+            one_step(net, model, optimizer, scaler, step, fault, micro)
+            if given.get("owners"):
+                add_steps(model, old)
             schedule.step()
             if fault == "schedule twice":
                 schedule.step()
@@ -99,7 +108,16 @@ def before(model, optimizer):
         optimizer.zero_grad()
 
 
-def one_step(net, model, optimizer, step, fault, micro):  # noqa: C901, PLR0917  # a fault is a line of it
+def add_steps(model, old):
+    """Each rank gets the others' updates, which are zero where they have none."""
+    with torch.no_grad():
+        for before, each in zip(old, model.parameters(), strict=True):
+            moved = each - before
+            dist.all_reduce(moved)
+            each.copy_(before + moved)
+
+
+def one_step(net, model, optimizer, scaler, step, fault, micro):  # noqa: C901, PLR0912, PLR0917  # a fault is a line of it
     rank = dist.get_rank()
     rows_of = 0 if fault == "same rows" else rank
     of = step - 1 if fault == "repeated" and rank == 1 and step == 2 else step
@@ -110,16 +128,23 @@ def one_step(net, model, optimizer, step, fault, micro):  # noqa: C901, PLR0917 
             inputs = inputs.bfloat16()
         if fault == "other loss":
             targets = targets.roll(1)
-        outputs = net_of(net, model, inputs, fault, last=number == micro - 1)
+        with torch.autocast("cpu", torch.float16, enabled=scaler.is_enabled()):
+            outputs = net_of(net, model, inputs, fault, last=number == micro - 1)
         loss = nn.functional.cross_entropy(outputs.float(), targets)
-        (loss if fault == "micro summed" else loss / micro).backward()
+        scaler.scale(loss if fault == "micro summed" else loss / micro).backward()
         if fault == "zeroed early" and number < micro - 1:
             optimizer.zero_grad()
     if net is model:
         reduce(model, fault, step)
     clip(model, fault)
-    if not (fault == "rank left out" and rank == 1 and step == 2):
+    if fault == "scale twice":
+        for each in model.parameters():
+            each.grad /= scaler.get_scale()
+    if fault == "scale left in":
         optimizer.step()
+    elif not (fault == "rank left out" and rank == 1 and step == 2):
+        scaler.step(optimizer)
+        scaler.update()
     if fault == "stepped twice":
         optimizer.step()
     if fault == "not sent" and rank == 1:
@@ -198,6 +223,8 @@ GOOD = {  # name: how it is trained
     "resumed": {"optimizer": "adam", "resumed": True},
     "norms": {"ddp": True, "norms": True},
     "clipped": {"fault": "clipped"},
+    "owners": {"owners": True},
+    "fp16": {"fp16": True},
 }
 # The fault, the right run, the step, the phase, and words of the meaning. Threads are those in which people met it.
 FAULTS = [
@@ -233,5 +260,9 @@ FAULTS = [
     ("same dropout", "dropout", 1, "random", "all ranks drop the same"),
     ("state lost", "resumed", 1, "optimizer state", "state was not there"),  # accelerate 3971
     ("buffers kept", "norms", 2, "buffers", "buffers came apart"),
+    ("two owners", "owners", 1, "update", "ranks 0 and 1 updated it both"),
+    ("scale twice", "fp16", 1, "gradients", "divided twice by the loss's scale of 1024"),
+    ("scale left in", "fp16", 1, "gradients", "the loss's scale is still in it"),
+    ("overflow", "fp16", 1, "overflow", "left the update out"),
     ("clipped by shard", "clipped", 1, "gradients", "clips by a norm of its own"),  # pytorch 170862, accelerate 4219
 ]

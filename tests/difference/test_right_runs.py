@@ -7,16 +7,33 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab import DDP, FSDP1, FSDP2, Cluster, TorchDDP, Zero1, Zero2, Zero3, cli
+from zerolab import (
+    DDP,
+    FSDP1,
+    FSDP2,
+    HSDP,
+    Cluster,
+    DeepSpeed1,
+    DeepSpeed2,
+    DeepSpeed3,
+    TorchDDP,
+    Zero1,
+    Zero2,
+    Zero3,
+    cli,
+    record,
+)
 from zerolab.difference.compare import compare
 from zerolab.difference.watch import Fingerprints
 
 RUNS = [
     *((system, 1, "fp32") for system in (DDP, Zero3, FSDP2)),
     *((system, 2, "fp32") for system in (DDP, Zero1, Zero2, Zero3, TorchDDP, FSDP1, FSDP2)),
-    *((system, 2, "bf16") for system in (Zero2, FSDP2)),
+    *((system, 2, "bf16") for system in (Zero2, FSDP2, DeepSpeed2)),
+    *((system, 2, "fp16") for system in (DDP, Zero3)),
+    *((system, 2, "fp32") for system in (DeepSpeed1, DeepSpeed3)),
     *((system, 3, "fp32") for system in (Zero1, FSDP2)),
-    *((system, 4, "fp32") for system in (Zero3, FSDP1)),
+    *((system, 4, "fp32") for system in (Zero3, FSDP1, HSDP)),
 ]
 
 
@@ -65,12 +82,26 @@ def record_all(tmp_path_factory):
     return folder
 
 
-def test_of_a_hundred_and_twenty_pairs_of_right_runs_none_parts(folders):
+def test_of_more_than_two_hundred_pairs_of_right_runs_none_parts(folders):
     names = [f"{system.__name__}-{world_size}-{precision}" for system, world_size, precision in RUNS]
     pairs = list(itertools.combinations(names, 2))
     found = {pair: str(result) for pair in pairs if (result := compare(*map(folders.joinpath, pair))).parting}
-    assert len(pairs) == 120
+    assert len(pairs) == 231
     assert not found, "\n".join(map(str, found.items()))
+
+
+def test_a_recording_of_a_stage_may_have_fingerprints_beside_it(tmp_path, capsys):
+    with Cluster(2) as cluster:
+        ours = cluster.record_fingerprints(tmp_path / "own.json", on_this_rank, Zero3, "fp32", tmp_path / "inner")
+    assert [len(losses) for losses in ours.results] == [4, 4]
+    assert compare(tmp_path / "own.json", tmp_path / "inner").parting is None
+    record("ddp", 2, steps=2, fingerprints=tmp_path / "ddp.json")
+    made = ["--stage", "zero3", "--world-size", "2", "--steps", "2", "--out", str(tmp_path / "zero3.json")]
+    assert cli.main(["record", *made, "--fingerprints"]) == 0
+    assert cli.main(["diff", str(tmp_path / "ddp.json"), str(tmp_path / "zero3.json")]) == 0
+    assert "no difference in step 1, 2" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="exclude one another"):
+        record("ddp", 2, times_only=True, fingerprints=tmp_path / "ddp.json")
 
 
 def test_the_command_says_no_difference_a_difference_or_why_it_cannot_say(folders, tmp_path, capsys):

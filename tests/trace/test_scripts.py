@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from launching import SCRIPTS, compile_for_deepspeed, launch, losses, passes, traced
 
+from zerolab.difference.compare import compare
 from zerolab.player import page
 from zerolab.recording.recording import Recording
 
@@ -154,3 +155,4 @@ def test_a_trainer_of_a_library_is_recorded_by_a_callback(script, tmp_path):
     recording = Recording.load(tmp_path / "run.json")
     assert (recording.info.steps, recording.info.first_step, len(recording.ranks)) == (3, 2, 2)
     assert not (tmp_path / "run.json.parts").exists()
+    assert compare(tmp_path / "run.json", tmp_path / "run.json").steps == (2, 3, 4)  # fingerprints lie beside it

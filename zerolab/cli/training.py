@@ -47,6 +47,7 @@ def add(commands: Any) -> None:
     _add_training(record, model="gpt-tiny", steps=3)
     record.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
     record.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
+    record.add_argument("--fingerprints", action="store_true", help="of tensors and batches, too: for `zerolab diff`")
 
 
 def _add_fit(commands: Any) -> None:
@@ -172,6 +173,7 @@ def _text_of(settings: Any) -> str:
 def _record(arguments: Arguments) -> None:
     from zerolab.comparison import record
 
-    recording = record(arguments.stage, **_training(arguments), times_only=arguments.times_only)
+    chosen = {"times_only": arguments.times_only, "fingerprints": arguments.out if arguments.fingerprints else None}
+    recording = record(arguments.stage, **_training(arguments), **chosen)
     recording.save(arguments.out)
     print(f"{len(recording.events):,} events of {recording.world_size} ranks in {arguments.out}")

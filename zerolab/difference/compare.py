@@ -113,6 +113,7 @@ class _Pair:
             yield from self._setup(good)
             yield from self._beginning(good, bad)
         yield from self._batches(good, bad)
+        yield from self._overflow(good, bad)
         yield from self._buffers(good, bad)
         yield from self._random(good, bad)
         if not self.only_begins:
@@ -142,7 +143,9 @@ class _Pair:
             yield Parting(good.number, "parameters before it", tuple(apart), said, rules.UNEQUAL_START)
         ours, theirs = good.whole("before"), bad.whole("before")
         both = [name for name in ours if name in theirs]
-        far = [n for n in both if not _close(ours[n], theirs[n], 4 * self._rounding(ours[n], theirs[n]))]
+        # DeepSpeed makes its fp32 masters of weights that it has rounded first.
+        rounded = self.epsilon if any(_coarse(found) > 0.9 for found in (ours, theirs)) else 0.0
+        far = [n for n in both if not _close(ours[n], theirs[n], max(rounded, 4 * self._rounding(ours[n], theirs[n])))]
         if far:
             name = far[0]
             by = length(minus(theirs[name].signed, ours[name].signed)) / max(_size(ours[name]), 1e-300)
@@ -164,6 +167,13 @@ class _Pair:
         said = f"GOOD's ranks have {n} rows together, BAD's {m}; {common} are the same"
         meaning = rules.batches(self.good, self.bad, good, bad)
         yield Parting(good.number, "batches", (), said, meaning, bad.line("forward"))
+
+    @staticmethod
+    def _overflow(good: Step, bad: Step) -> Iterator[Parting]:
+        if good.skipped != bad.skipped:
+            one, two = ("BAD", "GOOD") if bad.skipped else ("GOOD", "BAD")
+            said = f"{one}'s scaler left the update out, at a scale of {max(good.scale, bad.scale):g}; {two} made it"
+            yield Parting(good.number, "overflow", (), said, rules.OVERFLOW, bad.line("backward"))
 
     def _buffers(self, good: Step, bad: Step) -> Iterator[Parting]:
         apart = _new(good.apart("buffers"), bad.apart("buffers"))
@@ -249,7 +259,7 @@ class _Pair:
             said = f"after the update ranks {one} and {two} of BAD have other bits in {len(apart)} tensors"
             yield Parting(good.number, "update", tuple(apart), said, rules.copies(bad), line)
         ends = good.whole("end"), bad.whole("end")
-        coarse = [sum(p.coarse for p in end.values()) / max(1, sum(p.numel for p in end.values())) for end in ends]
+        coarse = [_coarse(end) for end in ends]
         if coarse[1] > 0.9 and coarse[0] < 0.5:
             ours, theirs = (f"{100 * part:.0f} %" for part in coarse)
             said = f"{theirs} of BAD's numbers after the update are ones that bf16 has, {ours} of GOOD's"
@@ -301,6 +311,11 @@ class _Pair:
 
 def _adaptive(step: Step) -> bool:
     return any("betas" in each for each in step.settings().values())
+
+
+def _coarse(found: dict[str, Print]) -> float:
+    """The part of the numbers that bf16 has."""
+    return sum(each.coarse for each in found.values()) / max(1, sum(each.numel for each in found.values()))
 
 
 def _kinds(found: dict[str, Print]) -> set[str]:

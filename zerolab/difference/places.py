@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zerolab.engines.deepspeed import partitions
 from zerolab.engines.optimizer_state import pieces_within
 from zerolab.recording.wrappers import is_part, unwrapped
 from zerolab.runtime.observers import holders
@@ -24,6 +25,7 @@ class Place(NamedTuple):
 
 
 Places = list[tuple[torch.Tensor, list[Place]]]
+MASTERS_OF_DEEPSPEED = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")  # stages 1 and 2, and 3
 WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
 
 
@@ -50,6 +52,11 @@ def places_of(model: nn.Module) -> Places:
     if engines:
         owned = [each for engine in engines for each in engine._owned()]  # as for checkpoints
         return [(key, [Place(*piece) for piece in pieces]) for key, pieces in owned]
+    zero: Any = getattr(model, "optimizer", None)
+    if any(hasattr(zero, name) for name in MASTERS_OF_DEEPSPEED):
+        names = {id(parameter): name for name, parameter in names_of(model).items()}
+        owned_here = partitions(zero, names, dist.get_rank())
+        return [(master, [Place(*piece) for piece in pieces]) for master, _, pieces in owned_here]
     found: dict[int, tuple[torch.Tensor, list[Place]]] = {}
     for name, parameter in names_of(model).items():
         if not is_part(parameter):

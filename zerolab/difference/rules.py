@@ -17,6 +17,11 @@ NOT_HELD = "no optimizer has it: it was made before the model was sharded, repla
 NO_GRADIENT = "it gets no gradient: it was detached, frozen, or computed under no_grad, or its gradient was dropped"
 MORE = "it trains in BAD alone: in GOOD it is frozen or detached, or its gradient is dropped"
 
+OVERFLOW = (
+    "the scaler found a number that is not finite and left the update out, which is right: record both from a step on "
+    "in which the scale has come down, or begin with a smaller one (init_scale)"
+)
+SCALED = "scaled once more or not at all, by clipping, by a loss scale or by hand"
 NO_MASTER = "the optimizer updates weights of fewer bits: there is no fp32 master copy, and small updates are lost"
 ROUNDED = "the fp32 weights are made anew of rounded ones after each update: small updates are lost"
 
@@ -79,7 +84,23 @@ def apart(good: Step, bad: Step, names: list[str], slack: float) -> str:
     if all(factors):
         each = ", ".join(f"{factor:.4g}" for factor in factors if factor)
         return f"each rank has the right one times a number of its own ({each}): each clips by a norm of its own"
+    if all(name in whole and _near(_mean_of_copies(bad, name), whole[name].signed, slack) for name in names):
+        return (
+            "the mean of the ranks' copies is GOOD's: groups of ranks average by themselves, and nobody between them "
+            "(under HSDP the all-reduce over the replicas is missing)"
+        )
     return ""
+
+
+def _mean_of_copies(step: Step, name: str) -> Vector:
+    """The whole tensor's signed sums, of each piece the mean over the ranks that have it."""
+    pieces: dict[int, list[Vector]] = {}
+    for rank in range(len(step.ranks)):
+        for (other, start), found in step.of_rank("read", rank).items():
+            if other == name:
+                pieces.setdefault(start, []).append(found.signed)
+    means = [[sum(each) / len(copies) for each in zip(*copies, strict=True)] for copies in pieces.values()]
+    return tuple(map(sum, zip(*means, strict=True)))
 
 
 def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
@@ -104,14 +125,35 @@ def _scaled(good: Step, bad: Step, far: list[str], slack: float) -> str:
             "each rank's shard is GOOD's times a number of its own: the norm of a shard was taken for that of the "
             "whole; sum the squares over ranks before the root"
         )
-    times, micro = f"it is GOOD's times {factor:.5g}{few}", max(len(rank["losses"]) for rank in bad.ranks)
+    times = f"it is GOOD's times {factor:.5g}{few}"
+    return f"{times}: {_why_scaled(factor, bad) or _clipped(factor, good, bad, few) or SCALED}"
+
+
+def _why_scaled(factor: float, bad: Step) -> str:
+    """What a factor means by its size."""
+    if bad.scale != 1 and _is(factor * bad.scale, 1):
+        return f"divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
+    if bad.scale != 1 and _is(factor, bad.scale):
+        return (
+            "the loss's scale is still in it; update by scaler.step(optimizer), and call scaler.unscale_(optimizer) "
+            "before gradients are clipped or looked at"
+        )
+    micro = max(len(rank["losses"]) for rank in bad.ranks)
     for number, ranks in ((len(bad.ranks), True), (micro, False)):
         if number > 1 and _is(factor, number):
-            summed = f"{times}: summed over {number} {'ranks and not averaged' if ranks else 'micro-batches'}"
+            summed = f"summed over {number} {'ranks and not averaged' if ranks else 'micro-batches'}"
             return f"{summed}; divide by their number"
         if number > 1 and _is(factor * number, 1):
-            return f"{times}: divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
-    return f"{times}: scaled once more or not at all, by clipping, by a loss scale or by hand"
+            return f"divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
+    return ""
+
+
+def _clipped(factor: float, good: Step, bad: Step, few: str) -> str:
+    """Whether all is smaller, and its norm such a number as people clip at."""
+    norm, other = (math.sqrt(sum(each.squares for each in step.whole("read").values())) for step in (bad, good))
+    if factor < 1 and not few and math.isclose(norm, float(f"{norm:.1g}"), rel_tol=1e-3):
+        return f"its norm is {norm:.4g}, and GOOD's {other:.4g}: clipped in BAD, as DeepSpeed does by itself"
+    return ""
 
 
 def _left_over(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
@@ -189,8 +231,13 @@ def update(bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: flo
     lost = [(name, rank) for name in far for rank in _still_shards(bad, name)]
     if lost:
         return f"rank {lost[0][1]} did not move its shard of {lost[0][0]}: it was not updated"
-    factor = _common(moved[0], moved[1], far, 0.02)
+    factor, owners = _common(moved[0], moved[1], far, 0.02), bad.owners()
     if factor:
+        shared = [ranks for ranks in (owners.get(name, []) for name in far) if _is(len(ranks), factor)]
+        if len(shared) == len(far) and {len(owners[name]) for name in owners if name not in far} == {1}:
+            ranks = " and ".join(map(str, shared[0]))
+            twice = f"ranks {ranks} updated it both, and each shard is to have one owner"
+            return f"it is GOOD's step times {factor:.4g}: {twice}"
         why = "the update is made twice" if _is(factor, 2) and max(r["updates"] for r in bad.ranks) > 1 else ""
         return f"it is GOOD's step times {factor:.4g}: {why or 'the update or its lr is scaled'}"
     # In coarse precision what follows would see patterns in rounding.

@@ -69,6 +69,24 @@ class Step:
         equal = len({len(rows) for rows in self.rows}) == 1 and all(rank["losses"] for rank in self.ranks)
         return sum(losses) / len(losses) if equal else None
 
+    @cached_property
+    def skipped(self) -> bool:
+        """Whether a scaler has found an overflow and left the update out."""
+        return any(rank["skipped"] for rank in self.ranks)
+
+    @cached_property
+    def scale(self) -> float:
+        """By what a scaler multiplied the loss; 1 where there is none."""
+        return float(max(rank["scale"] for rank in self.ranks))
+
+    def owners(self) -> dict[str, list[int]]:
+        """The ranks whose optimizers have each parameter, or a piece of it."""
+        found: dict[str, list[int]] = {}
+        for number, rank in enumerate(self.ranks):
+            for name in rank["settings"]:
+                found.setdefault(name, []).append(number)
+        return found
+
     def line(self, moment: str) -> str:
         """The line of the script at which something happened, as rank 0 saw it; empty if none is known."""
         return str(self.ranks[0]["lines"].get(moment, ""))

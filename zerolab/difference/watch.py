@@ -7,6 +7,7 @@ the rank's own gradients where autograd brings whole ones, what the optimizer re
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,7 @@ from zerolab import files
 from zerolab.difference.places import Place, local, names_of, places_of, plain
 from zerolab.difference.prints import Print, print_of, rows_of
 from zerolab.engines.optimizer_state import COUNTERS
-from zerolab.recording.patches import replace
+from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
 from zerolab.recording.wrappers import is_part, unwrapped
 from zerolab.runtime.observers import holders
@@ -41,6 +42,12 @@ def folder_of(out: str | os.PathLike[str]) -> Path:
     return path.with_name(f"{path.name}.fingerprints")
 
 
+def all_steps(out: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Runs on a rank: `fn`, with the fingerprints of all its steps beside `out`."""
+    with Fingerprints(folder_of(out), (1, sys.maxsize)):
+        return fn(*args, **keywords)
+
+
 class Fingerprints:
     """A `with` block, entered by every rank, in which steps `first` to `last` leave their fingerprints in `folder`.
 
@@ -55,6 +62,7 @@ class Fingerprints:
         self._steps: list[Step] = []
         self._now: Step | None = None
         self._models: dict[int, tuple[nn.Module, str]] = {}  # the outermost modules, and what is before their names
+        self._engines: list[Any] = []  # kept, for at the end they say where the parameters are
         self._about: dict[str, list[Any]] = {}
         self._running: list[nn.Module] = []
         self._updated = self._over = False
@@ -71,6 +79,9 @@ class Fingerprints:
         callback(register_optimizer_step_post_hook(self._after_update).remove)
         enter(replace(torch.autograd, "backward", self._backward))
         enter(replace(torch.amp.GradScaler, "scale", self._scaled))
+        enter(replace(torch.amp.GradScaler, "step", self._stepped))
+        rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+        self._file(rank).unlink(missing_ok=True)  # an earlier run's
         return self
 
     def __exit__(
@@ -99,14 +110,23 @@ class Fingerprints:
             "steps": self._steps,
         }
         self.folder.mkdir(exist_ok=True)
-        files.write_text(self.folder / f"rank-{rank}.json", json.dumps(contents, separators=(",", ":")))
+        files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
+        other = world_size
+        while rank == 0 and self._file(other).exists():  # of an earlier run of more ranks
+            self._file(other).unlink()
+            other += 1
         self._models.clear()
+        self._engines.clear()
+
+    def _file(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.json"
 
     # The forward.
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         self._running.append(module)
-        trains = module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+        # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
+        trains = unwrapped(module).training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
         if not trains or next(module.parameters(), None) is None:
             return
         if len(self._running) == 1:
@@ -135,6 +155,7 @@ class Fingerprints:
             names = ("buffers", "local", "last", "read", "settings", "state")
             self._now = {"step": self._done + 1, **{name: {} for name in names}}
             self._now |= {"rows": [], "losses": [], "random": [], "lines": {}, "updates": 0, "compute": []}
+            self._now |= {"scale": 1.0, "skipped": False}
             self._now["before"] = self._parameters()
             self._steps.append(self._now)
         self._line("forward")
@@ -148,13 +169,14 @@ class Fingerprints:
             return
         prefix = f"{type(unwrapped(module)).__name__}." if self._models else ""
         self._models[id(module)] = module, prefix
-        engine = any(getattr(holder, "model", None) is module for holder in holders)
+        engines = [holder for holder in holders if getattr(holder, "model", None) is module]
+        self._engines += engines
         for name, each in parameters.items():
             tied = [
                 prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")
             ] or [prefix + name]
             self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
-            sharded = engine or is_part(each) or hasattr(each, "placements")
+            sharded = engines or is_part(each) or hasattr(each, "placements")
             if each.requires_grad and tied[0] == prefix + name and not sharded:
                 handle = each.register_hook(self._gradient_of(prefix + name))
                 self._stack.callback(handle.remove)
@@ -190,7 +212,17 @@ class Fingerprints:
     def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any) -> Any:
         if scaler.is_enabled():
             self._scale = scaler.get_scale()
+            if self._now is not None:
+                self._now["scale"] = self._scale
         return original(scaler, *args)
+
+    def _stepped(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
+        result = original(scaler, *args, **keywords)
+        if not self._updated:  # it has found an overflow: the step is over, and has no update
+            self._done, self._updated = self._done + 1, True
+            if self._now is not None:
+                self._now["skipped"] = True
+        return result
 
     def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **keywords: Any) -> Any:
         if self._now is not None:
@@ -213,13 +245,20 @@ class Fingerprints:
 
     # The update.
 
-    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        return once_computed(args, keywords, lambda: self._update_begins(optimizer))
+
+    def _update_begins(self, optimizer: Any) -> None:
         now = self._now
         if now is None:
             return
         self._line("update")
         now["updates"] += 1
         places = {id(tensor): pieces for tensor, pieces in self._places()}
+        found_inf, scale = (getattr(optimizer, name, None) for name in ("found_inf", "grad_scale"))
+        if found_inf is not None and float(found_inf):  # a fused one skips by itself
+            now["skipped"] = True
+            return
         for number, group in enumerate(optimizer.param_groups):
             plain_settings = {key: group[key] for key in SETTINGS if key in group}
             settings = {key: float(v) if isinstance(v, torch.Tensor) else v for key, v in plain_settings.items()}
@@ -228,7 +267,8 @@ class Fingerprints:
                 pieces = places.get(id(tensor), unknown)
                 for piece in pieces:
                     now["settings"][piece.name] = settings
-                self._note(now["read"], pieces, tensor.grad)
+                scaled = scale is not None and tensor.grad is not None  # and divides by itself
+                self._note(now["read"], pieces, tensor.grad / scale if scaled else tensor.grad)
                 for key, value in optimizer.state.get(tensor, {}).items():
                     if key in COUNTERS:
                         for piece in pieces:

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -23,6 +23,9 @@ from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import INIT_SCALE, cast_floating
+
+Partition = tuple[torch.Tensor, list[torch.Tensor], list[Piece]]
+"""Of a parameter group a rank's fp32 partition, its gradient tensors, and the pieces of parameters in it."""
 
 
 class DeepSpeed0(Native):
@@ -113,9 +116,8 @@ class _Sharded(DeepSpeed0):
 
     precisions = ("fp32", "bf16", "fp16")
 
-    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
-        """For each parameter group: the fp32 partition, its gradient tensors, and the pieces of parameters in it."""
-        raise NotImplementedError
+    def _flats(self) -> Iterator[Partition]:
+        return partitions(self._zero, self._names, self.rank)
 
     def _owned(self) -> Iterator[Owned]:
         """This rank's fp32 partitions."""
@@ -184,15 +186,6 @@ class DeepSpeed1(_Sharded):
 
     stage, number = "deepspeed-1", 1
 
-    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
-        zero = self._zero
-        for number, master in enumerate(zero.single_partition_of_fp32_groups):
-            size = zero.partition_size[number]
-            # In DeepSpeed's order: with `round_robin_gradients` it is not the model's.
-            group = ((self._names[id(each)], each.numel()) for each in zero.round_robin_bit16_groups[number])
-            pieces = pieces_within(group, self.rank * size, (self.rank + 1) * size)
-            yield master, list(zero.averaged_gradients.get(number) or ()), pieces
-
 
 class DeepSpeed2(DeepSpeed1):
     """DeepSpeed stage 2: gradients sharded too."""
@@ -225,26 +218,10 @@ class DeepSpeed3(_Sharded):
         finally:
             functional.linear = of_torch
 
-    def _flats(self) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[Piece]]]:
-        zero = self._zero
-        for number, master in enumerate(zero.fp32_partitioned_groups_flat):
-            pieces, place = [], 0
-            for parameter in zero.fp16_groups[number]:
-                name, start, numel = self._shard(parameter)
-                pieces.append(Piece(name, place, start, numel))
-                place += parameter.ds_tensor.ds_numel
-            yield master, list(zero.averaged_gradients.get(number) or ()), pieces
-
-    def _shard(self, parameter: Any) -> tuple[str, int, int]:
-        """Name, first element and number of elements of this rank's shard of a parameter."""
-        size = parameter.ds_tensor.ds_numel
-        # Of a small parameter, the last ranks may have nothing but padding.
-        start = min(self.rank * size, parameter.ds_numel)
-        return self._names[id(parameter)], start, min(size, parameter.ds_numel - start)
-
     def _held_parameters(self) -> Iterator[Holding]:
         for parameter in self.module.parameters():
-            name, start, numel = self._shard(parameter)
+            start, numel = _shard(parameter, self.rank)
+            name = self._names[id(parameter)]
             yield self._held("parameters", name, parameter.ds_tensor, start, numel)  # type: ignore[attr-defined]
             if parameter.numel() == parameter.ds_numel:  # type: ignore[attr-defined]  # whole just now, else empty
                 yield self._held("parameters", name, parameter)
@@ -265,6 +242,41 @@ class DeepSpeed3(_Sharded):
             return
         with self._deepspeed.zero.GatheredParameters([entry], modifier_rank=0):
             super()._set(entry, value)
+
+
+def partitions(zero: Any, names: Mapping[int, str], rank: int) -> Iterator[Partition]:
+    """What a rank updates under stages 1 to 3.
+
+    Args:
+        zero: DeepSpeed's optimizer, as `initialize` returns it.
+        names: of the parameters, by `id`.
+        rank: of this process.
+    """
+    if hasattr(zero, "fp32_partitioned_groups_flat"):  # stage 3
+        for number, master in enumerate(zero.fp32_partitioned_groups_flat):
+            pieces, place = [], 0
+            for parameter in zero.fp16_groups[number]:
+                pieces.append(Piece(names[id(parameter)], place, *_shard(parameter, rank)))
+                place += parameter.ds_tensor.ds_numel
+            yield master, list(zero.averaged_gradients.get(number) or ()), pieces
+        return
+    for number, master in enumerate(zero.single_partition_of_fp32_groups):
+        size = zero.partition_size[number]
+        # In DeepSpeed's order: with `round_robin_gradients` it is not the model's.
+        group = ((names[id(each)], each.numel()) for each in zero.round_robin_bit16_groups[number])
+        yield (
+            master,
+            list(zero.averaged_gradients.get(number) or ()),
+            pieces_within(group, rank * size, (rank + 1) * size),
+        )
+
+
+def _shard(parameter: Any, rank: int) -> tuple[int, int]:
+    """First element and number of elements of a rank's shard of a parameter in stage 3."""
+    size = parameter.ds_tensor.ds_numel
+    # Of a small parameter, the last ranks may have nothing but padding.
+    start = min(rank * size, parameter.ds_numel)
+    return start, min(size, parameter.ds_numel - start)
 
 
 def import_deepspeed(device: str = "cpu") -> Any:

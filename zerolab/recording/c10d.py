@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves
 
 _WORDS = {
     "allreduce": "all_reduce",
@@ -147,5 +146,10 @@ def _message(op: str, tensor: torch.Tensor, group: dist.ProcessGroup, peer: int)
 
 
 def tensors_in(argument: Any) -> list[torch.Tensor]:
-    """All tensors in an argument, however nested."""
-    return [leaf for leaf in tree_leaves(argument) if isinstance(leaf, torch.Tensor)]
+    """All tensors in an argument: one, or lists of them, however nested."""
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    if not isinstance(argument, (list, tuple)):
+        return []
+    found = [each for each in argument if isinstance(each, torch.Tensor)]
+    return found if len(found) == len(argument) else [each for part in argument for each in tensors_in(part)]

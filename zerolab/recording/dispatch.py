@@ -22,6 +22,7 @@ _NUMBER_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     complex: torch.complex128,
 }
+_MOST_OF_A_NUMBER = 2 * torch.complex128.itemsize  # bytes
 
 
 class Effect(Enum):
@@ -52,6 +53,7 @@ class Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._communicate = log, log.ledger, communicate
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
+        self._wraps: dict[Any, bool] = {}  # whether one of an operation's kinds of tensors holds others
         compiler: Any = sys.modules.get("torch._dynamo.trace_rules")
         if compiler is not None:  # somebody compiles a model: what watches it is not to be compiled with it
             compiler.add("zerolab.recording")
@@ -65,7 +67,7 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Executes the operation; called a thousand times a step, so it does no more than it must."""
-        if types and any(map(is_traceable_wrapper_subclass_type, types)):
+        if types and (self._wraps[types] if types in self._wraps else self._holds_others(types)):
             return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
         # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
         # than in a tight loop: most operations (views, writes in place) return as early as possible.
@@ -88,8 +90,14 @@ class Watch(TorchDispatchMode):
             else:
                 self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_DTYPES:
-            self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
+            host = self._ledger.host
+            if host.total + _MOST_OF_A_NUMBER > host.here.total:  # else no peak can notice it
+                self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
+
+    def _holds_others(self, types: Any) -> bool:
+        self._wraps[types] = any(map(is_traceable_wrapper_subclass_type, types))
+        return self._wraps[types]
 
     def _learn(self, func: Any) -> Kind:
         kind = self._kinds[id(func)] = _kind_of(func)

@@ -165,7 +165,7 @@ class Exchanges(Observer):
             if request is None:
                 return execute(*args, **keywords)
             draft = self._log_request(request)
-            self._look(draft, c10d.tensors_in(args[1]) or c10d.tensors_in(args[0]), c10d.tensors_in(args[0]))
+            self._look(draft, args[1], args[0])
             if self._comparing:
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.exclude(tensor)
@@ -317,16 +317,17 @@ class Exchanges(Observer):
         flats = (named, f"{named} frozen")  # who gathers both names the module, for which the first stands
         return known or next((flat for flat in flats if flat in self._ownership.units), None)
 
-    def _look(self, draft: Draft, given: list[torch.Tensor], brought: list[torch.Tensor]) -> None:
+    def _look(self, draft: Draft, given: Any, brought: Any) -> None:
         """Notes what a collective is given, where there are few numbers and no model; and where to look afterwards.
 
         Not where a device sends: to look would have the host wait for it.
         """
         apart = self._log.times_only or self._log.streams is not None
         if self._inside is None and not self._ownership.units and not apart:
-            draft["numbers"] = None if draft["op"] == "recv" else numbers_of(given)
+            tensors = c10d.tensors_in(brought)
+            draft["numbers"] = None if draft["op"] == "recv" else numbers_of(c10d.tensors_in(given) or tensors)
             if draft["numbers"] is not None or draft["op"] == "recv":
-                self._small[draft["seq"]] = brought
+                self._small[draft["seq"]] = tensors
 
     def _look_again(self, wait: Draft, draft: Draft) -> None:
         wait["numbers"] = numbers_of(self._small.pop(draft["seq"], []))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any
 
 from torch.autograd.profiler import record_function
@@ -13,6 +14,7 @@ from zerolab.recording.patches import replace
 _LABEL = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((?P<module>[^)]+)\))?")
 
 
+@lru_cache(maxsize=1024)  # a step has a hundred labels, the same in each
 def module_of(label: str) -> str | None:
     """The module that a label names as the one that something is sent for; None for all other labels."""
     found = _LABEL.fullmatch(label)
@@ -36,7 +38,8 @@ class Labels:
         stack.enter_context(replace(record_function, "__exit__", self._exit))
 
     def _enter(self, original: Callable[..., Any], label: Any) -> Any:
-        self._open.append(module_of(label.name) or self.unit)
+        inner = module_of(label.name)
+        self._open.append(inner or (self._open[-1] if self._open else None))
         return original(label)
 
     def _exit(self, original: Callable[..., Any], label: Any, *failure: Any) -> Any:

@@ -157,7 +157,8 @@ class Ledger:
     def see(self, tensor: torch.Tensor) -> None:
         """Enters the storage of `tensor`, if it is new, under the current category."""
         storage = tensor.untyped_storage()
-        if self._known(storage) is None and (nbytes := storage.nbytes()):
+        is_new = storage._cdata not in self._entries or self._known(storage) is None
+        if is_new and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
 
     def note_existing(self, tensor: torch.Tensor) -> int:
@@ -209,12 +210,14 @@ class Ledger:
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
         """Says what the storage of `tensor` is for; one that was never seen is older than the recorder."""
         storage = tensor.untyped_storage()
+        entry = self._entries.get(storage._cdata)
+        # Asked for each parameter at each look, and then nearly always what is known.
+        if entry is not None and entry.category == category and entry.unit == unit and entry() is not None:
+            return
         entry = self._known(storage)
         if entry is None:
             if nbytes := storage.nbytes():
                 self._enter(storage, nbytes, category, unit)
-            return
-        if entry.category == category and entry.unit == unit:
             return
         # A gradient hook knows the category and not the flat; what a flat has said before stays true.
         if unit is not None and entry.unit != unit:

@@ -98,7 +98,7 @@ class Log:
         # Walking up the frames is nearly half of what an event costs; callers that know there is no line pass None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
-        draft["live"], draft["seq"] = self.ledger.levels(), len(self.drafts)
+        draft["live"], draft["seq"] = {} if self.times_only else self.ledger.levels(), len(self.drafts)
         self.drafts.append(draft)
         if self.streams is not None and kind in COMPUTING:
             self.streams.begin(draft["seq"])
@@ -110,10 +110,13 @@ class Log:
         if self.streams is not None:
             self.streams.end(draft["seq"])
         draft["t_end"] = self.clock()
-        draft["live"] = self.ledger.levels()
+        if not self.times_only:
+            draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
         """Logs the step's highest moment so far on each device, if there was a new one since the last event."""
+        if self.times_only:
+            return
         self.ledger.settle()
         known = self._logged_peaks
         new = [(name, tally) for name, tally in self.ledger.tallies.items() if tally.peak is not known.get(name)]
@@ -232,7 +235,7 @@ class Log:
         lasting, now, device = {draft["seq"] for draft in under_way}, self.clock(), self.device
         events = []
         for draft in self.drafts.copy():
-            levels = {} if self.times_only else draft["live"]
+            levels = draft["live"]
             fields = {**draft, "live": levels_on(levels, device)}
             if device != HOST:
                 fields["host"] = levels_on(levels, HOST)

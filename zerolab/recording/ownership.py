@@ -1,6 +1,5 @@
 """Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
 
-import functools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
@@ -10,12 +9,12 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_leaves
 
 from zerolab.engines.flat import Flat
 from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, FlatLayout, partition
+from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
@@ -27,6 +26,9 @@ Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
 
 Places = dict[int | str, tuple[str, int]]
 """The flat and the start in it of each parameter, by id and by name: FSDP2 gives a gathered one another identity."""
+
+Parts = list[tuple[str, weakref.ref[nn.Module]]]
+"""The modules of a model, and what stands before the names of their parameters."""
 
 # Engines speak in words, the ledger counts in a list.
 _INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
@@ -40,6 +42,8 @@ class Ownership:
         # Nothing is kept alive by being recorded: what the learner drops must be freed as if nobody were recording.
         self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
+        self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
+        self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's specification, kept for it
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below merged
@@ -129,18 +133,20 @@ class Ownership:
 
     def step_counters(self) -> int:
         """Bytes of the single numbers that the optimizers keep, those of engines left out."""
-        states = (state for optimizer in self._optimizers for state in optimizer.state.values())
-        values = (value for state in states for value in state.values() if isinstance(value, torch.Tensor))
-        return sum(mine.nbytes for value in values if value.dim() == 0 and (mine := _local(value)) is not None)
+        counted = 0
+        for state in (state for optimizer in self._optimizers for state in optimizer.state.values()):
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and value.dim() == 0 and (mine := _local(value)) is not None:
+                    counted += mine.nbytes
+        return counted
 
     def communicated(self, arguments: Any) -> None:
         """Notes what another system sends or receives: only now can its buffers be distinguished from other tensors."""
-        if self._sees_buffers:
+        if self._sees_buffers and not self._log.times_only:
             if self.follows_others:
                 self.sync()
-            for tensor in tree_leaves(arguments):
-                if isinstance(tensor, torch.Tensor):
-                    self._log.ledger.travels(tensor)
+            for tensor in tensors_in(arguments):
+                self._log.ledger.travels(tensor)
 
     def is_known(self, module: nn.Module) -> bool:
         """Whether an engine trains this module, or it was noted before."""
@@ -202,42 +208,62 @@ class Ownership:
     def _living(self) -> list[Holder]:
         return [engine for known in self._engines if (engine := known()) is not None]
 
-    def _held_in(self, names: set[str]) -> Iterator[Held]:
+    def _held_in(self, names: set[str]) -> list[Held]:
         """What is held in some flats of the engines; of everything where an engine cannot say it by flat."""
         flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
         # Other systems keep one buffer for many flats: there is no cheap look at a single one.
         if not all(isinstance(flat, Flat) for _, flat in flats):
-            yield from self._held(updates=True)
-            return
-        for engine, flat in flats:
-            for holding in held_in(flat, engine.optimizer.state):
-                yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
-        yield from self._held_by_models(names, updates=False)
+            return self._held(updates=True)
+        held = [
+            (_INDEX[holding.category], holding.unit, holding.span, holding.tensor)
+            for engine, flat in flats
+            for holding in held_in(flat, engine.optimizer.state)
+        ]
+        return held + self._held_by_models(names, updates=False)
 
-    def _held(self, *, updates: bool) -> Iterator[Held]:
-        for engine in self._living():
-            for holding in engine.holdings():
-                yield _INDEX[holding.category], holding.unit, holding.span, holding.tensor
-        yield from self._held_by_models(None, updates=updates)
+    def _held(self, *, updates: bool) -> list[Held]:
+        held = [
+            (_INDEX[holding.category], holding.unit, holding.span, holding.tensor)
+            for engine in self._living()
+            for holding in engine.holdings()
+        ]
+        return held + self._held_by_models(None, updates=updates)
 
-    def _held_by_models(self, names: set[str] | None, *, updates: bool) -> Iterator[Held]:
+    def _held_by_models(self, names: set[str] | None, *, updates: bool) -> list[Held]:
         """What models hold that no engine trains, in some flats or in all; and what their optimizers hold."""
+        held: list[Held] = []
         for model, places in self._models.items():
-            for name, parameter in model.named_parameters():
-                unit, start = places.get(name, (None, 0))
-                if names is None or unit in names:
-                    yield from self._held_of(parameter, unit, start)
+            seen = set()  # a tied one has several names
+            for prefix, part in self._parts(model, again=updates):
+                module = part()
+                for key, parameter in module._parameters.items() if module is not None else ():
+                    unit, start = places.get(prefix + key, (None, 0))
+                    if parameter is not None and (names is None or unit in names) and id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        held += self._held_of(parameter, unit, start)
         for optimizer in self._optimizers if updates else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    yield from self._held_of(parameter, None, 0)
-            yield from self._state_of(optimizer)
+                    held += self._held_of(parameter, None, 0)
+            held += self._state_of(optimizer)
+        return held
 
-    def _held_of(self, parameter: torch.Tensor, unit: str | None, start: int) -> Iterator[Held]:
-        for category, tensor in ((PARAMETERS, parameter), (GRADIENTS, parameter.grad if parameter.is_leaf else None)):
-            mine = None if tensor is None else _local(tensor)
-            if tensor is not None and mine is not None:
-                yield category, unit, _span(tensor, start), mine
+    def _parts(self, model: nn.Module, *, again: bool) -> Parts:
+        """The modules of a model; which it has is looked at again for each update."""
+        known = None if again else self._parts_of.get(model)
+        if known is None:
+            known = [(f"{name}." if name else "", weakref.ref(part)) for name, part in model.named_modules()]
+            self._parts_of[model] = known
+        return known
+
+    def _held_of(self, parameter: torch.Tensor, unit: str | None, start: int) -> list[Held]:
+        mine, held = _local(parameter), []
+        if mine is not None:
+            held.append((PARAMETERS, unit, self._span(parameter, start), mine))
+        gradient = parameter.grad if parameter.is_leaf else None
+        if gradient is not None and (mine := _local(gradient)) is not None:
+            held.append((GRADIENTS, unit, self._span(gradient, start), mine))
+        return held
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
         for parameter, state in optimizer.state.items():
@@ -249,7 +275,17 @@ class Ownership:
                 if mine is not None:
                     # A step counter is state, but no part of the flat's elements.
                     whole = value.numel() == parameter.numel()
-                    yield OPTIMIZER_STATE, unit, _span(value, start) if whole else (0, 0), mine
+                    yield OPTIMIZER_STATE, unit, self._span(value, start) if whole else (0, 0), mine
+
+    def _span(self, tensor: torch.Tensor, start: int) -> tuple[int, int]:
+        """Where this rank's elements of a parameter lie in its flat, which holds the parameter from `start` on."""
+        spec = getattr(tensor, "_spec", None)
+        if spec is None:
+            return start, start + tensor.numel()
+        # A parameter and its gradients share a DTensor's specification. By its id, for to hash it takes ten calls.
+        known = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, _rows(spec)))
+        first, last = known[1]
+        return (start + first, start + last) if last else (0, 0)
 
     def _learn_units(self, layouts: Iterable[FlatLayout]) -> None:
         for layout in layouts:
@@ -291,25 +327,17 @@ def _local(tensor: torch.Tensor) -> torch.Tensor | None:
     return mine if type(mine) in (torch.Tensor, nn.Parameter) and mine.layout is torch.strided else None
 
 
-def _span(tensor: torch.Tensor, start: int) -> tuple[int, int]:
-    """Where this rank's elements of a parameter lie in its flat, which holds the parameter from `start` on.
+def _rows(spec: Any) -> tuple[int, int]:
+    """Where this rank's elements of a DTensor begin and end; (0, 0) for ways to shard that no single span could tell.
 
-    A DTensor that is sharded by rows has one piece of it; of other ways to shard no single span could tell.
+    A DTensor that is sharded by rows has one piece of it.
     """
-    mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", ())
-    if mesh is None:
-        return start, start + tensor.numel()
-    if any(placement.is_shard() and placement.dim for placement in placements):
-        return 0, 0
-    first, numel = _rows(tensor.shape, mesh, tuple(placements))
-    return start + first, start + first + numel
-
-
-@functools.lru_cache(maxsize=4096)  # asked for each parameter at each of a step's hundred looks
-def _rows(shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> tuple[int, int]:
-    """Of a tensor that is sharded by rows: where this rank's elements begin, and how many they are."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    mine, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
+    if any(placement.is_shard() and placement.dim for placement in spec.placements):
+        return 0, 0
+    shape = spec.shape
+    mine, offset = compute_local_shape_and_global_offset(shape, spec.mesh, spec.placements)
     row = shape.numel() // shape[0] if shape and shape[0] else 1
-    return (offset[0] if offset else 0) * row, (mine[0] if mine else 1) * row
+    first = (offset[0] if offset else 0) * row
+    return first, first + (mine[0] if mine else 1) * row

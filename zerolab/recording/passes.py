@@ -18,6 +18,7 @@ from zerolab.engines.partition import ROOT, find_units
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
+from zerolab.recording.patches import once_computed
 from zerolab.recording.wrappers import is_compiled, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
@@ -93,16 +94,13 @@ class Passes(Observer):
         if gradient is not None and type(gradient) is torch.Tensor:
             self._log.ledger.assign(gradient, GRADIENTS, None)
 
-    def _name(self, module: nn.Module) -> str | None:
-        known = self._names.get(id(module))
-        return known[1] if known is not None and known[0]() is module else None
-
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called."""
         # Activation checkpointing runs it again within backward; who stops recording in a hook has others called yet.
         if self._stack is None or torch._C._current_graph_task_id() != -1:
             return
-        name = self._name(module)
+        known = self._names.get(id(module))
+        name = known[1] if known is not None and known[0]() is module else None
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
@@ -112,7 +110,7 @@ class Passes(Observer):
         if self._running and self._running[0][0] is module:
             self._running.clear()  # the last forward has raised
         if not self._running:
-            self._begin(training=module.training)
+            self._begin(training=unwrapped(module).training)  # Lightning leaves its DDP in evaluation mode
         self._running.append((module, self._log.add("module", "forward", unit=name)))
 
     def _learn(self, module: nn.Module) -> str:
@@ -228,7 +226,10 @@ class Passes(Observer):
         self._log.rest()
         self._ownership.sync()
 
-    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+    def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        return once_computed(args, keywords, lambda: self._update_begins(optimizer))
+
+    def _update_begins(self, optimizer: Any) -> None:
         log = self._log
         if self._updating:
             self._ownership.before_inner_update(optimizer, self._updating[0][0])
@@ -242,7 +243,7 @@ class Passes(Observer):
             if log.current is not None and log.current.state is None:
                 log.ledger.settle()
                 log.current.state = log.ledger.levels()
-                log.current.step_counters = self._ownership.step_counters()
+                log.current.step_counters = 0 if log.times_only else self._ownership.step_counters()
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:

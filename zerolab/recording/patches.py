@@ -41,3 +41,23 @@ def replace(owners: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[Non
             setattr(first, name, original)
         else:
             delattr(first, name)
+
+
+def once_computed(args: Any, keywords: Any, begins: Callable[[], None]) -> tuple[Any, Any] | None:
+    """What a hook before an optimizer's step returns to have `begins` called when the gradients are there.
+
+    That is now, but where the loop gives `step` a closure that computes them, as Lightning does: then after it.
+    """
+    closure = keywords.get("closure") or (args[1] if len(args) > 1 else None)
+    if closure is None:
+        begins()
+        return None
+
+    def computed() -> Any:
+        result = closure()
+        begins()
+        return result
+
+    if "closure" in keywords:
+        return args, {**keywords, "closure": computed}
+    return (args[0], computed, *args[2:]), keywords

@@ -6,6 +6,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zerolab.runtime import call, devices, idle, output, variables
@@ -96,6 +97,22 @@ class Cluster:
         takes hardly longer than unrecorded. Raises as `record`.
         """
         return self._record("record times", fn, args, kwargs)
+
+    def record_fingerprints(
+        self, out: str | os.PathLike[str], fn: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> "Recording":
+        """As `record`, with fingerprints of what is trained, for `zerolab diff`; the recording is saved in `out`.
+
+        The fingerprints lie beside it, in `out` + ".fingerprints". They take about 150 ns for each element of the model
+        at each of five moments of a step. Raises as `record`, and ValueError for a file that cannot be written.
+        """
+        from zerolab import files
+        from zerolab.difference.watch import all_steps
+
+        files.check_place(out)
+        recording = self.record(all_steps, str(Path(out).resolve()), fn, *args, **kwargs)
+        recording.save(out)
+        return recording
 
     def _record(self, task: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Recording":
         from zerolab.recording.recording import Recording

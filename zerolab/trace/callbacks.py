@@ -15,7 +15,11 @@ from zerolab.trace import recording
 
 
 def transformers_callback(
-    out: str | os.PathLike[str], steps: tuple[int, int] = (2, 4), *, times_only: bool = False
+    out: str | os.PathLike[str],
+    steps: tuple[int, int] = (2, 4),
+    *,
+    times_only: bool = False,
+    fingerprints: bool = False,
 ) -> Any:
     """A `TrainerCallback` for the `Trainer` of transformers, and those made of it: records steps of its training.
 
@@ -30,12 +34,16 @@ def transformers_callback(
         def on_train_end(self, *_: Any, **__: Any) -> None:
             block.end()
 
-    block = _Block(out, steps, times_only)
+    block = _Block(out, steps, times_only=times_only, fingerprints=fingerprints)
     return Callback()
 
 
 def lightning_callback(
-    out: str | os.PathLike[str], steps: tuple[int, int] = (2, 4), *, times_only: bool = False
+    out: str | os.PathLike[str],
+    steps: tuple[int, int] = (2, 4),
+    *,
+    times_only: bool = False,
+    fingerprints: bool = False,
 ) -> Any:
     """A `Callback` for Lightning's `Trainer`: records steps of its `fit`.
 
@@ -56,19 +64,19 @@ def lightning_callback(
         def on_exception(self, _: Any, __: Any, error: BaseException) -> None:
             block.end(type(error), error, error.__traceback__)
 
-    block = _Block(out, steps, times_only)
+    block = _Block(out, steps, times_only=times_only, fingerprints=fingerprints)
     return Callback()
 
 
 class _Block:
     """A `with` block in two calls; it ends at the latest with the process, as after an error nobody may call."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self._out, self._steps, self._times_only = arguments
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._arguments, self._options = arguments, options
         self._stack = ExitStack()
 
     def begin(self) -> None:
-        self._stack.enter_context(recording(self._out, self._steps, times_only=self._times_only))
+        self._stack.enter_context(recording(*self._arguments, **self._options))
         atexit.register(self._left)
 
     def end(

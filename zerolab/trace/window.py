@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from zerolab.recording.events import RankRecording
 from zerolab.recording.patches import replace
 from zerolab.recording.recorder import Recorder
+from zerolab.recording.wrappers import unwrapped
 
 
 class Window:
@@ -73,12 +74,14 @@ class Window:
             self._looking.callback(register_module_forward_pre_hook(self._before_forward).remove)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        trains = module.training and torch.is_grad_enabled() and next(module.parameters(), None) is not None
-        if not trains:
+        if self._recorder is not None and self.steps < self.last:
+            return
+        trains = unwrapped(module).training and torch.is_grad_enabled()
+        if not trains or next(module.parameters(), None) is None:
             return  # an evaluation between two steps, or a loss
         if self.steps == self.last:
             self._end()
-        elif self._recorder is None and self.steps == self.first - 1:
+        elif self.steps == self.first - 1:
             self._start().forward_begins(module, inputs)
 
     def _start(self) -> Recorder:

@@ -47,7 +47,7 @@ def main():
     if len(sys.argv) > 2:
         from zerolab.trace.callbacks import transformers_callback
 
-        callbacks.append(transformers_callback(sys.argv[2]))
+        callbacks.append(transformers_callback(sys.argv[2], fingerprints=True))
     trainer = Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=callbacks)
     trainer.train()
 

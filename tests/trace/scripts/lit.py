@@ -35,7 +35,7 @@ callbacks = []
 if len(sys.argv) > 2:
     from zerolab.trace.callbacks import lightning_callback
 
-    callbacks.append(lightning_callback(sys.argv[2]))
+    callbacks.append(lightning_callback(sys.argv[2], fingerprints=True))
 warnings.filterwarnings("ignore")
 lightning.seed_everything(0, verbose=False)
 dice = torch.Generator().manual_seed(1)
