@@ -7,6 +7,8 @@ What torch promises of NCCL, and what code that was only run on gloo gets wrong:
 * Nothing but an event says that a collective has ended.
 * The collectives of a group are executed one after the other, in the order in which they were asked for.
 * A barrier does block the host, which then spins in native code.
+* So does the first message between two ranks, in the receive and in an asynchronous send, too: it makes a communicator
+  for the two, for which both have to come. Messages in one `batch_isend_irecv` go over the group's own.
 
 There is no second stream for the computing: an operation runs at once, unless it touches a tensor for which the compute
 stream waits. Then it blocks, as a host does that asks a GPU for a number. Everything else runs ahead.
@@ -34,6 +36,7 @@ from zerolab.runtime import counter
 from zerolab.runtime.observers import holders
 
 BACKEND = "contract"
+MESSAGES = ("send", "recv")
 COMPUTING = "computing"  # in the place of a group: what is no collective
 SLOWEST = 0.002  # seconds that a collective waits at most before it begins, so that it is under way for a while
 DRIFT = 1e-2  # how much faster the device's clock runs than the host's
@@ -128,6 +131,8 @@ class Device:
         self.under_way = []  # in the order in which they were asked for
         self.works = WeakKeyDictionary()  # the kernel of each Work that Python has
         self.order = []  # (group, operation, elements, type) of everything that was asked for
+        self.met = set()
+        self.store = None  # where two ranks meet for a communicator of their own
         self.alone = None  # a group of this rank only: its works are done as soon as they exist
 
     def reset(self):
@@ -135,7 +140,7 @@ class Device:
 
     def hand_over(self, kernel, is_synchronous):
         self.touch(kernel.spans, f"{kernel.name} takes", kernel.group)
-        if kernel.group != COMPUTING:
+        if kernel.group != COMPUTING and kernel.name not in MESSAGES:
             self.order.append((kernel.group, *kernel.what))
         self.tidy()
         kernel.after = [other for other in self.under_way if other.is_awaited]
@@ -208,6 +213,16 @@ class Device:
 
     def is_busy(self):
         return any(kernel.is_awaited and not kernel.is_done for kernel in self.under_way.copy())
+
+    def meet(self, group, peer):
+        """Makes the communicator of two ranks, once: blocks the host until the other one wants it, too."""
+        mine, theirs = (
+            f"{group.group_name}: {one} meets {other}" for one, other in ((group.rank(), peer), (peer, group.rank()))
+        )
+        if mine not in self.met:
+            self.met.add(mine)
+            self.store.set(mine, "")
+            inspect.unwrap(dist.Store.wait)(self.store, [theirs])
 
     def compute(self, work):
         """Hands over a computation: what it calls, or how many seconds it takes."""
@@ -321,6 +336,12 @@ def _handed_over(operation):
         group = dist.ProcessGroup.unbox(given["process_group"])
         if dist.get_backend(group) != BACKEND:
             return overload.redispatch(_ON_THE_CPU, *args, **keywords)
+        stream = group.group_name
+        if word in MESSAGES:
+            peer = given["dst" if word == "send" else "src"]
+            stream += f", {word} {peer}"  # small ones have room in NCCL's buffers: none waits for one the other way
+            if not _is_called_by("batch_isend_irecv"):
+                device.meet(group, peer)
 
         def run():
             result = overload.redispatch(_ON_THE_CPU, *args, **keywords)
@@ -328,7 +349,7 @@ def _handed_over(operation):
             inspect.unwrap(dist.Work.wait)(work)
 
         read, written = (tensors_in([args[place] for place in places]) for places in (reads, writes))
-        asked = Kernel(word, run, read, written, group.group_name)
+        asked = Kernel(word, run, read, written, stream)
         work = _launch(asked, given.get("async_op", True), (read or written)[:1])
         return (args[0], work) if len(overload._schema.returns) == 2 else work
 
@@ -353,6 +374,13 @@ def _launch(kernel, is_async, tensors):
 
 def tensors_in(values):
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_called_by(function):
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _asked_by_python():
@@ -417,8 +445,9 @@ def join(path):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     inspect.unwrap(dist.destroy_process_group)()
     start = inspect.unwrap(dist.init_process_group)
-    start(BACKEND, store=dist.FileStore(path, world_size), rank=rank, world_size=world_size)
-    counter.follow(device)
+    device.store = dist.FileStore(path, world_size)
+    start(BACKEND, store=device.store, rank=rank, world_size=world_size)
+    counter.follow(device, in_order=True)
 
 
 def contracted(jitter, function, args, keywords):
@@ -504,10 +533,9 @@ def check_order(orders):
         columns = [[what for group, *what in order if group == name] for order in orders]
         columns = [column for column in columns if column]
         for number, row in enumerate(zip(*columns, strict=False)):
-            collectives = [what for what in row if what[0] not in ("send", "recv")]
-            if any(what != collectives[0] for what in collectives):
+            if any(what != row[0] for what in row):
                 raise Fault(f"the ranks disagree on collective {number} of group {name}: {row}")
-        if len({len(column) for column in columns}) > 1 and not any("send" in str(column) for column in columns):
+        if len({len(column) for column in columns}) > 1:
             raise Fault(f"the ranks ask for {[len(column) for column in columns]} collectives in group {name}")
 
 
