@@ -684,11 +684,11 @@ def copied(stage: str) -> str:
     flat = max(engine.flats, key=lambda flat: flat.owned.numel())
     assert flat.owned.is_pinned(), "the optimizer's copy is not pinned"
     mean = torch.ones_like(flat.shard)
-    assert flat.for_update(mean).is_pinned(), "the gradient's copy is not pinned"
+    assert flat.way.end(mean, flat.owned).is_pinned(), "the gradient's copy is not pinned"
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(10):
-        flat.for_update(mean)
+        flat.way.end(mean, flat.owned)
     return f"{10 * mean.nbytes / (time.perf_counter() - start) / 1e9:.1f} GB/s"
 
 

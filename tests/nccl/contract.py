@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from queue import SimpleQueue
+from unittest import mock
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from zerolab import Cluster
+from zerolab.engines import offload
 from zerolab.engines.views import Arriving
 from zerolab.recording import streams
 from zerolab.runtime import counter
@@ -37,6 +39,7 @@ from zerolab.runtime.observers import holders
 
 BACKEND = "contract"
 MESSAGES = ("send", "recv")
+OFFLOADING = "offloading"
 COMPUTING = "computing"  # in the place of a group: what is no collective
 SLOWEST = 0.002  # seconds that a collective waits at most before it begins, so that it is under way for a while
 DRIFT = 1e-2  # how much faster the device's clock runs than the host's
@@ -72,6 +75,7 @@ class Kernel:
         self.is_awaited = False  # by the compute stream
         self.asked_by_python = True  # native code waits where nobody sees it
         self.work = None  # as Python has it, until it has waited for it
+        self.for_host = None  # what it brings into main memory, until the host has waited for it
         self.ended_at = 0  # nanoseconds
         self._ended = threading.Event()
         self._error = None
@@ -131,8 +135,7 @@ class Device:
         self.under_way = []  # in the order in which they were asked for
         self.works = WeakKeyDictionary()  # the kernel of each Work that Python has
         self.order = []  # (group, operation, elements, type) of everything that was asked for
-        self.met = set()
-        self.store = None  # where two ranks meet for a communicator of their own
+        self.met = set()  # the pairs of ranks that have a communicator of their own
         self.alone = None  # a group of this rank only: its works are done as soon as they exist
 
     def reset(self):
@@ -140,7 +143,7 @@ class Device:
 
     def hand_over(self, kernel, is_synchronous):
         self.touch(kernel.spans, f"{kernel.name} takes", kernel.group)
-        if kernel.group != COMPUTING and kernel.name not in MESSAGES:
+        if kernel.group not in (COMPUTING, OFFLOADING) and kernel.name not in MESSAGES:
             self.order.append((kernel.group, *kernel.what))
         self.tidy()
         kernel.after = [other for other in self.under_way if other.is_awaited]
@@ -159,6 +162,8 @@ class Device:
                 continue  # what one group sends is ordered by its stream
             if kernel.asked_by_python and not kernel.is_awaited:
                 raise Fault(f"{what} what {kernel.name} is still sending or receiving: nobody has waited for it")
+            if kernel.for_host is not None and any(kernel.for_host[1].collides(theirs) for theirs in spans):
+                raise Fault(f"{what} what {kernel.name} is still bringing: the host has not waited for it")
             if group is None:
                 kernel.block()
 
@@ -167,7 +172,7 @@ class Device:
         self.under_way = [
             kernel
             for kernel in self.under_way
-            if not kernel.is_done or (kernel.asked_by_python and not kernel.is_awaited)
+            if not kernel.is_done or kernel.for_host is not None or (kernel.asked_by_python and not kernel.is_awaited)
         ]
 
     def wait(self, original, work, *args, **keywords):
@@ -221,8 +226,16 @@ class Device:
         )
         if mine not in self.met:
             self.met.add(mine)
-            self.store.set(mine, "")
-            inspect.unwrap(dist.Store.wait)(self.store, [theirs])
+            store = dist.distributed_c10d._get_default_store()
+            store.set(mine, "")
+            inspect.unwrap(dist.Store.wait)(store, [theirs])
+
+    def send_away(self, tensor, copy):
+        """`offload.start`: a copy into main memory, on a stream of its own."""
+        kernel = Kernel("offload", lambda: copy.copy_(tensor), [tensor], [copy], OFFLOADING)
+        kernel.for_host = copy, Span(copy, True)
+        self.hand_over(kernel, False)
+        return End(kernel)
 
     def compute(self, work):
         """Hands over a computation: what it calls, or how many seconds it takes."""
@@ -233,6 +246,23 @@ class Device:
         for kernel in self.under_way:
             if kernel.asked_by_python and not kernel.is_awaited:
                 raise Fault(f"nobody has waited for {kernel.name}")
+
+
+class End:
+    """An event behind a copy."""
+
+    def __init__(self, kernel):
+        self._kernel = kernel
+
+    def wait(self):
+        """The compute stream waits, and not the host."""
+        self._kernel.is_awaited = True
+
+    def synchronize(self):
+        """The host waits."""
+        self.wait()
+        self._kernel.block()
+        self._kernel.for_host = None
 
 
 class Mark:
@@ -445,8 +475,7 @@ def join(path):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     inspect.unwrap(dist.destroy_process_group)()
     start = inspect.unwrap(dist.init_process_group)
-    device.store = dist.FileStore(path, world_size)
-    start(BACKEND, store=device.store, rank=rank, world_size=world_size)
+    start(BACKEND, store=dist.FileStore(path, world_size), rank=rank, world_size=world_size)
     counter.follow(device, in_order=True)
 
 
@@ -537,6 +566,13 @@ def check_order(orders):
                 raise Fault(f"the ranks disagree on collective {number} of group {name}: {row}")
         if len({len(column) for column in columns}) > 1:
             raise Fault(f"the ranks ask for {[len(column) for column in columns]} collectives in group {name}")
+
+
+@contextlib.contextmanager
+def offloading_elsewhere():
+    """Engines with `offload=True` take what the optimizer updates for other memory than the device's, as on a GPU."""
+    with mock.patch.multiple(offload, lies_elsewhere=lambda *_: True, start=device.send_away):
+        yield
 
 
 @contextlib.contextmanager
