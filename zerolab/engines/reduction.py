@@ -220,7 +220,7 @@ class Reduction:
             exchange.wait()
             flat.usage.learn(gradient)
             self._rules[flat].keep(flat, gradient)
-            if self._is_last and flat.mean is not None:
+            if self._is_last and flat.has_update and flat.mean is not None:
                 flat.way.send(flat.mean, flat.owned)
 
     # It ends.
