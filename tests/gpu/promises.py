@@ -694,7 +694,7 @@ def copied(stage: str) -> str:
 
 
 @promise(
-    "Over NCCL an offloaded gradient leaves while the backward goes on, and the update waits for the last alone", 90
+    "Over NCCL an offloaded gradient leaves while the backward goes on, and the update waits for the last alone", 120
 )
 def leaving(device: str) -> dict[str, Any]:
     with Cluster(1, device=device, timeout=60) as cluster:
@@ -726,7 +726,7 @@ def sent_early(stage: str) -> tuple[int, int, float, float]:
 
     def seconds() -> float:
         taken = []
-        for _ in range(8):
+        for _ in range(8 if torch.cuda.is_available() else 3):
             start = time.perf_counter()
             engine.training_step(*batch, models.loss).item()
             taken.append(time.perf_counter() - start)
