@@ -3,6 +3,7 @@
     python tests/gpu/battery.py                  all promises, ten minutes at most
     python tests/gpu/battery.py shared hang      some of them
     python tests/gpu/battery.py --device cpu     for whoever writes promises: the same code without a GPU
+    python tests/gpu/battery.py --not-run        the report of a project that has run on no GPU: each promise, not run
 
 It needs this checkout and a Python with torch, cloudpickle, numpy and safetensors, no network and no `.venv/`. Each
 promise runs in a process of its own with a limit of its own, so that one that crashes or hangs takes no other along.
@@ -23,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from promise import BROKEN, KEPT, NOT_REACHED, NOT_TESTABLE, attempt, load
+from promise import BROKEN, KEPT, NOT_REACHED, NOT_RUN, NOT_TESTABLE, attempt, load
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISES = Path(__file__).with_name("promises.py")
@@ -71,6 +72,9 @@ def main() -> int:
     if options.attempt:
         attempt(load(options.promises)[options.attempt], options.device, options.answer)
         return 0
+    if options.not_run:
+        _write(_place(options.out or RESULTS, "none"), _nothing(options))
+        return 0
     box = _box(options.device)
     if isinstance(box, str):
         print(f"make gpu: {box}. Nothing was tried, and nothing was written.", file=sys.stderr)
@@ -78,13 +82,17 @@ def main() -> int:
     folder = options.out or (RESULTS if options.device == "cuda" else None)
     places = [_place(folder, box["card"])] if folder else []
     report = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "device": options.device, "box": box, "promises": []}
-    print(f"{box['card']}, torch {box['torch']}, CUDA {box['cuda']}, driver {box['driver']}, NCCL {box['nccl']}")
+    print(_head(box, options))
     end = time.monotonic() + options.seconds
     for promise in _chosen(options):
         report["promises"].append(_tried(promise, options, end))
         print(_line(report["promises"][-1]), flush=True)
         for place in places:  # after each: whoever ends this early keeps what is known
             _write(place, report)
+    for place in places if options.device == "cuda" else []:
+        # The report of a project that has run on no GPU is true no more.
+        for untrue in place.parent.glob("gpu-none.*"):
+            untrue.unlink()
     verdicts = [each["verdict"] for each in report["promises"]]
     print(", ".join(f"{verdicts.count(word)} {word}" for word in (KEPT, BROKEN, NOT_TESTABLE, NOT_REACHED)))
     print(*(f"written: {place}.json and .md" for place in places), sep="\n")
@@ -95,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("names", nargs="*", help="promises to try (default: all)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu claims and writes nothing")
+    parser.add_argument("--not-run", action="store_true", help="try nothing, and write that nothing was run")
     parser.add_argument("--promises", type=Path, default=PROMISES, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="folder of the report (default: tests/bench/results, on a GPU)")
     parser.add_argument("--seconds", type=float, default=TOTAL, help="for all of them (default: %(default)g)")
@@ -113,6 +122,12 @@ def _chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
         there = ", ".join(promise["name"] for promise in known)
         sys.exit(f"make gpu: there is no promise {min(unknown)!r}; there are {there}")
     return [promise for promise in known if not options.names or promise["name"] in options.names]
+
+
+def _nothing(options: argparse.Namespace) -> dict[str, Any]:
+    """The report of a project that has run on no GPU."""
+    promises = [{"name": each["name"], "sentence": each["sentence"], "verdict": NOT_RUN} for each in _chosen(options)]
+    return {"device": "none", "box": {"card": "none"}, "promises": promises}
 
 
 def _environment() -> dict[str, str]:
@@ -184,6 +199,15 @@ def _anonymous(text: str) -> str:
     return re.sub(r"/(?:home|opt|root|Users|work|workspace)/[^\s\"':,)]*/", "", text)
 
 
+def _head(box: dict[str, Any], options: argparse.Namespace) -> str:
+    """What is about to happen, and on what."""
+    if options.device == "cpu":
+        return f"--device cpu, torch {box['torch']}: this tries the promises' own code, and says nothing about any GPU."
+    count = f"{box['gpus']} GPU{'s' * (box['gpus'] > 1)}"
+    versions = f"torch {box['torch']}, CUDA {box['cuda']}, driver {box['driver']}, NCCL {box['nccl'] or 'missing'}"
+    return f"{count}, {box['card']}; {versions}. This takes {options.seconds / 60:.0f} minutes at most."
+
+
 def _line(tried: dict[str, Any]) -> str:
     reason = f" ({tried['reason']})" if tried.get("reason") else ""
     return f"{tried['verdict']:<13}{tried['seconds']:6.1f} s  {tried['name']}: {tried['sentence']}{reason}"
@@ -202,9 +226,12 @@ def _write(place: Path, report: dict[str, Any]) -> None:
 
 def _text(report: dict[str, Any]) -> str:
     """The report in words: a row a promise, and the logs of those that are broken."""
-    box = ", ".join(f"{name} {value}" for name, value in report["box"].items())
     rows = [_row(each) for each in report["promises"]]
-    parts = [f"# What is promised about GPUs, tried on {report['box']['card']}", f"On {report['date']}: {box}."]
+    if "date" not in report:
+        parts = ["# What is promised about GPUs: not run", "No GPU has run any of this. `make gpu` tries it on one."]
+    else:
+        box = ", ".join(f"{name} {value}" for name, value in report["box"].items())
+        parts = [f"# What is promised about GPUs, tried on {report['box']['card']}", f"On {report['date']}: {box}."]
     parts += ["\n".join(["| promise | verdict | what was measured, or why not |", "|---|---|---|", *rows])]
     for each in report["promises"]:
         if "log" in each:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 KEPT, BROKEN, NOT_TESTABLE, NOT_REACHED = "kept", "broken", "not testable", "not reached"
+NOT_RUN = "not run"  # of a report that says so
 
 
 class NotTestable(Exception):

@@ -178,16 +178,17 @@ def sanitizer(device: str) -> dict[str, Any]:
     if device == "cpu":
         raise NotTestable("the sanitizer watches streams, and the CPU has none")
     with Cluster(1, device=device, timeout=60) as cluster:
-        return each(STAGES[1:], lambda stage: {stage: cluster.run(sanitized, stage)[0]})
+        cases = {f"{stage} {word}": {"offload": word == "offload"} for stage in STAGES for word in ("plain", "offload")}
+        return each(cases, lambda case: {case: cluster.run(sanitized, case.partition(" ")[0], **cases[case])[0]})
 
 
-def sanitized(stage: str) -> str:
+def sanitized(stage: str, **options: Any) -> str:
     """On a rank: trains under the sanitizer, which raises where streams race."""
     from torch.cuda import _sanitizer
 
     if not _sanitizer.cuda_sanitizer.enabled:
         _sanitizer.enable_cuda_sanitizer()
-    train(stage)
+    train(stage, **options)
     torch.cuda.synchronize()
     return "no race"
 
@@ -684,12 +685,114 @@ def copied(stage: str) -> str:
     flat = max(engine.flats, key=lambda flat: flat.owned.numel())
     assert flat.owned.is_pinned(), "the optimizer's copy is not pinned"
     mean = torch.ones_like(flat.shard)
-    assert flat.for_update(mean).is_pinned(), "the gradient's copy is not pinned"
+    assert flat.way.end(mean, flat.owned).is_pinned(), "the gradient's copy is not pinned"
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(10):
-        flat.for_update(mean)
+        flat.way.end(mean, flat.owned)
     return f"{10 * mean.nbytes / (time.perf_counter() - start) / 1e9:.1f} GB/s"
+
+
+@promise(
+    "Over NCCL an offloaded gradient leaves while the backward goes on, and the update waits for the last alone", 120
+)
+def leaving(device: str) -> dict[str, Any]:
+    with Cluster(1, device=device, timeout=60) as cluster:
+        found = {stage: cluster.run(sent_early, stage)[0] for stage in ("ddp", "zero2", "zero3")}
+    if device == "cpu":
+        raise NotTestable("on the CPU the optimizer is where the gradients are")
+    for stage, (early, flats, off, late) in found.items():
+        assert early == flats, f"{stage}: {early} of {flats} gradients had left at the backward's end"
+        assert off == 0, f"{stage}: a copy is {off:.2g} from its gradient"
+        assert late <= CLEARLY, f"{stage}: a step takes {late:.2f} of one whose gradients leave at the update"
+    return {f"{stage}, step / leaving at the update": round(late, 3) for stage, (*_, late) in found.items()}
+
+
+def sent_early(stage: str) -> tuple[int, int, float, float]:
+    """On a rank: means that have left after a backward, flats, how far copies are off; step / one that sends late."""
+    from unittest.mock import patch
+
+    from zerolab.engines.offload import Way
+
+    name = "gpt-10m" if torch.cuda.is_available() else "gpt-tiny"
+    engine = ENGINES[stage](models.build(name), torch.optim.SGD, lr=1e-3, offload=True)
+    batch = models.batches(name, dist.get_world_size(), dist.get_rank(), 1)[0]
+    engine.backward(models.loss(engine.model(batch[0]), batch[1]))
+    left = [(flat.mean, flat.way.leaving) for flat in engine.trainable if flat.way.leaving is not None]
+    off = max((float((mean.cpu() - departure.arrived()).abs().max()) for mean, departure in left), default=0.0)
+    early, flats = len(left), len(engine.trainable)
+    left.clear()
+    engine.step()
+
+    def seconds() -> float:
+        taken = []
+        for _ in range(8 if torch.cuda.is_available() else 3):
+            start = time.perf_counter()
+            engine.training_step(*batch, models.loss).item()
+            taken.append(time.perf_counter() - start)
+        return median(taken[2:])
+
+    as_it_is = seconds()
+    with patch.object(Way, "send", lambda *_: None):
+        at_the_update = seconds()
+    return early, flats, off, as_it_is / at_the_update
+
+
+@promise(
+    "Ranks that ask NCCL for two reductions of one size in different orders are told so, by rank, name and line", 60
+)
+def same_order(device: str) -> dict[str, Any]:
+    count = several_gpus(device)
+    with Cluster(count, device=device, timeout=IMPATIENT) as cluster:
+        if device == "cpu":
+            cluster.run(swapped, device)
+            raise NotTestable("gloo's messages have names, and none is taken for another")
+        error = error_of(cluster, RankError, swapped, device)
+        assert not isinstance(error, CollectiveHang), "it was found as a hang only"
+        assert "'first'" in error.what, error.what
+        assert "in its place" in error.what, error.what
+        assert cluster.run(dist.get_rank) == list(range(count)), "the next call"
+    return {"told": error.what.partition(": ")[2]}
+
+
+def swapped(device: str) -> None:
+    """On a rank: two reductions, on the last rank the other way round."""
+    from zerolab.engines.collectives import reduce_scatter
+
+    flats = {name: torch.ones(8 * dist.get_world_size(), device=device) for name in ("first", "second")}
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    for exchange in [reduce_scatter(flats[name], name=name) for name in sorted(flats, reverse=is_last)]:
+        exchange.wait()
+
+
+@promise("A ring of messages comes round in one batch over NCCL, and one whose ranks all send first is named", 60)
+def ring(device: str) -> dict[str, Any]:
+    count = several_gpus(device)
+    with Cluster(count, device=device, timeout=IMPATIENT) as cluster:
+        expected = [float((rank - 1) % count) for rank in range(count)]
+        assert cluster.run(handed_on, device, True) == expected
+        if device == "cpu":
+            assert cluster.run(handed_on, device, False) == expected
+            raise NotTestable("over gloo a send waits for nobody")
+        if count < 3:
+            return {"in one batch": "came round", "each by itself": "not testable with two GPUs"}
+        error = error_of(cluster, CollectiveHang, handed_on, device, False)
+        assert "isend" in error.collective, error.collective
+        return {"in one batch": "came round", "each by itself": error.what.partition(") ")[2]}
+
+
+def handed_on(device: str, batched: bool) -> float:
+    """On a rank: what came from the rank on the left."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    mine, received = torch.full((4,), float(rank), device=device), torch.empty(4, device=device)
+    if batched:
+        both = [dist.P2POp(dist.isend, mine, (rank + 1) % count), dist.P2POp(dist.irecv, received, (rank - 1) % count)]
+        works = dist.batch_isend_irecv(both)
+    else:
+        works = [dist.isend(mine, (rank + 1) % count), dist.irecv(received, (rank - 1) % count)]
+    for work in works:
+        work.wait()
+    return received[0].item()
 
 
 @promise("`zerolab doctor` finds nothing to repair about the GPUs", 120)

@@ -63,6 +63,7 @@ def six(tmp_path_factory):
 
 def test_of_each_promise_the_report_says_whether_it_is_kept_broken_or_cannot_be_tested_here(six):
     ended, report, _ = six
+    assert re.match(r"--device cpu, torch \S+: this tries the promises' own code, and says nothing about", ended.stdout)
     verdicts = {each["name"]: (each["verdict"], each.get("reason")) for each in report["promises"]}
     assert verdicts == {
         "sums": ("kept", None),
@@ -109,6 +110,18 @@ def test_without_a_gpu_it_says_so_in_a_sentence_and_writes_nothing(tmp_path):
         "make gpu: there is no nvidia-smi, and so no driver of NVIDIA's. Nothing was tried, and nothing was written.\n"
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_where_no_gpu_has_run_anything_the_stored_report_says_so_of_each_promise_that_there_is(tmp_path):
+    stored = sorted((ROOT / "tests" / "bench" / "results").glob("gpu-*.json"))
+    if [path.stem for path in stored] != ["gpu-none"]:
+        assert "gpu-none.json" not in {path.name for path in stored}, "a card has run since"
+        return
+    assert "**zerolab has run on no GPU so far.**" in (ROOT / "README.md").read_text()
+    assert battery("--not-run", "--out", tmp_path).returncode == 0
+    for written in tmp_path.iterdir():
+        assert stored[0].with_suffix(written.suffix).read_text() == written.read_text(), "battery.py --not-run"
+    assert {each["verdict"] for each in json.loads(stored[0].read_text())["promises"]} == {"not run"}
 
 
 def test_when_the_time_is_over_the_other_promises_are_not_reached_and_that_is_no_success(tmp_path):

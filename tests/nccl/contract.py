@@ -7,6 +7,8 @@ What torch promises of NCCL, and what code that was only run on gloo gets wrong:
 * Nothing but an event says that a collective has ended.
 * The collectives of a group are executed one after the other, in the order in which they were asked for.
 * A barrier does block the host, which then spins in native code.
+* So does the first message between two ranks, in the receive and in an asynchronous send, too: it makes a communicator
+  for the two, for which both have to come. Messages in one `batch_isend_irecv` go over the group's own.
 
 There is no second stream for the computing: an operation runs at once, unless it touches a tensor for which the compute
 stream waits. Then it blocks, as a host does that asks a GPU for a number. Everything else runs ahead.
@@ -20,6 +22,7 @@ import sys
 import threading
 import time
 from queue import SimpleQueue
+from unittest import mock
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,12 +31,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from zerolab import Cluster
+from zerolab.engines import offload
 from zerolab.engines.views import Arriving
 from zerolab.recording import streams
 from zerolab.runtime import counter
 from zerolab.runtime.observers import holders
 
 BACKEND = "contract"
+MESSAGES = ("send", "recv")
+OFFLOADING = "offloading"
 COMPUTING = "computing"  # in the place of a group: what is no collective
 SLOWEST = 0.002  # seconds that a collective waits at most before it begins, so that it is under way for a while
 DRIFT = 1e-2  # how much faster the device's clock runs than the host's
@@ -69,6 +75,7 @@ class Kernel:
         self.is_awaited = False  # by the compute stream
         self.asked_by_python = True  # native code waits where nobody sees it
         self.work = None  # as Python has it, until it has waited for it
+        self.for_host = None  # what it brings into main memory, until the host has waited for it
         self.ended_at = 0  # nanoseconds
         self._ended = threading.Event()
         self._error = None
@@ -128,6 +135,7 @@ class Device:
         self.under_way = []  # in the order in which they were asked for
         self.works = WeakKeyDictionary()  # the kernel of each Work that Python has
         self.order = []  # (group, operation, elements, type) of everything that was asked for
+        self.met = set()  # the pairs of ranks that have a communicator of their own
         self.alone = None  # a group of this rank only: its works are done as soon as they exist
 
     def reset(self):
@@ -135,7 +143,7 @@ class Device:
 
     def hand_over(self, kernel, is_synchronous):
         self.touch(kernel.spans, f"{kernel.name} takes", kernel.group)
-        if kernel.group != COMPUTING:
+        if kernel.group not in (COMPUTING, OFFLOADING) and kernel.name not in MESSAGES:
             self.order.append((kernel.group, *kernel.what))
         self.tidy()
         kernel.after = [other for other in self.under_way if other.is_awaited]
@@ -154,6 +162,8 @@ class Device:
                 continue  # what one group sends is ordered by its stream
             if kernel.asked_by_python and not kernel.is_awaited:
                 raise Fault(f"{what} what {kernel.name} is still sending or receiving: nobody has waited for it")
+            if kernel.for_host is not None and any(kernel.for_host[1].collides(theirs) for theirs in spans):
+                raise Fault(f"{what} what {kernel.name} is still bringing: the host has not waited for it")
             if group is None:
                 kernel.block()
 
@@ -162,7 +172,7 @@ class Device:
         self.under_way = [
             kernel
             for kernel in self.under_way
-            if not kernel.is_done or (kernel.asked_by_python and not kernel.is_awaited)
+            if not kernel.is_done or kernel.for_host is not None or (kernel.asked_by_python and not kernel.is_awaited)
         ]
 
     def wait(self, original, work, *args, **keywords):
@@ -209,6 +219,24 @@ class Device:
     def is_busy(self):
         return any(kernel.is_awaited and not kernel.is_done for kernel in self.under_way.copy())
 
+    def meet(self, group, peer):
+        """Makes the communicator of two ranks, once: blocks the host until the other one wants it, too."""
+        mine, theirs = (
+            f"{group.group_name}: {one} meets {other}" for one, other in ((group.rank(), peer), (peer, group.rank()))
+        )
+        if mine not in self.met:
+            self.met.add(mine)
+            store = dist.distributed_c10d._get_default_store()
+            store.set(mine, "")
+            inspect.unwrap(dist.Store.wait)(store, [theirs])
+
+    def send_away(self, tensor, copy):
+        """`offload.start`: a copy into main memory, on a stream of its own."""
+        kernel = Kernel("offload", lambda: copy.copy_(tensor), [tensor], [copy], OFFLOADING)
+        kernel.for_host = copy, Span(copy, True)
+        self.hand_over(kernel, False)
+        return End(kernel)
+
     def compute(self, work):
         """Hands over a computation: what it calls, or how many seconds it takes."""
         run = work if callable(work) else lambda: time.sleep(work)
@@ -218,6 +246,23 @@ class Device:
         for kernel in self.under_way:
             if kernel.asked_by_python and not kernel.is_awaited:
                 raise Fault(f"nobody has waited for {kernel.name}")
+
+
+class End:
+    """An event behind a copy."""
+
+    def __init__(self, kernel):
+        self._kernel = kernel
+
+    def wait(self):
+        """The compute stream waits, and not the host."""
+        self._kernel.is_awaited = True
+
+    def synchronize(self):
+        """The host waits."""
+        self.wait()
+        self._kernel.block()
+        self._kernel.for_host = None
 
 
 class Mark:
@@ -321,6 +366,12 @@ def _handed_over(operation):
         group = dist.ProcessGroup.unbox(given["process_group"])
         if dist.get_backend(group) != BACKEND:
             return overload.redispatch(_ON_THE_CPU, *args, **keywords)
+        stream = group.group_name
+        if word in MESSAGES:
+            peer = given["dst" if word == "send" else "src"]
+            stream += f", {word} {peer}"  # small ones have room in NCCL's buffers: none waits for one the other way
+            if not _is_called_by("batch_isend_irecv"):
+                device.meet(group, peer)
 
         def run():
             result = overload.redispatch(_ON_THE_CPU, *args, **keywords)
@@ -328,7 +379,7 @@ def _handed_over(operation):
             inspect.unwrap(dist.Work.wait)(work)
 
         read, written = (tensors_in([args[place] for place in places]) for places in (reads, writes))
-        asked = Kernel(word, run, read, written, group.group_name)
+        asked = Kernel(word, run, read, written, stream)
         work = _launch(asked, given.get("async_op", True), (read or written)[:1])
         return (args[0], work) if len(overload._schema.returns) == 2 else work
 
@@ -353,6 +404,13 @@ def _launch(kernel, is_async, tensors):
 
 def tensors_in(values):
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_called_by(function):
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _asked_by_python():
@@ -418,7 +476,7 @@ def join(path):
     inspect.unwrap(dist.destroy_process_group)()
     start = inspect.unwrap(dist.init_process_group)
     start(BACKEND, store=dist.FileStore(path, world_size), rank=rank, world_size=world_size)
-    counter.follow(device)
+    counter.follow(device, in_order=True)
 
 
 def contracted(jitter, function, args, keywords):
@@ -504,11 +562,17 @@ def check_order(orders):
         columns = [[what for group, *what in order if group == name] for order in orders]
         columns = [column for column in columns if column]
         for number, row in enumerate(zip(*columns, strict=False)):
-            collectives = [what for what in row if what[0] not in ("send", "recv")]
-            if any(what != collectives[0] for what in collectives):
+            if any(what != row[0] for what in row):
                 raise Fault(f"the ranks disagree on collective {number} of group {name}: {row}")
-        if len({len(column) for column in columns}) > 1 and not any("send" in str(column) for column in columns):
+        if len({len(column) for column in columns}) > 1:
             raise Fault(f"the ranks ask for {[len(column) for column in columns]} collectives in group {name}")
+
+
+@contextlib.contextmanager
+def offloading_elsewhere():
+    """Engines with `offload=True` take what the optimizer updates for other memory than the device's, as on a GPU."""
+    with mock.patch.multiple(offload, lies_elsewhere=lambda *_: True, start=device.send_away):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What runs beside what, where collectives run on streams of their own, as NCCL's do."""
 
+import threading
 from functools import partial
 
 import pytest
@@ -36,17 +37,18 @@ def test_gathers_and_reductions_go_over_groups_of_their_own(ranks, stage):
 
 def test_a_gather_does_not_stand_behind_a_reduction_that_was_asked_for_before(ranks):
     def gather_past_a_reduction():
-        from contract import device
+        from contract import COMPUTING, Kernel, device
 
-        gradient, whole = torch.ones(4), torch.ones(4)
+        gradient, whole, may_go_on = torch.ones(4), torch.ones(4), threading.Event()
         reduce_scatter(gradient).wait()  # makes the group
-        if dist.get_rank() == 0:
-            reduction = reduce_scatter(gradient)
+        if dist.get_rank() == 1:
+            reductions = device.streams[device.order[-1][0]]
+            reductions.kernels.put(Kernel("what lies before", may_go_on.wait, [], [], COMPUTING))
+        reduction = reduce_scatter(gradient)
         gather = all_gather(whole)
         gather.wait()
-        total = whole.sum().item()  # the host waits: rank 1 has not been asked for the reduction yet
-        if dist.get_rank() == 1:
-            reduction = reduce_scatter(gradient)
+        total = whole.sum().item()  # the host waits: the reduction has not begun on rank 1
+        may_go_on.set()
         reduction.wait()
         device.synchronize()
         return total

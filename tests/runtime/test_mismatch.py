@@ -33,10 +33,10 @@ def test_the_first_collective_that_is_not_shared_is_named_and_not_what_follows_f
 
 def test_only_what_all_ranks_still_remember_is_compared():
     long = [Position(DONE, "all_reduce", number) for number in range(100, 100 + KEPT)]
-    late = [*[Position(DONE, "all_reduce", number) for number in range(101, 100 + KEPT)], Position(DONE, "b", 132)]
-    standings = [waiting(0, "all_reduce", 131), waiting(1, "b", 132)]
+    late = [*[Position(DONE, "all_reduce", number) for number in range(101, 100 + KEPT)], Position(DONE, "b", 228)]
+    standings = [waiting(0, "all_reduce", 227), waiting(1, "b", 228)]
     assert mismatches(standings, {0: long, 1: late}) == [
-        "rank 0 has not reached b #132: it is waiting in all_reduce #131"
+        "rank 0 has not reached b #228: it is waiting in all_reduce #227"
     ]
 
 

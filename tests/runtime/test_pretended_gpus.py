@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from zerolab.runtime import drivers as reasons
+from zerolab.runtime import report
+from zerolab.runtime.board import RUNNING
 
 HERE = Path(__file__).parent
 NCCL = "cpu:gloo,cuda:nccl"
@@ -124,6 +126,24 @@ def test_only_ranks_that_share_give_back_what_they_cached_after_a_call(cases):
 def test_a_gpu_that_fails_as_a_rank_takes_it_is_named_with_the_remedy(cases):
     assert "GPU 0 cannot be used: CUDA error: no kernel image is available" in cases["ranks without a kernel"]
     assert "TORCH=cuda12 is for older cards" in cases["ranks without a kernel"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: unspecified launch failure\nCUDA kernel errors might be reported at some other call",
+        "NCCL error in: ProcessGroupNCCL.cpp:77, unhandled cuda error\nLast error:\nCuda failure 'GPU is lost'",
+    ],
+)
+def test_a_gpu_that_is_lost_in_the_middle_of_a_run_is_reported_with_the_remedy(said):
+    first, *others = report.of(RuntimeError(said), RUNNING)["message"].splitlines()
+    assert first.startswith(f"{said.splitlines()[0]}; the card may be lost: `dmesg | grep -i xid` says why")
+    assert others == said.splitlines()[1:]
+    assert not report.blames_a_peer(RuntimeError(said)), "it is the cause"
+
+
+def test_an_error_of_the_learners_own_gets_no_remedy_of_ours():
+    assert report.of(ValueError("the parcel is lost"), RUNNING)["message"] == "the parcel is lost"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 from zerolab import catalog, simulate
 from zerolab.engines import reduction
-from zerolab.theory.schedule import SCHEDULES, seconds
+from zerolab.theory.schedule import SCHEDULES, offload_seconds, seconds
 from zerolab.theory.seconds import Setting
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
 BEGIN, BETWEEN, END = "<!-- schedules -->\n", "<!-- simulated -->\n", "<!-- end of schedules -->\n"
+OFFLOAD, END_OF_OFFLOAD = "<!-- offload -->\n", "<!-- end of offload -->\n"
 MODEL, RANKS = "llama-7b", 8
 PLACES = {"in one node": 8, "in 8 nodes": 1}
 """By what the table calls them: GPUs a node."""
@@ -59,6 +60,23 @@ def page() -> str:
     return table() + BETWEEN + simulated()
 
 
+def offload() -> str:
+    """A row for each place and stage: milliseconds that an offloaded update waits for its gradients."""
+    lines = ["| 8 H100 | stage | after the backward | on a stream of their own |", "|---|---|---:|---:|"]
+    for place, gpus_per_node in PLACES.items():
+        for stage, name in {"ddp": "ddp", "zero2": "zero1, zero2", "zero3": "zero3"}.items():
+            call = catalog.architecture(MODEL), stage, setting(gpus_per_node)
+            waits = [1e3 * offload_seconds(*call, own_stream=own_stream) for own_stream in (False, True)]
+            lines.append(f"| {place} | {name} | {' | '.join(f'{wait:.0f}' for wait in waits)} |")
+    return "\n".join(lines) + "\n"
+
+
+def put(begin: str, text: str, end: str) -> None:
+    """Writes what stands between two marks of the page."""
+    before, _, rest = PAGE.read_text().partition(begin)
+    PAGE.write_text(before + begin + text + end + rest.partition(end)[2])
+
+
 if __name__ == "__main__":
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + page() + END + rest.partition(END)[2])
+    put(OFFLOAD, offload(), END_OF_OFFLOAD)
+    put(BEGIN, page(), END)

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from schedule_table import BEGIN, END, PAGE, page, setting
+from schedule_table import BEGIN, END, END_OF_OFFLOAD, OFFLOAD, PAGE, offload, page, setting
 
 from zerolab import catalog
-from zerolab.theory.schedule import FSDP2, GLOO, NCCL, SCHEDULES, seconds
+from zerolab.theory.schedule import FSDP2, GLOO, NCCL, PCIE_GEN5, SCHEDULES, offload_seconds, seconds
 from zerolab.theory.seconds import attention_seconds, block_seconds, gather_seconds, head_seconds, reduce_seconds
 
 SHAPE = catalog.architecture("llama-7b")
@@ -17,6 +17,26 @@ STAGES = ["ddp", "zero1", "zero2", "zero3"]
 @pytest.mark.slow
 def test_the_tables_of_the_page_are_what_the_model_and_the_simulation_give():
     assert PAGE.read_text().partition(BEGIN)[2].partition(END)[0] == page()
+
+
+def test_the_table_of_offload_is_what_the_model_gives():
+    assert PAGE.read_text().partition(OFFLOAD)[2].partition(END_OF_OFFLOAD)[0] == offload()
+
+
+def test_where_the_link_keeps_up_an_update_waits_for_what_the_last_reductions_leave_of_the_last_two_blocks_and_root():
+    root, block = (4 * numel / 8 / PCIE_GEN5 for numel in (SHAPE.root_params, SHAPE.block_params))
+    left = 2 * block - sum(reduce_seconds("zero2", numel, FAST) for numel in (SHAPE.block_params, SHAPE.root_params))
+    assert left > 0
+    assert offload_seconds(SHAPE, "zero2", FAST, own_stream=True) == pytest.approx(root + left)
+    whole = 4 * (SHAPE.depth * SHAPE.block_params + SHAPE.root_params) / 8 / PCIE_GEN5
+    assert offload_seconds(SHAPE, "zero2", FAST, own_stream=False) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("place", [FAST, SLOW], ids=["one node", "eight nodes"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stream_of_its_own_never_makes_an_update_wait_longer_and_always_for_the_root(stage, place):
+    own, after = (offload_seconds(SHAPE, stage, place, own_stream=own_stream) for own_stream in (True, False))
+    assert 4 * SHAPE.root_params / 8 / PCIE_GEN5 * (1 - 1e-12) <= own <= after
 
 
 def test_on_eight_gpus_the_shards_of_every_published_model_begin_at_addresses_of_16_bytes():

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines.collectives import Exchange
+from zerolab.engines.offload import Way
 from zerolab.engines.partition import FlatLayout, Slot
 from zerolab.engines.precision import Formats, copied_to
 from zerolab.engines.taken import INSTEAD, Taken
@@ -64,6 +65,7 @@ class Flat:
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
         self.unscaled: torch.Tensor | None = None
+        self.way = Way()  # from the mean to the optimizer
         self.pieces: dict[Slot, nn.Parameter] = {}
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
@@ -265,7 +267,7 @@ class Flat:
 
     def drop_gradients(self) -> None:
         """Forgets everything that a backward has brought so far."""
-        self.gradient = self.mean = self.unscaled = None
+        self.gradient = self.mean = self.unscaled = self.way.leaving = None
         self._left.clear()
         self.usage.forget()
         self.awaited.clear()
@@ -282,18 +284,12 @@ class Flat:
             return
         if not whole:
             self.split(optimizer)
-        gradient = self.for_update(self.mean) if self.unscaled is None else self.unscaled
+        gradient = self.way.end(self.mean, self.owned) if self.unscaled is None else self.unscaled
         if not self.pieces:
             self.owned.grad = gradient
         for slot, piece in self.pieces.items():
             if slot in self.usage.used:
                 piece.grad = gradient[slice(*self.usage.owned[slot])]
-
-    def for_update(self, mean: torch.Tensor) -> torch.Tensor:
-        """A mean gradient in the place and precision of what the optimizer updates."""
-        # In fp32 without offload the mean itself: nothing is copied, and nothing counted twice.
-        here = mean.device == self.owned.device
-        return mean.to(self.owned) if here else copied_to(self.owned.device, mean, self.owned.dtype)
 
     @property
     def has_update(self) -> bool:
@@ -302,7 +298,8 @@ class Flat:
 
     @property
     def final_mean(self) -> torch.Tensor | None:
-        """The mean gradient as it goes into the update."""
+        """The mean gradient as it goes into the update. It may be written."""
+        self.way.wait()
         return self.mean if self.unscaled is None else self.unscaled
 
     def by_parameter(self, owned: torch.Tensor) -> Iterator[tuple[Slot, torch.Tensor]]:
@@ -318,7 +315,7 @@ class Flat:
 
     def finish_update(self) -> None:
         """Clears the gradients, and brings an updated master copy back into the shard."""
-        self.owned.grad = self.mean = self.unscaled = self.gradient = None
+        self.owned.grad = self.mean = self.unscaled = self.gradient = self.way.leaving = None
         for piece in self.pieces.values():
             piece.grad = None
         self.usage.forget()

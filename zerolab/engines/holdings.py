@@ -33,6 +33,8 @@ def held_in(flat: Flat, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Ite
     for mean in (flat.mean, flat.unscaled):
         if mean is not None:
             yield Holding("gradients", name, flat.span, mean)
+    if flat.way.leaving is not None:
+        yield Holding("gradients", name, flat.span, flat.way.leaving.copy)
     if flat.has_master:
         yield Holding("optimizer_state", name, flat.span, flat.owned)
     for updated, span in flat.updated():

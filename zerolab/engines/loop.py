@@ -52,8 +52,8 @@ class Loop(FlatCheckpoints):
             self._reduction.drop()
             raise RuntimeError(TWO_AT_ONCE)
         check_unchanged(self.model, self.flats, reached)
-        exchanges = self._next is not Next.ACCUMULATE or self.reduces_every_backward
-        self._reduction.expect(reached, loss, exchanges=exchanges)
+        is_last = self._next is not Next.ACCUMULATE
+        self._reduction.expect(reached, loss, exchanges=is_last or self.reduces_every_backward, is_last=is_last)
 
     def end_backward(self) -> None:
         """It is done."""

@@ -94,6 +94,7 @@ class Reduction:
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
         self._of_others = NONE  # the number of one that brings no gradients for us
         self._exchanges = True  # False: this backward only adds gradients up
+        self._is_last = True  # False: another one will add to what it brings
         self._waiting: list[Flat] = []  # in the order in which every rank reduces them
         self._in_flight: _InFlight | None = None
         self._hooks: list[tuple[Any, RemovableHandle]] = []  # ours, among a parameter's others
@@ -116,20 +117,21 @@ class Reduction:
                 self.drop()
             self._come_last()  # now, because a backward that is not announced begins with a gradient
 
-    def expect(self, reached: set[int], loss: torch.Tensor | None, *, exchanges: bool) -> None:
+    def expect(self, reached: set[int], loss: torch.Tensor | None, *, exchanges: bool, is_last: bool) -> None:
         """A backward begins.
 
         Args:
             reached: the ids of the parameters that it brings gradients for.
             loss: where it starts, if that is known.
             exchanges: whether to reduce them; else they are added up where they are.
+            is_last: whether an update comes after it, and no other backward.
         """
         self._units.begin_backward(reached, loss)
         for flat in self._flats:
             flat.take_back()
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
         self._come_last()
-        self._exchanges = exchanges
+        self._exchanges, self._is_last = exchanges, is_last
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
         self.backward = ANNOUNCED
@@ -219,6 +221,8 @@ class Reduction:
             exchange.wait()
             flat.usage.learn(gradient)  # before `keep` divides it: a sum of -0.0 says that no rank had a gradient
             self._rules[flat].keep(flat, gradient)
+            if self._is_last and flat.has_update and flat.mean is not None:
+                flat.way.send(flat.mean, flat.owned)
 
     # It ends.
 

@@ -107,7 +107,7 @@ class Scaling:
         unscaled = []
         for flat in flats:
             if flat.mean is not None and flat.has_update:
-                flat.unscaled = gradient = flat.for_update(flat.mean)
+                flat.unscaled = gradient = flat.way.end(flat.mean, flat.owned)
                 unscaled.append(torch.view_as_real(gradient) if gradient.is_complex() else gradient)
         _UNSCALE(unscaled, found_inf, inverse)
         if any(flat.is_sharded for flat in flats):

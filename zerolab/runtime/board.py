@@ -19,10 +19,12 @@ JOINING, UNPACKING, RUNNING, PACKING, RESTING = range(5)
 """What the rank is at: joining the group, unpickling a function, running it, pickling its result, waiting for work."""
 
 TRIES = 100  # readings of a position that keeps changing before the last one is taken as it is
-KEPT = 32  # collectives of a rank that can be compared with the others'
+# Collectives of a rank that can be compared with the others': more than a host is ahead of a GPU, whose queue has room
+# for about a thousand operations.
+KEPT = 128
 _NAME_BYTES, _FILE_BYTES = 40, 256
 # Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
-_HEAD = struct.Struct(f"@qqqqqQq{_NAME_BYTES}s")
+_HEAD = struct.Struct(f"@qqqqqQq{_NAME_BYTES}s{_NAME_BYTES}s")
 _PLACE = struct.Struct(f"@qq16s{_FILE_BYTES}s")
 _STAGE = struct.Struct("@q")
 _CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
@@ -44,6 +46,7 @@ class Position(NamedTuple):
     itemsize: int = 0  # bytes of one of them
     members: int = 0  # the ranks of its group as bits; 0: all
     peer: int = -1  # from or to which rank; the root of a broadcast; -1: none
+    travels: str = ""  # what an engine sends, where it is told apart by nothing but the order
 
     @property
     def label(self) -> str:
@@ -71,7 +74,7 @@ class Place(NamedTuple):
 class Page:
     """One rank's page, which the rank writes and the kernel reads. Nobody locks: a reader may see a line too early.
 
-    The kernel writes one thing: that a rank rests, when it has the rank's answer and before the next call.
+    The kernel writes two things between two calls: that a rank rests, and that it has called nothing yet.
 
     A position is never seen half written, though a rank may be stopped or killed while it writes: half of one and half
     of another was once a rank that had waited since the machine was started, and was reported as a hang.
@@ -92,9 +95,10 @@ class Page:
     def read(self) -> Position:
         """The position that was written last; if the device waits in a collective, that one, the oldest."""
         on_device = self.device.read() if self.device is not None else Position()
-        return on_device if on_device.state == ON_DEVICE else self._read()
+        return on_device if on_device.state == ON_DEVICE else self.read_host()
 
-    def _read(self) -> Position:
+    def read_host(self) -> Position:
+        """The position that was written last, whatever the device does."""
         for _ in range(TRIES):
             current = self._memory[_CURRENT_AT]
             fields = _HEAD.unpack_from(self._memory, current % 2 * _HEAD.size)
@@ -108,16 +112,36 @@ class Page:
         self._entered += 1
         _STAGE.pack_into(self._memory, _ENTERED_AT, self._entered)
 
-    def history(self) -> list[Position]:
-        """The last collectives, in the order in which they were called; at most `KEPT`."""
-        (entered,) = _STAGE.unpack_from(self._memory, _ENTERED_AT)
-        slots = [_RING_AT + index % KEPT * _HEAD.size for index in range(max(0, entered - KEPT), entered)]
+    def history(self, begin: int = 0) -> list[Position]:
+        """The last collectives, in the order in which they were called, without the first `begin`; at most `KEPT`."""
+        entered = self.count()
+        slots = [_RING_AT + index % KEPT * _HEAD.size for index in range(max(begin, entered - KEPT), entered)]
         return [_unpacked(_HEAD.unpack_from(self._memory, slot)) for slot in slots]
+
+    def count(self) -> int:
+        """How many collectives were entered in this run."""
+        return int(_STAGE.unpack_from(self._memory, _ENTERED_AT)[0])
+
+    def last_call(self) -> memoryview:
+        """The collective that was entered last through this object, as it lies in memory."""
+        return self._slot(self._entered - 1)
+
+    def is_as_far(self, other: "Page") -> bool:
+        """Whether another rank has entered the very same collective, as one of as many."""
+        return other._slot(self._entered - 1) == self.last_call()
+
+    def _slot(self, index: int) -> memoryview:
+        start = _RING_AT + index % KEPT * _HEAD.size
+        return self._memory[start : start + _HEAD.size]
 
     def reset(self) -> None:
         """Begin a run: no collective yet, and none before."""
         self._entered = 0
         self.write(Position())
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the history: the kernel does so, too, so that no rank takes another's last run for this one."""
         _STAGE.pack_into(self._memory, _ENTERED_AT, 0)
 
     def write_stage(self, stage: int) -> None:
@@ -155,14 +179,17 @@ def pages(fd: int, world_size: int) -> list[Page]:
 
 
 def _packed(position: Position) -> tuple[int | bytes, ...]:
-    state, name, number, since, numel, itemsize, members, peer = position
+    state, name, number, since, numel, itemsize, members, peer, travels = position
     # One more than the number, so that an untouched page reads as none; the peer and the size likewise.
-    return state, 0 if number is None else number + 1, since, numel + 1, itemsize, members, peer + 1, name.encode()
+    numbers = state, 0 if number is None else number + 1, since, numel + 1, itemsize, members, peer + 1
+    return *numbers, name.encode(), travels.encode()[-_NAME_BYTES:]  # names of units differ at their ends
 
 
-def _unpacked(fields: tuple[int, int, int, int, int, int, int, bytes]) -> Position:
-    state, number, since, numel, itemsize, members, peer, name = fields
-    return Position(state, _text(name), number - 1 if number else None, since, numel - 1, itemsize, members, peer - 1)
+def _unpacked(fields: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> Position:
+    state, number, since, numel, itemsize, members, peer, *names = fields
+    name, travels = map(_text, names)
+    place = number - 1 if number else None
+    return Position(state, name, place, since, numel - 1, itemsize, members, peer - 1, travels)
 
 
 def _text(data: bytes) -> str:

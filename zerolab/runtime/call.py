@@ -41,6 +41,8 @@ def run(ranks: Ranks, message: bytes, chosen: Sequence[int], timeout: float) -> 
     """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
     call = Call(ranks, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
     ranks.last_cell = call.cell
+    for page in ranks.board:
+        page.forget()
     for rank in chosen:
         with contextlib.suppress(OSError):  # it has died, and `finish` finds out how
             ranks.members[rank].commands.send_bytes(message)
@@ -128,7 +130,7 @@ class Call:
         if outcome.kind == "died":
             state, where = faults.ending_words(outcome.value), faults.line_of_crash(member.crash_text()) or where
             return Standing(rank, state, position, phase, where, page.read_stage())
-        told = outcome.value
+        told, position = outcome.value, page.read_host()  # which has raised, whatever its device does
         state = "lost a peer" if outcome.blames_a_peer else f"raised {told['exception']}"
         return Standing(rank, state, position, told["phase"] or phase, told["where"] or where, told["stage"])
 

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from zerolab.runtime import stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Page, Position
 from zerolab.runtime.enqueued import Device, Enqueued, Entry
 from zerolab.runtime.observers import Call, Observer, Within, tell, watching
+from zerolab.runtime.order import Order
 from zerolab.runtime.requests import Reader, Request, members_of, request_of_native
 
 COLLECTIVES = (
@@ -52,6 +53,7 @@ class _Counter(Observer):
 
     def __init__(self) -> None:
         self.page: Page
+        self.others: Mapping[int, Page] = {}
         self._next: Counter[int] = Counter()  # by the members of the group, for only they agree on the number
         self._thread = threading.local()  # backward may run hooks in other threads, each inside another collective
         self._waiting = False  # some thread is inside a noted call
@@ -60,6 +62,7 @@ class _Counter(Observer):
         self._arriving: dict[int, Position] = {}  # by the address that a functional collective fills
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
         self.enqueued: Enqueued | None = None  # None on the CPU, where a call that has returned is done
+        self.order: Order | None = None  # None where messages have names, as gloo's have
 
     def reset(self) -> None:
         """A new run: count from 0."""
@@ -70,6 +73,8 @@ class _Counter(Observer):
         self.page.reset()
         if self.enqueued is not None:
             self.enqueued.reset()
+        if self.order is not None:
+            self.order.reset()
 
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not in the group."""
@@ -77,7 +82,7 @@ class _Counter(Observer):
         if self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
             return nullcontext()
         request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
-        self._pending[call] = position = self._enter(call.op, True, request)
+        self._pending[call] = position = self._enter(call.op, True, request, call.name)
         return self._inside(position)
 
     def waiting(self, call: Call) -> Within:
@@ -101,7 +106,7 @@ class _Counter(Observer):
         if not request.is_mine:
             return function(*args, **kwargs)
         if not numbered:
-            _refuse_what_crashes_gloo(name, reader, args, kwargs)
+            reader.refuse_what_crashes_gloo(name, args, kwargs)
         position = self._enter(name, numbered, request)
         with self._inside(position):
             result = self._remember(function(*args, **kwargs), position)
@@ -188,17 +193,29 @@ class _Counter(Observer):
         entry: Entry = self._thread.entry
         return entry
 
-    def _enter(self, name: str, numbered: bool, request: Request) -> Position:
+    def _enter(self, name: str, numbered: bool, request: Request, travels: str = "") -> Position:
         number = self._next[request.members] if numbered else None
         position = Position(INSIDE, name, number, 0, request.numel, request.itemsize, request.members, request.peer)
-        if numbered:
-            self._next[request.members] += 1
-            self.page.enter(position)
         place = stack.locate(sys._getframe(2))
         self.page.write_place(*place)
+        if numbered:
+            self._next[request.members] += 1
+            self._enter_in_order(position, travels)
         if self.enqueued is not None:
             self._thread.entry = self.enqueued.begin(position, place)
         return position
+
+    def _enter_in_order(self, position: Position, travels: str) -> None:
+        """Adds a collective to the history. Raises RuntimeError if another rank has asked for another one instead."""
+        if self.order is None or not dist.is_initialized():
+            self.page.enter(position)
+            return
+        self.page.enter(position._replace(travels=travels))
+        try:
+            self.order.check(position._replace(travels=travels))
+        except RuntimeError:
+            self._write(position._replace(state=FAILED))
+            raise
 
     @property
     def _position(self) -> Position | None:
@@ -240,9 +257,13 @@ _counter = _Counter()
 reset = _counter.reset
 
 
-def follow(device: Device) -> None:
-    """From here on the rank's collectives are handed to a device, which is done with them later."""
+def follow(device: Device, in_order: bool) -> None:
+    """From here on the rank's collectives are handed to a device, which is done with them later.
+
+    `in_order`: it executes them as they come, and tells none from another; so they are compared with the other ranks'.
+    """
     _counter.enqueued = Enqueued(device, _counter.page.device or _counter.page)
+    _counter.order = Order(_counter.page, _counter.others) if in_order else None
 
 
 def look() -> bool:
@@ -260,11 +281,14 @@ _stack = ExitStack()  # never closed: in place for as long as the process lives
 _libraries: list[Any] = []  # likewise: kernels go with their library
 
 
-def install(page: Page) -> None:
-    """Count this process's collectives on its page: ours as an observer, torch's by both names that it has for them."""
+def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
+    """Count this process's collectives on its page: ours as an observer, torch's by both names that it has for them.
+
+    `others` are the pages of the other ranks, where this process sees them.
+    """
     from torch.distributed import _functional_collectives, distributed_c10d
 
-    _counter.page = page
+    _counter.page, _counter.others = page, others or {}
     _stack.enter_context(watching(_counter))
     for names, numbered in ((COLLECTIVES, True), (POINT_TO_POINT, False)):
         for name in names:
@@ -309,18 +333,6 @@ def _counted(overload: Any, name: str) -> Callable[..., Any]:
         return result
 
     return kernel
-
-
-def _refuse_what_crashes_gloo(name: str, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises ValueError for a message to nobody, or from a GPU's memory: gloo checks neither."""
-    # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
-    if (stray := reader.stray(args, kwargs)) is not None:
-        raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
-    if (device := reader.out_of_reach(args, kwargs)) is not None:
-        raise ValueError(
-            f"{name} is given a tensor on {device}, and the ranks talk over gloo, which sends from main memory: send "
-            "tensor.cpu(), or use a collective such as broadcast"
-        )
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -59,6 +59,12 @@ def explained(said: str) -> str:
     return next((f"{line}: {words}" for pattern, words in _REMEDIES.items() if re.search(pattern, said)), line)
 
 
+def lost(said: str) -> str:
+    """What to do if this is an error of CUDA's after which the card may be lost; empty if it is not."""
+    pattern = next(key for key in _REMEDIES if "is lost" in key)
+    return _REMEDIES[pattern] if re.search("CUDA|NCCL", said) and re.search(pattern, said) else ""
+
+
 def without_kernels(capability: str) -> str:
     """Why this torch has no kernels for a card of this compute capability, such as "7.0"; empty if it has.
 

@@ -78,7 +78,7 @@ def _last(columns: Mapping[int, Mapping[int, Position]]) -> int:
 
 def _what(call: Position | None) -> tuple[object, ...]:
     """All that must be the same on all ranks of a collective; not its state: some may have left it."""
-    return (call.name, call.numel, call.itemsize, call.peer) if call is not None else ()
+    return (call.name, call.numel, call.itemsize, call.peer, call.travels) if call is not None else ()
 
 
 def _differences(
@@ -95,7 +95,7 @@ def _differences(
         call = there[ranks[0]]
         others = "the others" if len(majority) + len(ranks) == len(row) else named(majority)
         text = f"{named(ranks)} {_verb(ranks)} in {_contrast(call, usual, others)}"
-        if call.name != usual.name and _comes_later(usual, columns[ranks[0]]):
+        if (call.name, call.travels) != (usual.name, usual.travels) and _comes_later(usual, columns[ranks[0]]):
             text += f": {named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
         found.append(Finding(tuple(ranks), text))
     for rank in (rank for rank, call in row.items() if call is None):
@@ -115,6 +115,8 @@ def _contrast(call: Position, usual: Position, others: str) -> str:
         return f"{call.label} with {call.numel:,} elements, {others} with {usual.numel:,}"
     if call.itemsize != usual.itemsize:
         return f"{call.label} with {call.itemsize} bytes an element, {others} with {usual.itemsize}"
+    if call.travels != usual.travels:
+        return f"{call.label} with {call.travels!r}, {others} with {usual.travels!r}"
     return f"{call.label} with rank {call.peer} as its root, {others} with rank {usual.peer}"
 
 

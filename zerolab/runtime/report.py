@@ -7,7 +7,7 @@ name. None of that may end the rank, or prevent the report.
 import time
 from typing import Any
 
-from zerolab.runtime import stack
+from zerolab.runtime import drivers, stack
 from zerolab.runtime.screen import printable
 
 LONGEST_MESSAGE, LONGEST_TRACEBACK = 4_000, 40_000  # characters, which a browser has to draw
@@ -25,7 +25,7 @@ def of(error: BaseException, stage: int) -> dict[str, Any]:
     phase, where = stack.describe_error(_own(error, "__traceback__"))
     said = {
         "exception": name_of(error),
-        "message": _cut(text_of(error), LONGEST_MESSAGE),
+        "message": _with_remedy(_cut(text_of(error), LONGEST_MESSAGE)),
         "traceback": _cut(_traceback(error), LONGEST_TRACEBACK),
         "frames": _cut(stack.format_frames(_own(error, "__traceback__")), LONGEST_TRACEBACK),
         "phase": phase,
@@ -34,6 +34,13 @@ def of(error: BaseException, stage: int) -> dict[str, Any]:
     # With a lone surrogate in it, no front end would show the cell's output.
     plain = {key: printable(text.encode(errors="backslashreplace").decode()) for key, text in said.items()}
     return plain | {"stage": stage, "peer": blames_a_peer(error), "time": time.monotonic_ns()}
+
+
+def _with_remedy(text: str) -> str:
+    """What was said; of a GPU that is lost in the middle of a run, with what to do behind the first line."""
+    first, *others = text.split("\n")
+    remedy = drivers.lost(text)
+    return "\n".join([f"{first}; {remedy}" if remedy else first, *others])
 
 
 def text_of(error: BaseException) -> str:
@@ -54,9 +61,9 @@ def blames_a_peer(error: BaseException | None) -> bool:
     seen: list[int] = []
     while error is not None and id(error) not in seen:
         if issubclass(type(error), RuntimeError):  # `isinstance` asks the error, too
-            text = text_of(error).lower()
-            words = _LOST if _CHECK in text else (*_LOST, *_NETWORK)
-            if any(word in text for word in words):
+            text = text_of(error)
+            is_cause = _CHECK in text.lower() or drivers.lost(text)
+            if any(word in text.lower() for word in (_LOST if is_cause else (*_LOST, *_NETWORK))):
                 return True
         seen.append(id(error))
         error = _own(error, "__cause__") or _own(error, "__context__")

@@ -38,17 +38,29 @@ class Reader:
         """What this call is about; `is_mine` is False for a group that this rank is not part of."""
         given = partial(self._given, args, kwargs)
         group, tensor = given("group"), given(self._sized)
-        if group is dist.GroupMember.NON_GROUP_MEMBER:
+        # torch lets some of the ranks make a group without the others, who would count differently from then on.
+        if group is dist.GroupMember.NON_GROUP_MEMBER or given("use_local_synchronization"):
             return Request(is_mine=False)
         numel, itemsize = (tensor.numel(), tensor.element_size()) if isinstance(tensor, torch.Tensor) else (-1, 0)
         return Request(members_of(group), numel, itemsize, _peer(given, group))
 
-    def stray(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises ValueError for a message to nobody, or from a GPU's memory: gloo checks neither."""
+        # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
+        if (stray := self._stray(args, kwargs)) is not None:
+            raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
+        if (device := self._out_of_reach(args, kwargs)) is not None:
+            raise ValueError(
+                f"{name} is given a tensor on {device}, and the ranks talk over gloo, which sends from main memory: "
+                "send tensor.cpu(), or use a collective such as broadcast"
+            )
+
+    def _stray(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         """The rank that this message is to be sent to or received from, if there is no such rank."""
         named = (self._given(args, kwargs, name) for name in _PEERS)
         return next((peer for peer in named if isinstance(peer, int) and not 0 <= peer < dist.get_world_size()), None)
 
-    def out_of_reach(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    def _out_of_reach(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
         """Where the tensor of a message lies, if gloo has to send it and cannot read it there."""
         given = partial(self._given, args, kwargs)
         messages = [(given("tensor"), given("group"))]

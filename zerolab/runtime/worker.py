@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch.distributed as dist
 from zerolab import models
 from zerolab.runtime import counter, drivers, lookout, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
+from zerolab.runtime.devices import NCCL
 from zerolab.runtime.enqueued import Gpu
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
@@ -45,9 +46,10 @@ def main(inherited: Fds) -> None:
         side = (lifeline, threading.get_ident(), inherited.crash)
         threading.Thread(target=_answer_questions, args=side, name="zerolab-lifeline", daemon=True).start()
         setup: Setup = pickle.loads(commands.recv_bytes())
-        page = pages(inherited.board, setup.world_size)[setup.rank]
+        others = dict(enumerate(pages(inherited.board, setup.world_size)))
+        page = others.pop(setup.rank)
         shares = 0 < len(setup.gpus) < setup.world_size
-        commands.send_bytes(_attempt(lambda: _join(setup, inherited.store, page), pid, page))
+        commands.send_bytes(_attempt(lambda: _join(setup, inherited.store, page, others), pid, page))
         while True:
             message = commands.recv_bytes()
             counter.reset()
@@ -124,7 +126,7 @@ def _recorded() -> bytes:
         return pickle.dumps(None)
 
 
-def _join(setup: Setup, store: int, page: Page) -> None:
+def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> None:
     """Take over the kernel's environment and join the process group; done after a first all_reduce."""
     page.write_stage(JOINING)
     os.environ.clear()  # the fork server's is from when it was started; a cell may have set variables since
@@ -142,8 +144,8 @@ def _join(setup: Setup, store: int, page: Page) -> None:
     torch.set_num_threads(max(1, setup.cores // setup.world_size))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
-    counter.install(page)
-    device = None if gpu is None else _take(gpu)
+    counter.install(page, others)
+    device = None if gpu is None else _take(gpu, in_order=setup.backend == NCCL)
     files = dist.FileStore(_path_of(store), setup.world_size)
     try:
         dist.init_process_group(setup.backend, store=files, rank=setup.rank, world_size=setup.world_size)
@@ -159,14 +161,14 @@ def _join(setup: Setup, store: int, page: Page) -> None:
     surroundings.protect_process_group()
 
 
-def _take(gpu: int) -> torch.device:
+def _take(gpu: int, *, in_order: bool) -> torch.device:
     """Make a GPU this rank's. RuntimeError with the remedy if it is full, lost, taken or too old."""
     device = torch.device("cuda", gpu)
     with _explained(f"GPU {gpu} cannot be used"):
         torch.cuda.set_device(device)
         torch.ones(1, device=device)  # runs a kernel
     models.train_on(device)
-    counter.follow(Gpu(device))
+    counter.follow(Gpu(device), in_order)
     return device
 
 

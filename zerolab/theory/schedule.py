@@ -40,6 +40,7 @@ class Schedule:
     publishes_when_used: bool = True
 
 
+PCIE_GEN5 = 64e9  # bytes a second to main memory: NVIDIA's data sheet of the H100 has 128 GB/s for both directions
 GLOO = Schedule(waits_at_half=True, own_groups=False, publishes_when_used=False)
 NCCL = Schedule()
 FSDP2 = Schedule(gathers_at_half=False)
@@ -113,7 +114,32 @@ def _forward(shape: Architecture, stage: str, setting: Setting, schedule: Schedu
     return now + head
 
 
+def offload_seconds(shape: Architecture, stage: str, setting: Setting, *, own_stream: bool) -> float:
+    """Seconds that an offloaded update waits for mean gradients, by the schedule over NCCL.
+
+    Args:
+        shape: the model, as of `seconds`.
+        stage: ddp, zero1, zero2 or zero3.
+        setting: what it runs on.
+        own_stream: each unit's mean leaves when it is there; else all of them when the backward is over.
+    """
+    numels = [shape.block_params] * shape.depth + [shape.root_params]
+    ways = [4 * numel / (1 if stage == "ddp" else setting.world_size) / PCIE_GEN5 for numel in numels]
+    if not own_stream:
+        return sum(ways)
+    means = _means(shape, stage, setting, NCCL)
+    arrived = 0.0
+    for at, way in zip(means, ways, strict=True):  # one after the other
+        arrived = max(arrived, at) + way
+    return arrived - means[-1]
+
+
 def _backward(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> float:
+    return _means(shape, stage, setting, schedule)[-1]
+
+
+def _means(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> list[float]:
+    """When each unit's mean gradient is there, from the backward's beginning; the root's is its end."""
     again = RECOMPUTED[setting.checkpointing]
     half = ((2 + again) * block_seconds(shape, setting) + attention_seconds(shape, setting) / 2) / 2
     gather = gather_seconds(shape.block_params, setting) if stage == "zero3" else 0.0
@@ -121,6 +147,7 @@ def _backward(shape: Architecture, stage: str, setting: Setting, schedule: Sched
     link = _Link(schedule.own_groups)
     link.gather(now, gather)
     now += 2 * head_seconds(shape, setting)
+    means = []
     for left in reversed(range(shape.depth)):  # units that come after this one, but for the root
         now = max(now, link.gathered)
         if left and not schedule.gathers_at_half:
@@ -131,5 +158,7 @@ def _backward(shape: Architecture, stage: str, setting: Setting, schedule: Sched
         if left and schedule.gathers_at_half:
             link.gather(now, gather)
         now = max(now + half, link.reduced)
+        means.append(now)  # of the unit before, whose reduction is waited for here
         link.reduce(now, reduce_seconds(stage, shape.block_params, setting))
-    return max(now, link.reduced) + reduce_seconds(stage, shape.root_params, setting)
+    last = max(now, link.reduced)
+    return [*means[1:], last, last + reduce_seconds(stage, shape.root_params, setting)]

@@ -1,0 +1,55 @@
+"""What ranks have called is compared on pages that they share; here one process writes for all of them."""
+
+import os
+
+import pytest
+
+from zerolab.runtime import board
+from zerolab.runtime.board import INSIDE, KEPT, Position
+from zerolab.runtime.order import Order
+
+
+@pytest.fixture
+def call():
+    """Has one of three ranks call a collective."""
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(3))
+    pages = board.pages(fd, 3)
+    orders = [Order(pages[rank], {other: pages[other] for other in range(3) if other != rank}) for rank in range(3)]
+
+    def calls(rank, name, number, **more):
+        position = Position(INSIDE, name, number, **more)
+        pages[rank].enter(position)
+        orders[rank].check(position)
+
+    return calls
+
+
+def test_ranks_may_be_apart_and_in_several_groups_as_long_as_each_group_has_one_order(call):
+    for number in range(3 * KEPT):
+        call(0, "all_reduce", number, numel=4)
+        call(1, "all_reduce", number, numel=4)
+        call(1, "barrier", number, members=0b110)
+        if number % 7 == 0:
+            for late in range(max(number - 6, 0), number + 1):
+                call(2, "barrier", late, members=0b110)
+                call(2, "all_reduce", late, numel=4)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("broadcast", {"numel": 4}), ("all_reduce", {"numel": 5}), ("all_reduce", {"numel": 4, "travels": "b"})],
+)
+def test_whoever_comes_second_says_who_differs_in_what(call, other):
+    name, more = other
+    call(2, "all_reduce", 0, numel=4, travels="a")
+    with pytest.raises(RuntimeError, match=r"rank 2 asks for all_reduce #0 with 'a' \(4 el.*, and rank 1 for "):
+        call(1, name, 0, **more)
+
+
+def test_lists_may_have_entries_of_a_size_each_but_not_what_an_engine_gathers(call):
+    call(0, "all_gather", 0, numel=4)
+    call(1, "all_gather", 0, numel=5)
+    call(0, "all_gather", 1, numel=4, travels="a")
+    with pytest.raises(RuntimeError, match=r"rank 0 asks for .*\(4 el.*, and rank 1 for .*\(5 el"):
+        call(1, "all_gather", 1, numel=5, travels="a")
