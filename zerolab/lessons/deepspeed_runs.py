@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 from zerolab import comparison, models
 from zerolab.lessons.workspace import PACKAGE
@@ -19,6 +20,11 @@ from zerolab.recording.recording import Recording
 from zerolab.runtime.cluster import Cluster
 
 STAGES = ("deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3")
+TO_OWNERS = "deepspeed-2-to-owners"
+# By the name of a recording its stage, and what of DeepSpeed's own settings is another one.
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {stage: (stage, {}) for stage in STAGES} | {
+    TO_OWNERS: ("deepspeed-2", {"zero_optimization": {"use_multi_rank_bucket_allreduce": False}})
+}
 # Small, because the files lie in the package; two steps, because Adam has its state from the second on.
 MODEL, RANKS, STEPS = "gpt-tiny", 4, 2
 FOLDER = PACKAGE / "data" / "deepspeed"
@@ -26,13 +32,13 @@ FOLDER = PACKAGE / "data" / "deepspeed"
 
 @dataclass(frozen=True)
 class Runs:
-    """A recording of each stage, and one line on where they come from."""
+    """A recording of each stage, one of stage 2 with a switch off, and one line on where they come from."""
 
     recordings: dict[str, Recording]
     origin: str
 
     def __getitem__(self, stage: str) -> Recording:
-        """The recording of `deepspeed-0` to `deepspeed-3`. Raises ValueError for another name."""
+        """The recording of that name in `RUNS`. Raises ValueError for another one."""
         check_known("recording", stage, self.recordings)
         return self.recordings[stage]
 
@@ -51,9 +57,12 @@ def record_all() -> dict[str, Recording]:
     """Records every stage now. Raises RankError if DeepSpeed is not installed."""
     feed = partial(models.batches, MODEL)
     with Cluster(world_size=RANKS, device="cpu", timeout=120) as cluster:  # its first engine may compile for a minute
-        return {stage: cluster.record(comparison.train, stage, MODEL, feed, STEPS, device="cpu") for stage in STAGES}
+        return {
+            name: cluster.record(comparison.train, stage, MODEL, feed, STEPS, device="cpu", options=settings)
+            for name, (stage, settings) in RUNS.items()
+        }
 
 
 def load_all() -> dict[str, Recording]:
     """The recordings that the package ships."""
-    return {stage: Recording.load(FOLDER / f"{stage}.json") for stage in STAGES}
+    return {name: Recording.load(FOLDER / f"{name}.json") for name in RUNS}
