@@ -1,8 +1,9 @@
 """How many minutes a lesson takes, by one rule for all; `tools/notebooks.py` writes them into the lessons' first cells.
 
-An estimate, and no measurement: a reader who did 00 to 06 with every exercise needed ten to eleven hours, and the rule
-was set to come near that. Prose at 200 words a minute; a minute for each cell that is read, run and looked at, and two
-more where a picture plays or has a slider; the longer our answer to an exercise is, the longer it takes to find one.
+An estimate, and no measurement. A teacher who went through 00 to 06 put them at ten to eleven hours for the learner
+they are written for, exercises included, and the rule was set to come near that. Prose at 200 words a minute; a minute
+for each cell that is read, run and looked at, and two more where a picture plays or has a slider; the longer our answer
+to an exercise is, the longer it takes to find one.
 """
 
 import ast
@@ -17,6 +18,7 @@ WORDS = 200  # of prose in a minute
 CELL, PLAYS = 1, 2  # minutes of a cell outside of exercises, and of what plays in it or has a slider
 EXERCISE, LINE = 6, 2  # minutes of an exercise, and of each line of our answer
 CASE = 10  # of a case of the clinic, in which a line is looked for and not written
+ROW = r"(?<=\| \*\*Minutes\*\* \| ).*(?= \|)"  # what is written must not change what is counted
 ROUND = 5  # to how many minutes what comes out is rounded up
 
 
@@ -36,7 +38,7 @@ def minutes(book: NotebookNode) -> tuple[int, int]:
 def of_cell(cell: NotebookNode) -> float:
     """The minutes of a cell outside of exercises."""
     if cell.cell_type == "markdown":
-        return len(cell.source.split()) / WORDS
+        return len(re.sub(ROW, "", cell.source).split()) / WORDS
     return CELL + PLAYS * bool(re.search(r"\.play\(|\.strip\(\)|figures\.[a-z_]+\(", cell.source))
 
 
@@ -59,7 +61,7 @@ def stated(book: NotebookNode) -> str:
 def state(book: NotebookNode) -> None:
     """Writes the minutes into the lesson's first cell."""
     first = book.cells[0]
-    first.source = re.sub(r"(?<=\| \*\*Minutes\*\* \| ).*(?= \|)", stated(book), first.source)
+    first.source = re.sub(ROW, stated(book), first.source)
 
 
 def _rounded(found: float) -> int:
