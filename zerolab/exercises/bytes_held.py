@@ -1,7 +1,7 @@
 """Count what is there.
 
-A formula is a promise. Write a function that runs on every rank, makes one update, and counts what the rank then holds.
-It gets
+The formula says what a rank should hold. Write a function that runs on every rank, makes one update, and counts what
+the rank then does hold. It gets
 
 * `model`: a small model in fp32. One of its parameters is frozen (`requires_grad` is false), and two of its layers
   share one weight;
