@@ -176,3 +176,14 @@ def test_the_mistakes_see_what_works_too():
     assert ceiling_spans(8, 4) == [(0, 2), (2, 4), (4, 6), (6, 8)]
     assert failure_of_import("torch.distributed.fsdp") == ""
     assert failure_of_unknown_name("len('')") == ""
+
+
+def test_a_question_that_was_written_anew_is_asked_anew(evidence):
+    answers = []
+    for number in (1, 2):
+
+        def question():
+            return number  # noqa: B023  asked before the next one is written
+
+        answers.append(evidence.answers(question)[0])
+    assert answers == [1, 2]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
+from minutes import state
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
@@ -63,6 +64,7 @@ def store(path: Path) -> None:
     """
     book = nbformat.read(path, as_version=4)
     write_exercises(book)
+    state(book)
     with tempfile.TemporaryDirectory(prefix="zerolab-recordings-") as folder:
         execute(book, Path(folder))
         clean(book, take_stills(list(Path(folder).glob("*.json"))))

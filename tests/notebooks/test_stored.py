@@ -3,11 +3,14 @@
 import base64
 import configparser
 import json
+import math
 import re
 import statistics
 import struct
 from pathlib import Path
 
+import minutes
+import nbformat
 import pytest
 
 from zerolab.exercises import load
@@ -150,6 +153,63 @@ def test_at_most_a_third_of_the_exercises_are_plain_functions_and_every_lesson_f
     every, ranks = (sum(map(len, each.values())) for each in (lessons, on_ranks))
     assert 3 * (every - ranks) <= every, f"{every - ranks} of {every} are plain functions"
     assert [stem for stem in lessons if "07" <= stem[:2] <= "11" and not on_ranks[stem]] == []
+
+
+@by_name
+def test_each_lesson_lets_its_reader_guess_move_a_picture_break_something_and_write_code_for_ranks(notebook):
+    cells = read(notebook)["cells"]
+    words, code = (
+        "\n".join(source(cell) for cell in cells if cell["cell_type"] == kind) for kind in ("markdown", "code")
+    )
+    tags = {tag for cell in cells for tag in cell["metadata"].get("tags", []) if tag.startswith(TAG)}
+    on_ranks = [tag for tag in tags if load(tag.removeprefix(TAG)).targets.on_ranks]
+    assert re.search(r"^(guess = None|votes = \{1: None)", code, re.MULTILINE)
+    assert re.search(r"\.play\(\)|figures\.\w+\(", code)
+    assert re.search(r"\b[Bb]reak it\b", words)
+    # In the fact check it is an experiment of one's own.
+    assert on_ranks or "evidence.answers(" in code
+
+
+@by_name
+def test_the_minutes_on_top_follow_from_the_rule_for_all(notebook):
+    book = nbformat.read(notebook, as_version=4)
+    (said,) = re.findall(r"\*\*Minutes\*\* \| (.*) \|", book.cells[0].source)
+    assert said == minutes.stated(book), "python tools/notebooks.py writes them"
+
+
+def test_the_first_code_is_run_within_a_minute_and_written_within_the_first_third_of_lesson_00():
+    book = nbformat.read(NOTEBOOKS[0], as_version=4)
+    first = next(at for at, cell in enumerate(book.cells) if cell.cell_type == "code")
+    hole = next(at for at, cell in enumerate(book.cells) if "hole(" in cell.source and cell.cell_type == "code")
+    assert sum(map(minutes.of_cell, book.cells[:first])) <= 1
+    assert sum(map(minutes.of_cell, book.cells[:hole])) <= 15
+    assert 3 * hole <= len(book.cells)
+
+
+SCREEN = 50  # lines of text on a screen of 1080 pixels
+WIDE = 115  # letters in a line of prose
+
+
+def height(cell):
+    """About how many lines a cell takes, with what is stored below it."""
+    if cell["cell_type"] == "markdown":
+        return 1 + sum(1.2 * max(1, math.ceil(len(line) / WIDE)) for line in source(cell).splitlines())
+    lines = 1 + len(source(cell).splitlines())
+    for output in cell["outputs"]:
+        text = "".join(output.get("text", "") or output.get("data", {}).get("text/plain", ""))
+        lines += len(text.splitlines()) * (1.3 if "text/html" in output.get("data", {}) else 1)
+    return lines
+
+
+@by_name
+def test_no_lesson_scrolls_more_than_three_screens_without_a_picture(notebook):
+    lines = 0
+    for cell in read(notebook)["cells"]:
+        data = [output.get("data", {}) for output in cell.get("outputs", ())]
+        # An exercise's picture is the learner's own, and comes when it is solved.
+        shows = any({"image/png", "image/svg+xml"} & set(each) for each in data) or source(cell) == "attempt.play()"
+        lines = 0 if shows else lines + height(cell)
+        assert lines <= 3 * SCREEN, f"{lines:.0f} lines without a picture, at: {source(cell)[:60]}"
 
 
 @by_name

@@ -2,7 +2,7 @@
 
 Write `all_reduce` with the two halves that it is made of. Your function gets
 
-* `flat`: a tensor of `world_size` equal parts, with other numbers on every rank.
+* `flat`: a tensor of `world_size` equal parts, with different numbers on every rank.
 
 Afterwards `flat` itself must hold, on every rank, the sum over all ranks. There is nothing to return.
 

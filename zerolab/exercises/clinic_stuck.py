@@ -53,7 +53,9 @@ def telling(event: Event) -> bool:
 solution = zero1
 hole = MEND
 given = f"import torch\n\n{COLLECTIVES}"
-look_for = "When it passes, all timelines show the same exchanges in step 2, although each rank left another unit out."
+look_for = (
+    "When it passes, all timelines show the same exchanges in step 2, although each rank left out a different unit."
+)
 targets = replace(
     ZERO1,
     shape="backward",

@@ -1,6 +1,6 @@
 """The largest model that fits.
 
-How many parameters can a device train when nothing is sharded? Write a function of
+How many parameters can a device train when nothing is divided? Write a function of
 
 * `mebibytes`: what `nvidia-smi` says that the device has, such as 81,559 for an H100 that is sold as 80 GB. A MiB is
   `2 ** 20` bytes;

@@ -1,6 +1,6 @@
 """The lowest stage that fits.
 
-A higher stage holds less and may send more, so one takes the lowest that fits. Write a function that finds it. It gets
+A higher stage holds less and may send more, so you take the lowest that fits. Write a function that finds it. It gets
 
 * `num_params`: the number of parameters, `Ψ`, a multiple of `gpus`;
 * `gpus`: the number of GPUs, `N`;

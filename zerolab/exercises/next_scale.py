@@ -1,8 +1,9 @@
-"""One rank's infinity.
+"""An overflow on one rank.
 
 In fp16 the loss is multiplied by a scale, so that small gradients do not vanish. Where a gradient comes out too large
 it is `inf` or `nan`; then the update is left out and the scale is halved. Under ZeRO every rank sees only its shard of
-the gradient, and all must come to the same scale: a rank that goes on alone trains another model. Your function gets
+the gradient, and all must come to the same scale: a rank that decides for itself trains a different model. Your
+function gets
 
 * `mine`: this rank's shard of the mean gradient, in fp16;
 * `scale`: the scale of this step.

@@ -2,7 +2,8 @@
 
 Now the half that adds, from messages between two ranks. Your function gets
 
-* `flat`: a tensor of `world_size` equal parts, `flat.chunk(world_size)`, with other numbers on every rank;
+* `flat`: a tensor of `world_size` equal parts, `flat.chunk(world_size)`, with different numbers on every
+  rank;
 * `rank` and `world_size`.
 
 Return one part: on rank `r` the sum over all ranks of part `r`. What `flat` holds afterwards does not matter.

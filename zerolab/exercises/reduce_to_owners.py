@@ -1,7 +1,7 @@
 """Reduce each piece to its owner.
 
 A reduce-scatter needs equal parts. A bucket of gradients whose parameters belong to different ranks has pieces of any
-size, so DeepSpeed's ZeRO-1 and 2, with `reduce_scatter` switched off, reduce the whole bucket on all ranks instead, or
+size, so DeepSpeed's ZeRO-1 and 2 reduce the whole bucket on all ranks, or, with `use_multi_rank_bucket_allreduce` off,
 each piece to its owner. Write the second way. Your function gets
 
 * `bucket`: this rank's gradients, end to end;

@@ -1,6 +1,6 @@
 """Bytes of model state.
 
-Write a function that counts the bytes of model state that one rank holds when nothing is sharded. It gets
+Write a function that counts the bytes of model state that one rank holds when nothing is divided. It gets
 
 * `num_params`: the number of parameters, `Ψ`;
 * `moments`: how many numbers the optimizer remembers for each parameter: 0 for plain SGD, 1 with momentum, 2 for Adam;

@@ -4,7 +4,7 @@ Inside a node ranks are joined by fast links, between nodes by slow ones. An all
 between nodes: first each node adds up within itself and every rank keeps one part of the node's sum, then ranks of
 different nodes that keep the same part add theirs up, and last each node hands the parts out. Your function gets
 
-* `flat`: a tensor of `per_node` equal parts, with other numbers on every rank;
+* `flat`: a tensor of `per_node` equal parts, with different numbers on every rank;
 * `per_node`: how many ranks a node has. Ranks 0 to `per_node - 1` are the first node, and so on.
 
 Afterwards `flat` itself must hold the sum over all ranks, on every rank.

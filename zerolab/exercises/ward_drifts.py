@@ -81,7 +81,7 @@ def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
 solution = train
 hole = MEND
 given = GIVEN
-look_for = "When it passes, each step has one all-reduce more, of a single number."
+look_for = "When it passes, each step has one more all-reduce, of a single number."
 targets = like_one_process(clipped)
 suspects = (
     Suspect(

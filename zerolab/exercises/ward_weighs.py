@@ -5,7 +5,7 @@ away.
 
 * `inputs`, `targets`: of every step the tokens that this rank reads, and what the model should make of them.
 * `counts`: of every step for each token 1 or 0: whether it counts. The others only fill a batch up, and each rank has
-  another number of them.
+  a different number of them.
 * `models.build("mlp-odd")` gives a small network, the same on every rank.
 
 Return the model after the last step. Each token that counts must weigh the same, whichever rank reads it.
@@ -83,7 +83,7 @@ WEIGHTED = """        number = weights.sum()
 solution = train
 hole = MEND
 given = GIVEN
-look_for = "When it passes, each step has one all-reduce more, of a single number."
+look_for = "When it passes, each step has one more all-reduce, of a single number."
 targets = like_one_process(weighted, draw=draw)
 suspects = (
     Suspect(

@@ -51,13 +51,13 @@ class Evidence:
 
     def recording(self, stage: str | type[Engine], **options: Any) -> Recording:
         """`train(stage, **options)` on the ranks, recorded."""
-        # By their text: options such as units=[] cannot be hashed.
-        key = (str(stage), *sorted((name, repr(value)) for name, value in options.items()))
+        # Options by their text: some, such as units=[], cannot be hashed.
+        key = (stage, *sorted((name, repr(value)) for name, value in options.items()))
         return self._once(key, lambda: self.cluster.record(train, stage, device=self.cluster.device, **options))
 
     def answers(self, question: Callable[..., Answer], *arguments: Any) -> list[Answer]:
         """What `question(*arguments)` returns on each rank."""
-        key = (question.__module__, question.__qualname__, *map(repr, arguments))
+        key = (question, *map(repr, arguments))  # one that was written anew is another question
         return self._once(key, lambda: self.cluster.run(question, *arguments))
 
     def simulated(self, stage: str, world_size: int, model: str, **options: Any) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Where the ranks' shards are cut: a flat number by number, and the matrices of a recorded unit."""
 
 from collections.abc import Sequence
-from html import escape
 
 from torch import nn
 
 from zerolab.engines.partition import FlatLayout, Slot, partition
-from zerolab.figures.chart import FONT, INK, NEUTRAL
-from zerolab.player.strip import ON_DARK, RANK_COLOURS
+from zerolab.figures.chart import INK, NEUTRAL
+from zerolab.figures.drawing import box, colour, digit, drawing, text
 from zerolab.recording.events import Spans
 
 MOST = 200  # numbers that are drawn
@@ -64,25 +63,25 @@ class FlatPicture:
         drawn, x, lowest = [], 0, 0
         for slot in self.layout.slots:
             rows, columns = _rows_of(slot)
-            drawn.append(_text(x, 14, f"{slot.name}: {rows} x {columns}"))
+            drawn.append(text(x, 14, f"{slot.name}: {rows} x {columns}"))
             for number in range(rows * columns):
                 place = (x + number % columns * CELL, TOP + number // columns * CELL)
                 drawn.append(self._cell(slot.start + number, *place))
             x += max(columns * CELL, 9 * len(slot.name) + 40) + GAP
             lowest = max(lowest, TOP + rows * CELL)
         strip = lowest + BETWEEN
-        drawn.append(_text(0, strip - 30, f"the flat: end to end, cut in {self.layout.world_size} equal shards"))
+        drawn.append(text(0, strip - 30, f"the flat: end to end, cut in {self.layout.world_size} equal shards"))
         for slot in self.layout.slots:
             x_of, y_of = _on_strip(slot.start, strip)
             mark = f'<path d="M{x_of} {y_of - 22}v22" stroke="{INK}"/>'
-            drawn.append(mark + _text(x_of + 5, y_of - 8, slot.name))
+            drawn.append(mark + text(x_of + 5, y_of - 8, slot.name))
         drawn += [self._cell(number, *_on_strip(number, strip)) for number in range(self.layout.padded)]
         for rank in range(self.layout.world_size):
             x_of, y_of = _on_strip(self.layout.span(rank)[0], strip)
             if self.layout.shard_numel > 2:
-                drawn.append(_text(x_of, y_of + CELL + 16, f"rank {rank}"))
+                drawn.append(text(x_of, y_of + CELL + 16, f"rank {rank}"))
         width = max(x, min(self.layout.padded, ACROSS) * CELL) + 2
-        return _drawing(repr(self), drawn, width, strip + -(-self.layout.padded // ACROSS) * LINE)
+        return drawing(repr(self), drawn, width, strip + -(-self.layout.padded // ACROSS) * LINE)
 
     def _cell(self, number: int, x: int, y: int) -> str:
         """One number of the flat in its owner's colour; padding is empty, and its frame broken."""
@@ -90,8 +89,7 @@ class FlatPicture:
         if number >= self.layout.numel:
             return f'{shape} fill="none" stroke="{NEUTRAL}" stroke-dasharray="3 3"/>'
         rank = number // self.layout.shard_numel
-        colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
-        return f'{shape} fill="{colour}" stroke="#fff"/>{_digit(x + CELL / 2, y + 13, rank)}'
+        return f'{shape} fill="{colour(rank)}" stroke="#fff"/>{digit(x + CELL / 2, y + 13, rank)}'
 
 
 class ShardPicture:
@@ -132,20 +130,19 @@ class ShardPicture:
             if len(shape) > 1:
                 rows, columns = shape[0], shape.numel() // shape[0]
                 width = max(round(columns / DENSE), 7 * len(name))
-                drawn += [_text(x, 14, name), _text(x, 30, f"{rows} x {columns}")]
+                drawn += [text(x, 14, name), text(x, 30, f"{rows} x {columns}")]
                 drawn += self._pieces(start, rows, columns, x)
                 x, lowest = x + width + GAP, max(lowest, round(TOP + 16 + rows / DENSE))
             start += shape.numel()
         for rank in range(len(self.spans)):
-            drawn.append(_text(86 * rank + 20, lowest + 30, f"rank {rank}"))
-            drawn.append(_box(86 * rank, lowest + 18, 14, 14, RANK_COLOURS[rank % len(RANK_COLOURS)]))
-        return _drawing(repr(self), drawn, max(x, 86 * len(self.spans)), lowest + 40)
+            drawn.append(text(86 * rank + 20, lowest + 30, f"rank {rank}"))
+            drawn.append(box(86 * rank, lowest + 18, 14, 14, colour(rank)))
+        return drawing(repr(self), drawn, max(x, 86 * len(self.spans)), lowest + 40)
 
     def _pieces(self, first: int, rows: int, columns: int, x: int) -> list[str]:
         """One matrix: what each rank owns of it, whole rows as a block and the rest of a row as a line."""
         drawn = []
         for rank, owned in enumerate(self.spans):
-            colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
             for start, stop in owned:
                 at, end = max(start - first, 0), min(stop - first, rows * columns)
                 while at < end:
@@ -153,9 +150,9 @@ class ShardPicture:
                     down = max(1, (end - at) // columns) if column == 0 else 1
                     across = columns if column == 0 and end - at >= columns else min(columns - column, end - at)
                     left, top = x + column / DENSE, TOP + 16 + row / DENSE
-                    drawn.append(_box(left, top, across / DENSE, down / DENSE, colour))
+                    drawn.append(box(left, top, across / DENSE, down / DENSE, colour(rank)))
                     if down / DENSE >= 13:
-                        drawn.append(_digit(left + across / DENSE / 2, top + down / DENSE / 2 + 4, rank))
+                        drawn.append(digit(left + across / DENSE / 2, top + down / DENSE / 2 + 4, rank))
                     at += down * across
         return drawn
 
@@ -170,27 +167,3 @@ def _rows_of(slot: Slot) -> tuple[int, int]:
 def _on_strip(number: int, strip: int) -> tuple[int, int]:
     """Where a number of the flat is drawn."""
     return number % ACROSS * CELL, strip + number // ACROSS * LINE
-
-
-def _drawing(told: str, drawn: list[str], width: int, height: int) -> str:
-    """An image of its own, read aloud as `told`."""
-    style = f"font: 13px {FONT['family']}; fill: {INK}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -4 {width + 2} {height + 4}" width="{width}" '
-        f'height="{height}" role="img" aria-label="{escape(told)}"><rect x="-1" y="-4" width="{width + 2}" '
-        f'height="{height + 4}" fill="#fff"/><g style="{escape(style)}">{"".join(drawn)}</g></svg>\n'
-    )
-
-
-def _digit(x: float, y: float, rank: int) -> str:
-    """A rank's number on its colour, for those to whom colours are alike."""
-    ink = "#fff" if rank % len(RANK_COLOURS) in ON_DARK else "#111"
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="middle" style="font-size: 12px; fill: {ink}">{rank}</text>'
-
-
-def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{colour}"/>'
-
-
-def _text(x: int, y: int, words: str) -> str:
-    return f'<text x="{x}" y="{y}">{escape(words)}</text>'
