@@ -20,6 +20,9 @@ _NATIVE = {
     "fsdp2": "fsdp2.FSDP2",
     "hsdp": "fsdp2.HSDP",
     **{f"deepspeed-{stage}": f"deepspeed.DeepSpeed{stage}" for stage in range(4)},
+    "muon-replicated": "muon_replicated.MuonReplicated",
+    "muon-owners": "muon_owners.MuonOwners",
+    "muon-rows": "muon_rows.MuonRows",
 }
 
 

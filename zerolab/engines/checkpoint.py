@@ -277,5 +277,5 @@ def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     # On the model's device even if the piece is offloaded: the backend may be able to read only from there.
     everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
     flat.part(everything).copy_(piece)
-    all_gather(everything).wait()
+    all_gather(everything, sizes=flat.layout.sizes).wait()
     return everything

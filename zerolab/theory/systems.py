@@ -25,8 +25,11 @@ FORMS = {
     "deepspeed-1": "zero1",
     "deepspeed-2": "zero2",
     "deepspeed-3": "zero3",
+    "muon-replicated": "ddp",
+    "muon-owners": "zero2",
+    "muon-rows": "zero3",
 }
-"""The stage whose closed form a system should follow; hsdp on half the ranks."""
+"""The stage whose closed form a system should follow; hsdp on half the ranks. Of Muon `theory.muon` has its own."""
 
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
