@@ -10,6 +10,7 @@ advise.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.engines.partition import ROOT, ParamGroups, Selector, find_units, groups_of
+from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, Selector, find_units, groups_of
 
 MATRICES = 0  # the parameter group that Muon updates
 
@@ -30,7 +31,7 @@ class Together(torch.optim.Optimizer):
         # The very groups of the parts: a schedule's learning rate is theirs at once.
         super().__init__([group for part in parts for group in part.param_groups], parts[-1].defaults)
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """Each updates its own parameters."""
         loss = None if closure is None else closure()
         for part in self.parts:
@@ -66,7 +67,11 @@ class Matrices:
         names = _matrices_of(given.get("model"), matrices, given.get("units"))
         self._muon = dict(muon)
         groups = [(lambda name, _: name in names, {}), *others.pop("param_groups", ())]
-        super().__init__(*arguments, param_groups=groups, **others)
+        super().__init__(*arguments, param_groups=groups, **others)  # type: ignore[call-arg]  # the engine's
+
+    def place(self, layouts: list[FlatLayout]) -> list[FlatLayout]:
+        """Calls the flats of matrices by their name; they are cut as the stage cuts all others."""
+        return [replace(layout, name=layout.name.replace(f"group {MATRICES}", "matrices")) for layout in layouts]
 
     def make_optimizer(
         self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]
@@ -119,5 +124,7 @@ def _matrices_of(model: Any, matrices: Selector | None, units: Sequence[str] | N
             shape = tuple(parameter.shape)
             raise ValueError(f"{name!r} has the shape {shape}, and Muon updates matrices: leave it out of matrices=")
     if not chosen:
-        raise ValueError(f"{type(model).__name__} has no matrix within a unit: name some by matrices=, or use AdamW alone")
+        raise ValueError(
+            f"{type(model).__name__} has no matrix within a unit: name some by matrices=, or use AdamW alone"
+        )
     return frozenset(chosen)

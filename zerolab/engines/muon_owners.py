@@ -3,7 +3,7 @@
 The rest of the model is sharded as in ZeRO-2. Memory a rank (fp32), with M elements in matrices of which it owns m, and
 R in the rest: 4(M + R) parameters + 4m + 4R/N gradients, 4m momentum + 8R/N Adam. Traffic a rank and step: M - m
 elements of gradients to their owners, (N-1)m of updated matrices, and 2R(N-1)/N; over all ranks as much as in ZeRO-2.
-So has torch's ZeroRedundancyOptimizer, and the Muon of modded-nanogpt and nanochat, which send matrices in rounds of N.
+(Whole parameters have owners in torch's ZeroRedundancyOptimizer, too, and in Jordan's distributed Muon.)
 
 A matrix cannot be cut to make shards equal, so owners are chosen to make them nearly so: the largest matrix first, each
 to the rank that has the least (`placement.balanced`). Over the whole model, not unit by unit: a block of four matrices
@@ -40,14 +40,15 @@ class MuonOwners(Matrices, Zero2):
 
     def place(self, layouts: list[FlatLayout]) -> list[FlatLayout]:
         """Gives each matrix to a rank, the matrices of all units together."""
-        whole = [layout for layout in layouts if layout.group == MATRICES and not layout.replicated]
+        named = super().place(layouts)
+        whole = [layout for layout in named if layout.group == MATRICES and not layout.replicated]
         sizes = {slot.name: slot.shape.numel() for layout in whole for slot in layout.slots}
         owners = dict(zip(sizes, balanced([*sizes.values()], self.world_size), strict=True))
         self.imbalance = imbalance([*sizes.values()], [*owners.values()], self.world_size)
         self._check_room(sizes, owners)
         return [
             layout.owned_by([owners[slot.name] for slot in layout.slots]) if layout in whole else layout
-            for layout in layouts
+            for layout in named
         ]
 
     def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
@@ -72,5 +73,5 @@ class MuonOwners(Matrices, Zero2):
         most = max(sum(sizes[name] for name in sizes if owners[name] == rank) for rank in range(self.world_size))
         if most > self._room:
             raise ValueError(
-                f"a rank would own matrices of {most:,} elements, and has room for {self._room:,}: take more ranks, {remedy}"
+                f"a rank would own {most:,} elements of matrices, and has room for {self._room:,}: {remedy}"
             )

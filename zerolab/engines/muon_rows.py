@@ -4,12 +4,13 @@ Memory a rank (fp32), with M elements in matrices and R in the rest: an Nth of e
 8R/N Adam, rows rounded up; and while it updates, the matrices of which it is the owner whole, twice. Traffic a rank and
 step: FSDP2's, about 3(M + R) elements times (N-1)/N, and 2M(N-1)/N more, for the way to the owners and back.
 
-The momentum needs no neighbours, so it stays in rows. What it makes of the gradient is sent to the owner of the matrix;
-the owner orthogonalises it, and sends everyone their rows of the result. No rank repeats another's work, and only the
-moment of the update depends on how evenly matrices can be divided. torchtitan's and Dion's Muon do so, in rounds of N.
+The momentum is a sum element by element, so it stays in rows. What it makes of the gradient goes to the matrix's owner,
+who orthogonalises it and sends everyone their rows of the result. No rank repeats another's work, and only the moment
+of the update depends on how evenly matrices can be divided. (torchtitan's DistributedMuon, pull request 4060.)
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,12 +25,7 @@ from zerolab.engines.placement import balanced, rows
 
 
 class RowMuon(torch.optim.Optimizer):
-    """`torch.optim.Muon` for matrices that are sharded by rows over all ranks, as FSDP2 has them.
-
-    Args:
-        params: matrices, or one group of them: DTensors of `Shard(0)`.
-        **keywords: those of `torch.optim.Muon`.
-    """
+    """`torch.optim.Muon`, with its keywords, for DTensors that are sharded by rows over all ranks."""
 
     def __init__(self, params: Iterable[Any], **keywords: Any) -> None:
         super().__init__(params, torch.optim.Muon([nn.Parameter(torch.empty(0, 0))], **keywords).defaults)
@@ -38,17 +34,19 @@ class RowMuon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Updates this rank's rows. Collective: every rank has gradients of the same matrices."""
         for group in self.param_groups:
-            matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
+            if not (matrices := [matrix for matrix in group["params"] if matrix.grad is not None]):
+                continue
             mine = [self._with_momentum(matrix, group["momentum"], group["nesterov"]) for matrix in matrices]
             for matrix, direction in zip(matrices, _through_owners(matrices, mine, group), strict=True):
                 local(matrix).mul_(1 - group["lr"] * group["weight_decay"]).add_(direction, alpha=group["lr"])
 
     def _with_momentum(self, matrix: torch.Tensor, momentum: float, nesterov: bool) -> torch.Tensor:
         """This rank's rows of what is to be made orthogonal."""
-        state, gradient = self.state[matrix], local(matrix.grad)
+        state = self.state[matrix]
+        gradient: torch.Tensor = local(matrix.grad)
         if not state:
             state["momentum_buffer"] = torch.zeros_like(matrix)
-        buffer = local(state["momentum_buffer"]).lerp_(gradient, 1 - momentum)
+        buffer: torch.Tensor = local(state["momentum_buffer"]).lerp_(gradient, 1 - momentum)
         return gradient.lerp(buffer, momentum) if nesterov else buffer
 
 
@@ -56,23 +54,22 @@ def _through_owners(
     matrices: Sequence[torch.Tensor], mine: Sequence[torch.Tensor], keywords: dict[str, Any]
 ) -> list[torch.Tensor]:
     """Sends each matrix's rows to its owner, and brings this rank's rows of its direction back."""
-    world_size, rank = dist.get_world_size(), dist.get_rank()
-    owners = balanced([matrix.numel() for matrix in matrices], world_size)
-    of_owner = [[place for place, owner in enumerate(owners) if owner == each] for each in range(world_size)]
+    rank, everyone = dist.get_rank(), range(dist.get_world_size())
+    owners = balanced([matrix.numel() for matrix in matrices], len(everyone))
+    owned = [[place for place, owner in enumerate(owners) if owner == each] for each in everyone]
     # sizes[place][r]: how many elements of the matrix at this place rank r has.
-    sizes = [[sum(stop - start for start, stop in share.spans) for share in rows([matrix.shape], world_size)] for matrix in matrices]
-    there = [[sizes[place][rank] for place in places] for places in of_owner]
-    here = [[sizes[place][each] for place in of_owner[rank]] for each in range(world_size)]
-
-    parts = _exchange([[mine[place] for place in places] for places in of_owner], here)
-    wholes = [
-        _direction(torch.cat([of_rank[number] for of_rank in parts]).view(matrices[place].shape), keywords)
-        for number, place in enumerate(of_owner[rank])
+    sizes = [[share.numel for share in rows([matrix.shape], len(everyone))] for matrix in matrices]
+    arrive = [[sizes[place][each] for place in owned[rank]] for each in everyone]
+    parts = _exchange([[mine[place] for place in places] for places in owned], arrive, mine[0])
+    wholes = [torch.cat(pieces) for pieces in zip(*parts, strict=True)]
+    cut = [
+        _direction(whole.view(matrices[place].shape), keywords).view(-1).split(sizes[place])
+        for place, whole in zip(owned[rank], wholes, strict=True)
     ]
-    cut = [whole.view(-1).split(sizes[place]) for whole, place in zip(wholes, of_owner[rank], strict=True)]
-    back = _exchange([[pieces[each] for pieces in cut] for each in range(world_size)], there)
-    found = dict(zip(sum(of_owner, []), sum(back, []), strict=True))
-    return [found[place].view_as(mine[place]) for place in range(len(matrices))]
+    arrive = [[sizes[place][rank] for place in places] for places in owned]
+    back = _exchange([[pieces[each] for pieces in cut] for each in everyone], arrive, mine[0])
+    found = dict(zip(chain(*owned), chain(*back), strict=True))
+    return [found[place].view_as(part) for place, part in enumerate(mine)]
 
 
 def _direction(whole: torch.Tensor, keywords: dict[str, Any]) -> torch.Tensor:
@@ -84,13 +81,15 @@ def _direction(whole: torch.Tensor, keywords: dict[str, Any]) -> torch.Tensor:
     return moved.detach()
 
 
-def _exchange(pieces: list[list[torch.Tensor]], arrive: list[list[int]]) -> list[list[torch.Tensor]]:
+def _exchange(
+    pieces: list[list[torch.Tensor]], arrive: list[list[int]], like: torch.Tensor
+) -> list[list[torch.Tensor]]:
     """One all-to-all: `pieces[r]` go to rank r, and pieces of the sizes `arrive[r]` come from it."""
-    sent = torch.cat([piece.reshape(-1) for of_rank in pieces for piece in of_rank])
+    sent = torch.cat([like.new_empty(0), *(piece.reshape(-1) for piece in chain(*pieces))])
     counts = [sum(piece.numel() for piece in of_rank) for of_rank in pieces]
-    received = sent.new_empty(sum(map(sum, arrive)))
+    received = sent.new_empty(sum(chain(*arrive)))
     dist.all_to_all_single(received, sent, [sum(of_rank) for of_rank in arrive], counts)
-    split = iter(received.split([size for of_rank in arrive for size in of_rank]))
+    split = iter(received.split([*chain(*arrive)]))
     return [[next(split) for _ in of_rank] for of_rank in arrive]
 
 

@@ -90,7 +90,6 @@ class FlatLayout:
             return sum(self.sizes[:rank]), sum(self.sizes[: rank + 1])
         return rank * self.shard_numel, (rank + 1) * self.shard_numel
 
-
     def owned_by(self, owners: Sequence[int]) -> "FlatLayout":
         """The same parameters, each whole on the rank that `owners` gives for it, in that order."""
         ranked = sorted(zip(owners, self.slots, strict=True), key=lambda pair: pair[0])

@@ -32,9 +32,14 @@ class Share(NamedTuple):
     padding: int = 0
 
     @property
+    def numel(self) -> int:
+        """Elements of parameters."""
+        return sum(stop - start for start, stop in self.spans)
+
+    @property
     def size(self) -> int:
         """Elements, the padding included."""
-        return sum(stop - start for start, stop in self.spans) + self.padding
+        return self.numel + self.padding
 
 
 Placement = Callable[[Shapes, int], list[Share]]
@@ -89,7 +94,9 @@ def balanced(sizes: Sequence[int], world_size: int) -> list[int]:
 
 def imbalance(sizes: Sequence[int], owners: Sequence[int], world_size: int) -> float:
     """How much more the fullest rank owns than the mean: 1.0 is even, N is all of it on one rank."""
-    loads = [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(world_size)]
+    loads = [
+        sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(world_size)
+    ]
     return max(loads) * world_size / (sum(loads) or 1)
 
 
@@ -137,6 +144,8 @@ def system_of(parameters: str, gradients: str, optimizer_state: str, replicas: i
 def held(system: System, cut: Placement, shapes: Shapes, world_size: int, rank: int) -> dict[str, int]:
     """Elements of parameters, gradients and optimizer state that `rank` holds at the update.
 
+    Optimizers update a shard of a flat with its padding; of rows they get a view without it.
+
     Args:
         system: a row of `SYSTEMS`.
         cut: the placement of what is not replicated; `flat` where all is, since it lies in padded flats then, too.
@@ -145,20 +154,21 @@ def held(system: System, cut: Placement, shapes: Shapes, world_size: int, rank: 
         rank: which one.
     """
     shares = cut(shapes, world_size // system.replicas)
-    whole, mine = sum(share.size for share in shares), shares[rank % len(shares)].size
-    places = system._asdict()
-    del places["replicas"]
-    return {category: whole if placement == "replicated" else mine for category, placement in places.items()}
+    whole, mine = sum(share.size for share in shares), shares[rank % len(shares)]
+    found = {
+        category: whole if getattr(system, category) == "replicated" else mine.size for category in System._fields[:3]
+    }
+    return found | ({"optimizer_state": mine.numel} if system.optimizer_state == "rows" else {})
 
 
 def sent(
-    system: System, cut: Placement, shapes: Shapes, world_size: int, rank: int, gathers: int | None = None
+    system: System, cut: Placement, shapes: Shapes, world_size: int, rank: int, *, gathers: int | None = None
 ) -> int:
     """Elements that `rank` sends in a step; arguments as for `held`.
 
-    Everything that others own goes to them as a gradient, and what a rank owns comes back to all others: once after
-    the update where parameters are replicated, else before forward and before backward, `gathers` times (None: twice).
-    With N equal shares each is (N - 1)/N of the whole, the passes of ZeRO's section 7. Replicas all-reduce their shares.
+    Everything that others own goes to them as a gradient, and what a rank owns goes to all others: once after the
+    update where parameters are replicated, else before forward and before backward, `gathers` times (None: twice). With
+    N equal shares each is (N - 1)/N of the whole, a pass of ZeRO's section 7. Replicas all-reduce their shares.
     """
     shares = cut(shapes, world_size // system.replicas)
     whole, mine = sum(share.size for share in shares), shares[rank % len(shares)].size
