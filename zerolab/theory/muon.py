@@ -9,6 +9,7 @@ each matrix on all ranks instead, and repeats its update there.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 from zerolab.engines.placement import SYSTEMS, Placement, Shapes, balanced, flat, held, matrices, rows, sent
@@ -17,9 +18,6 @@ from zerolab.theory.forms import FP32_BYTES, STEP_COUNTER_BYTES
 
 PLACED = {"muon-replicated": "ddp", "muon-owners": "muon-owners", "muon-rows": "fsdp2"}
 """Which row of `placement.SYSTEMS` the matrices have; the rest has the same, but ZeRO-2's beside owners."""
-
-STATES = {"matrices": 1, "rest": 2}
-"""Numbers of optimizer state an element: Muon's momentum, and Adam's two moments."""
 
 
 class Unit(NamedTuple):
@@ -46,8 +44,12 @@ def state_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int = 
         for kind, (system, cut) in cuts.items():
             shapes = getattr(unit, kind)
             for category, numel in held(SYSTEMS[system], cut, shapes, world_size, rank).items() if shapes else ():
-                states = STATES[kind] if category == "optimizer_state" else 1
-                total[category] += FP32_BYTES * states * numel
+                if category != "optimizer_state":
+                    total[category] += FP32_BYTES * numel
+                elif kind == "rest":
+                    total[category] += 2 * FP32_BYTES * numel
+                else:  # of matrices alone, not of the padding beside them
+                    total[category] += FP32_BYTES * min(numel, sum(map(prod, shapes)))
         # Of a flat one, of DTensors each its own.
         counters = len(unit.rest) if stage == "muon-rows" else bool(unit.rest)
         total["optimizer_state"] += STEP_COUNTER_BYTES * counters
@@ -57,9 +59,9 @@ def state_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int = 
 def traffic_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int = 0) -> int:
     """Bytes that `rank` sends in a step.
 
-    With the letters of `state_bytes`, in elements: muon-replicated 2(M + R)(N - 1)/N; muon-owners M - m gradients, Nm - m
-    updated matrices and 2R(N - 1)/N; muon-rows 3(M + R)(N - 1)/N, but for the root unit, which FSDP2 gathers once, and
-    about 2M(N - 1)/N for the matrices' way to their owners and back.
+    With the letters of `state_bytes`, in elements: muon-replicated 2(M + R)(N - 1)/N; muon-owners M - m of gradients,
+    (N - 1)m of updated matrices and 2R(N - 1)/N; muon-rows 3(M + R)(N - 1)/N, but for the root unit, which FSDP2
+    gathers once, and about 2M(N - 1)/N for the matrices' way to their owners and back.
 
     Raises ValueError for another stage.
     """
