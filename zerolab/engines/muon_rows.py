@@ -1,12 +1,11 @@
 """Muon over FSDP2: a rank has some rows of each matrix, and an all-to-all makes matrices whole for their update.
 
-Memory a rank (fp32), with M elements in matrices and R in the rest: an Nth of everything, 8(M + R)/N + 4M/N momentum +
-8R/N Adam, rows rounded up; and while it updates, the matrices of which it is the owner whole, twice. Traffic a rank and
-step: FSDP2's, about 3(M + R) elements times (N-1)/N, and 2M(N-1)/N more, for the way to the owners and back.
+Memory a rank (fp32), with M elements in matrices and R in the rest: 4(M + R)/N parameters + 4(M + R)/N gradients, 4M/N
+momentum + 8R/N Adam; for the update it also has the matrices whole of which it is the owner. Traffic a rank and step:
+FSDP2's 3(M + R) elements times (N-1)/N, but 2 for the root unit, and 2M(N-1)/N to the owners and back.
 
 The momentum is a sum element by element, so it stays in rows. What it makes of the gradient goes to the matrix's owner,
-who orthogonalises it and sends everyone their rows of the result. No rank repeats another's work, and only the moment
-of the update depends on how evenly matrices can be divided. (torchtitan's DistributedMuon, pull request 4060.)
+who orthogonalises it and sends everyone their rows: no work is done twice. (torchtitan, pull request 4060.)
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,9 +41,8 @@ class RowMuon(torch.optim.Optimizer):
 
     def _with_momentum(self, matrix: torch.Tensor, momentum: float, nesterov: bool) -> torch.Tensor:
         """This rank's rows of what is to be made orthogonal."""
-        state = self.state[matrix]
         gradient: torch.Tensor = local(matrix.grad)
-        if not state:
+        if not (state := self.state[matrix]):
             state["momentum_buffer"] = torch.zeros_like(matrix)
         buffer: torch.Tensor = local(state["momentum_buffer"]).lerp_(gradient, 1 - momentum)
         return gradient.lerp(buffer, momentum) if nesterov else buffer
@@ -61,10 +59,9 @@ def _through_owners(
     sizes = [[share.numel for share in rows([matrix.shape], len(everyone))] for matrix in matrices]
     arrive = [[sizes[place][each] for place in owned[rank]] for each in everyone]
     parts = _exchange([[mine[place] for place in places] for places in owned], arrive, mine[0])
-    wholes = [torch.cat(pieces) for pieces in zip(*parts, strict=True)]
     cut = [
-        _direction(whole.view(matrices[place].shape), keywords).view(-1).split(sizes[place])
-        for place, whole in zip(owned[rank], wholes, strict=True)
+        _direction(torch.cat(pieces).view(matrices[place].shape), keywords).view(-1).split(sizes[place])
+        for place, pieces in zip(owned[rank], zip(*parts, strict=True), strict=True)
     ]
     arrive = [[sizes[place][rank] for place in places] for places in owned]
     back = _exchange([[pieces[each] for pieces in cut] for each in everyone], arrive, mine[0])
