@@ -28,6 +28,7 @@ class Together(torch.optim.Optimizer):
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = parts
+        self.name = " and ".join(type(part).__name__ for part in parts)  # as recordings call it
         # The very groups of the parts: a schedule's learning rate is theirs at once.
         super().__init__([group for part in parts for group in part.param_groups], parts[-1].defaults)
 
