@@ -7,7 +7,7 @@ elements of gradients to their owners, (N-1)m of updated matrices, and 2R(N-1)/N
 
 A matrix cannot be cut to make shards equal, so owners are chosen to make them nearly so: the largest matrix first, each
 to the rank that has the least (`placement.balanced`). Over the whole model, not unit by unit: a block of four matrices
-would leave all but four ranks without work. `imbalance` says how much more the fullest rank has than the mean.
+would leave all but four ranks without work. `engine.imbalance` has how much more the fullest rank owns than the mean.
 """
 
 from typing import Any
