@@ -95,7 +95,7 @@ def reduce_scatter(
     if not _is_direct(group):
         second = _for_reductions(group, flat.device)
         if sizes is not None:
-            return Exchange([dist.reduce_scatter(mine, [*parts], group=second, async_op=True)])
+            return _one_by_one(dist.reduce, parts, second)
         return Exchange([_reduce_scatter(mine, flat, group=second, async_op=True)])
     # What arrives cannot lie in the flat: its other parts are on their way to their owners.
     received = {peer: torch.empty_like(mine) for peer in _peers(ranks)}
@@ -131,7 +131,7 @@ def all_gather(
     mine = parts[ranks.rank()]
     if not _is_direct(group):
         if sizes is not None:
-            return Exchange([dist.all_gather([*parts], mine, group=group, async_op=True)])
+            return _one_by_one(dist.broadcast, parts, group)
         return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
     received = {peer: parts[peer] for peer in _peers(ranks)}
     return Exchange(_start([mine] * len(parts), received, ranks, f"all_gather {name}"))
@@ -165,6 +165,18 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
 def _members(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     everybody: Any = dist.group.WORLD  # torch's type of it allows for None, before there are ranks
     return group or everybody
+
+
+def _one_by_one(collective: Any, parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> Exchange:
+    """For each rank that has a part a `reduce` to it or a `broadcast` from it, as NCCL itself takes unequal parts."""
+    ranks = dist.get_process_group_ranks(_members(group))
+    return Exchange(
+        [
+            collective(part, rank, group=group, async_op=True)
+            for rank, part in zip(ranks, parts, strict=True)
+            if part.numel()
+        ]
+    )
 
 
 def _cut(flat: torch.Tensor, ranks: dist.ProcessGroup, sizes: Sequence[int] | None) -> Sequence[torch.Tensor]:
