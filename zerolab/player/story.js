@@ -247,6 +247,7 @@ const TOLD = {
   share({ own, uneven }) {
     if (!own) return "After the update: the ranks gather what is no parameter, such as their losses.";
     const why = "so that everybody has the new parameters";
-    return `After the update: each rank sends ${uneven ? "what" : `the 1/${own} that`} it updated to all others, ${why}.`;
+    const part = uneven ? "what" : `the 1/${own} that`;
+    return `After the update: each rank sends ${part} it updated to all others, ${why}.`;
   },
 };
