@@ -311,10 +311,6 @@ class Flat:
             mine = owned[start : min(stop, slot.stop - self.span[0])]  # without the padding
             yield slot, mine if self.is_sharded and self.layout.owners is None else mine.view(slot.shape)
 
-    def keep_matrices(self) -> None:
-        """From now on the optimizer updates each parameter in its own shape, of those that are whole on this rank."""
-        self.pieces = {slot: nn.Parameter(mine) for slot, mine in self.by_parameter(self.owned.detach())}
-
     def split(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on the optimizer updates each parameter by itself, and may leave it alone."""
         if not self.pieces:

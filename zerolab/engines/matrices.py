@@ -81,7 +81,8 @@ class Matrices:
         trainable = self.trainable  # type: ignore[attr-defined]
         for flat in trainable:
             if flat.layout.group == MATRICES:
-                flat.keep_matrices()
+                # Each in its own shape: they are whole here, or not here at all.
+                flat.pieces = {slot: nn.Parameter(mine) for slot, mine in flat.by_parameter(flat.owned.detach())}
         updated = ((flat.layout.group, each) for flat in trainable for each, _ in flat.updated())
         return self.together(groups_of(updated, param_groups), optimizer_cls, keywords)
 
