@@ -8,6 +8,7 @@ from torch import nn
 
 from zerolab import models
 from zerolab.engines import ENGINES, placement
+from zerolab.engines.matrices import Together
 from zerolab.engines.muon_owners import MuonOwners
 from zerolab.engines.muon_replicated import MuonReplicated
 from zerolab.engines.partition import partition
@@ -288,3 +289,18 @@ def test_wrong_use_is_refused_with_a_sentence_that_has_the_remedy(clusters):
 def test_newton_schulz_costs_what_its_three_multiplications_cost():
     assert muon.newton_schulz_flops((4, 6), iterations=1) == 2 * 4 * 6 * 4 + 2 * 4 * 4 * 4 + 2 * 4 * 4 * 6
     assert muon.newton_schulz_flops((6, 4)) == muon.newton_schulz_flops((4, 6))
+
+
+def test_both_optimizers_have_one_state_and_follow_one_schedule():
+    matrix, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+    both = Together([torch.optim.Muon([matrix], lr=1.0), torch.optim.AdamW([bias], lr=0.1)])
+    schedule = torch.optim.lr_scheduler.StepLR(both, 1, 0.5)
+    matrix.grad, bias.grad = torch.eye(2), torch.ones(2)
+    both.step()
+    schedule.step()
+    assert {id(key): sorted(entries) for key, entries in both.state.items()} == {
+        id(matrix): ["momentum_buffer"],
+        id(bias): ["exp_avg", "exp_avg_sq", "step"],
+    }
+    assert [part.param_groups[0]["lr"] for part in both.parts] == [0.5, 0.05]
+    assert both.name == "Muon and AdamW"
