@@ -22,6 +22,9 @@ from zerolab.engines.deepspeed import DeepSpeed3 as DeepSpeed3
 from zerolab.engines.fsdp1 import FSDP1 as FSDP1
 from zerolab.engines.fsdp2 import FSDP2 as FSDP2
 from zerolab.engines.fsdp2 import HSDP as HSDP
+from zerolab.engines.muon_owners import MuonOwners as MuonOwners
+from zerolab.engines.muon_replicated import MuonReplicated as MuonReplicated
+from zerolab.engines.muon_rows import MuonRows as MuonRows
 from zerolab.engines.torch_ddp import TorchDDP as TorchDDP
 from zerolab.engines.torch_ddp import TorchZero1 as TorchZero1
 from zerolab.exercises import check as check

@@ -141,7 +141,8 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
 
     Args:
         stages: names, as a sequence or joined by commas: ddp, zero1, zero2, zero3, or another system's: torch-ddp,
-            torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3; or zero3-8bit, zero3 with gathers in 8 bits.
+            torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3; or zero3-8bit, zero3 with gathers in 8 bits; or
+            with Muon for the matrices of the units, and AdamW for the rest: muon-replicated, muon-owners, muon-rows.
         world_size: number of ranks N, at least 1.
         model: a name of `models.RECIPES`, or a function without arguments that returns a module.
         batches: None for the named model's own; or a list of (inputs, targets), one per step, whose rows are divided

@@ -314,6 +314,6 @@ def test_engines_come_in_the_order_of_the_lessons_and_are_imported_when_asked_fo
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert out[0] == (
         "ddp zero1 zero2 zero3 zero3-8bit torch-ddp torch-zero1 fsdp1 fsdp2 hsdp "
-        "deepspeed-0 deepspeed-1 deepspeed-2 deepspeed-3"
+        "deepspeed-0 deepspeed-1 deepspeed-2 deepspeed-3 muon-replicated muon-owners muon-rows"
     )
-    assert out[1:] == ["True 14", "[]"]
+    assert out[1:] == ["True 17", "[]"]

@@ -54,6 +54,17 @@ def test_so_it_does_in_mixed_precision_to_the_bit_of_what_gloo_gives(ranks, stag
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stage", ["muon-owners", "muon-rows"])
+def test_so_do_muons_owners_and_rows(ranks, stage):
+    """Against every rank's own update over gloo: a sum in another order may round to another bf16."""
+    options = {"steps": 3, "lr": 0.01, "muon": {"lr": 0.02}}
+    with Cluster(2, device="cpu") as gloo:
+        expected = gloo.run(train_sharded, "muon-replicated", torch.optim.AdamW, **options)
+    found = ranks.record(train_sharded, stage, torch.optim.AdamW, **options).results
+    assert all(distance(*pair) <= 3 * 0.02 / 256 for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
 def test_so_do_four_ranks_in_two_groups_of_shards(tmp_path, reference):
     with Cluster(4, device="cpu", timeout=3) as cluster:
         states = Ranks(cluster, tmp_path).run(train_sharded, "hsdp", torch.optim.SGD, **STEPS)

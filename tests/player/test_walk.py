@@ -58,7 +58,7 @@ def others():
             engine.training_step(inputs, targets, models.loss)
 
     with Cluster(world_size=4, device="cpu") as cluster:
-        return {stage: cluster.record(train, stage) for stage in OTHERS}
+        return {stage: cluster.record(train, stage) for stage in [*OTHERS, "muon-owners"]}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -122,6 +122,15 @@ def test_what_is_right_is_what_was_recorded(recordings, others, show, stage):
         assert updates[0] == "rank 3 alone"
     if stage in ("ddp", "torch-ddp"):
         assert updates[0] == "all 4 ranks"
+
+
+def test_owners_of_whole_matrices_update_what_they_own_and_nobody_is_asked_for_an_nth(others, show):
+    tab = show(others["muon-owners"], story=True)
+    told = chapters(tab)
+    assert "Each rank updates only what it owns" in str(told)
+    assert asked(told, "How many bytes did rank 0 send") is None  # all of one unit, and less of another
+    captions = tab.evaluate(f"{PLAYER}.beats.list.map(({{ caption }}) => caption)")
+    assert "Update: each rank changes only what it owns." in captions
 
 
 def test_a_chapter_plays_and_rests_on_its_question_and_every_answer_is_told_what_it_means(recording, show):

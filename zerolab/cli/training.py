@@ -11,7 +11,10 @@ from typing import Any
 from zerolab import catalog, theory
 from zerolab.cli.shared import Arguments, add_command, add_json, is_now, say
 
-OTHERS = "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3, zero3-8bit"
+OTHERS = (
+    "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3; with gathers in 8 "
+    "bits: zero3-8bit; or with Muon: muon-replicated, muon-owners, muon-rows"
+)
 
 
 def add(commands: Any) -> None:

@@ -51,7 +51,7 @@ def places_of(model: nn.Module) -> Places:
     engines = [engine for engine in holders if getattr(engine, "model", None) is model]
     if engines:
         owned = [each for engine in engines for each in engine._owned()]  # as for checkpoints
-        return [(key, [Place(*piece) for piece in pieces]) for key, pieces in owned]
+        return [(key, [Place(*piece) for piece in pieces]) for key, pieces, _ in owned]
     zero: Any = getattr(model, "optimizer", None)
     if any(hasattr(zero, name) for name in MASTERS_OF_DEEPSPEED):
         names = {id(parameter): name for name, parameter in names_of(model).items()}

@@ -21,6 +21,9 @@ _LATER = {
     "fsdp2": "fsdp2.FSDP2",
     "hsdp": "fsdp2.HSDP",
     **{f"deepspeed-{stage}": f"deepspeed.DeepSpeed{stage}" for stage in range(4)},
+    "muon-replicated": "muon_replicated.MuonReplicated",
+    "muon-owners": "muon_owners.MuonOwners",
+    "muon-rows": "muon_rows.MuonRows",
 }
 
 

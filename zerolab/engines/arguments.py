@@ -1,7 +1,6 @@
 """What Shift-Tab and `help` say of an engine's arguments: each is explained once, by the class that takes it first."""
 
 import re
-from collections.abc import Callable
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any
 
@@ -15,9 +14,7 @@ class Explained:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if "__init__" in vars(cls):
-            # Where `inspect` looks for it.
-            cls.__signature__ = _completed(vars(cls)["__init__"], cls.__mro__[1])  # type: ignore[attr-defined]
+        cls.__signature__ = _completed(cls)  # type: ignore[attr-defined]  # where `inspect` looks for it
         said: dict[str, str] = {}
         for each in reversed(cls.__mro__):
             section = _ARGS.search(cleandoc(each.__doc__ or ""))
@@ -29,10 +26,15 @@ class Explained:
         cls.__doc__ = f"{own[:end].rstrip()}\n\nArgs:\n{arguments}\n\n{own[end:]}".strip()
 
 
-def _completed(init: Callable[..., None], base: type) -> Signature:
-    """A class's signature by its `__init__`: what that passes on as `*arguments, **others` is what `base` takes."""
-    _, *own = signature(init).parameters.values()
-    if not any(each.kind is Parameter.VAR_POSITIONAL for each in own):
-        return Signature(own)
-    *theirs, keywords = signature(base).parameters.values()
-    return Signature([*theirs, *(each for each in own if each.kind is Parameter.KEYWORD_ONLY), keywords])
+def _completed(cls: type) -> Signature:
+    """A class's signature: what an `__init__` passes on as `*arguments, **others` is what the next class's takes."""
+    own: list[Parameter] = []
+    for each in cls.__mro__:
+        if "__init__" not in vars(each):
+            continue
+        _, *taken = signature(vars(each)["__init__"]).parameters.values()
+        if not any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in taken):
+            more = [taken.pop()] if own else []  # its own keywords stay last
+            return Signature([*taken, *own, *more])
+        own = [parameter for parameter in taken if parameter.kind is Parameter.KEYWORD_ONLY] + own
+    return Signature(own)

@@ -106,10 +106,11 @@ class Checkpoints:
             raise ValueError(
                 f"{different[0]!r} is trained in only one of engine and state: load the same model's state"
             )
-        # A parameter that never had a gradient has no entries, and all others have the same kinds.
-        kinds = {tuple(sorted(entries)) for entries in state["state"].values() if entries}
-        if len(kinds) > 1:
-            raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
+        # A parameter that never had a gradient has no entries, and all others of a group have the same kinds.
+        for group in state["param_groups"]:
+            kinds = {tuple(sorted(state["state"][name])) for name in group["params"] if state["state"].get(name)}
+            if len(kinds) > 1:
+                raise ValueError(f"some parameters have {min(kinds)} and others {max(kinds)}: the state is not whole")
         for name, entries in state["state"].items():
             for key, value in entries.items():
                 if isinstance(value, torch.Tensor) and value.dim() and value.shape != shapes[name]:
@@ -201,8 +202,9 @@ class FlatCheckpoints(Checkpoints):
         """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         for flat in self.trainable:
             for updated, (first, last) in flat.updated():
-                slots = ((slot.name, slot.shape.numel()) for slot in flat.layout.slots)
-                yield optimizer_state.Owned(updated, optimizer_state.pieces_within(slots, first, last))
+                slots = {slot.name: slot.shape.numel() for slot in flat.layout.slots}
+                pieces = optimizer_state.pieces_within(slots.items(), first, last)
+                yield optimizer_state.Owned(updated, pieces, tuple(slots))
 
 
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:
@@ -277,5 +279,5 @@ def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:
     # On the model's device even if the piece is offloaded: the backend may be able to read only from there.
     everything = torch.empty(flat.layout.padded, dtype=piece.dtype, device=flat.shard.device)
     flat.part(everything).copy_(piece)
-    all_gather(everything).wait()
+    all_gather(everything, sizes=flat.layout.sizes).wait()
     return everything

@@ -17,7 +17,7 @@ from zerolab.engines.partition import has_forward
 WHOLE_TENSOR_OPTIMIZERS = {
     "LBFGS": "it searches along one direction for all parameters together",
     "Adafactor": "it keeps statistics by row and column of each matrix",
-    "Muon": "it orthogonalises each whole matrix",
+    "Muon": "it orthogonalises each whole matrix, and flats are cut within them",
     "SparseAdam": "it needs sparse gradients",
 }
 
@@ -34,7 +34,9 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
     for name, reason in WHOLE_TENSOR_OPTIMIZERS.items():
         # Including the bases: a subclass of LBFGS needs whole tensors too.
         if name in {base.__name__ for base in optimizer_cls.__mro__}:
-            raise ValueError(f"{name} cannot run on shards, because {reason}: use an element-wise one, such as AdamW")
+            beside = ', and for Muon beside it ENGINES["muon-owners"]' if name == "Muon" else ""
+            remedy = f"use an element-wise one, such as AdamW{beside}"
+            raise ValueError(f"{name} cannot run on shards, because {reason}: {remedy}")
     for option in ("release_after_forward", "prefetch"):  # otherwise called an unknown keyword of the optimizer
         if option in keywords:
             raise TypeError(f"{option}={keywords[option]!r} is for Zero3, which alone releases units: leave it out")

@@ -1,7 +1,8 @@
 """The three collectives of ZeRO, in place on a flat of N equal parts: reduce_scatter, all_gather, all_reduce.
 
 Each starts the exchange and returns it; `wait()` finishes it, and until then neither the flat nor anything that lies
-in it may be freed, sends included. A rank's own part is the one at its rank's place.
+in it may be freed, sends included. A rank's own part is the one at its rank's place. The first two also take parts of
+unequal sizes, as whole matrices make them; a rank may then have none.
 
 On gloo the parts go straight to the ranks that need them: a buffer of B bytes costs each rank (N-1)/N B in each
 direction, which is what the papers count. gloo's own reduce_scatter moves twice that, because it is an all_reduce
@@ -56,23 +57,28 @@ def _through_main_memory(collective: Collective) -> Collective:
     """Lets gloo, which cannot read a GPU's memory, work on a copy that is brought back at the end."""
 
     @wraps(collective)
-    def start(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
+    def start(
+        flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "", sizes: Sequence[int] | None = None
+    ) -> Exchange:
+        more = () if sizes is None else (sizes,)
         # NCCL reads a GPU's memory itself.
         if not (flat.is_cuda and _is_direct(group)):
-            return collective(flat, group, name)
+            return collective(flat, group, name, *more)
         copy = flat.cpu()
 
         def bring_back() -> None:
             flat.copy_(copy)
 
-        return Exchange([collective(copy, group, name)], bring_back)
+        return Exchange([collective(copy, group, name, *more)], bring_back)
 
     return start
 
 
 @told("reduce_scatter")
 @_through_main_memory
-def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
+def reduce_scatter(
+    flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "", sizes: Sequence[int] | None = None
+) -> Exchange:
     """Starts adding up each part on its owner: after `wait()` this rank's part holds the sum over all ranks.
 
     The other parts keep what they held. Sends (N-1)/N of the flat; direct exchange needs as much to receive into.
@@ -81,12 +87,16 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
+        sizes: elements of each rank's part; None for equal ones.
     """
     ranks = _members(group)
-    rank, parts = ranks.rank(), flat.chunk(ranks.size())  # views, never copies
+    rank, parts = ranks.rank(), _cut(flat, ranks, sizes)
     mine = parts[rank]  # in place: no second flat to hold the sum
     if not _is_direct(group):
-        return Exchange([_reduce_scatter(mine, flat, group=_for_reductions(group, flat.device), async_op=True)])
+        second = _for_reductions(group, flat.device)
+        if sizes is not None:
+            return _one_by_one(dist.reduce, parts, second)
+        return Exchange([_reduce_scatter(mine, flat, group=second, async_op=True)])
     # What arrives cannot lie in the flat: its other parts are on their way to their owners.
     received = {peer: torch.empty_like(mine) for peer in _peers(ranks)}
 
@@ -103,7 +113,9 @@ def reduce_scatter(flat: torch.Tensor, group: dist.ProcessGroup | None = None, n
 
 @told("all_gather")
 @_through_main_memory
-def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
+def all_gather(
+    flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "", sizes: Sequence[int] | None = None
+) -> Exchange:
     """Starts sending this rank's part to everyone: after `wait()` the flat holds every rank's part.
 
     Sends (N-1)/N of the flat, and receives straight into it.
@@ -112,11 +124,14 @@ def all_gather(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
         flat: shape [N * part], contiguous.
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
+        sizes: elements of each rank's part; None for equal ones.
     """
     ranks = _members(group)
-    parts = flat.chunk(ranks.size())  # views: what arrives lands in the flat itself
+    parts = _cut(flat, ranks, sizes)  # views: what arrives lands in the flat itself
     mine = parts[ranks.rank()]
     if not _is_direct(group):
+        if sizes is not None:
+            return _one_by_one(dist.broadcast, parts, group)
         return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
     received = {peer: parts[peer] for peer in _peers(ranks)}
     return Exchange(_start([mine] * len(parts), received, ranks, f"all_gather {name}"))
@@ -150,6 +165,23 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
 def _members(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     everybody: Any = dist.group.WORLD  # torch's type of it allows for None, before there are ranks
     return group or everybody
+
+
+def _one_by_one(collective: Any, parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> Exchange:
+    """For each rank that has a part a `reduce` to it or a `broadcast` from it, as NCCL itself takes unequal parts."""
+    ranks = dist.get_process_group_ranks(_members(group))
+    return Exchange(
+        [
+            collective(part, rank, group=group, async_op=True)
+            for rank, part in zip(ranks, parts, strict=True)
+            if part.numel()
+        ]
+    )
+
+
+def _cut(flat: torch.Tensor, ranks: dist.ProcessGroup, sizes: Sequence[int] | None) -> Sequence[torch.Tensor]:
+    """Each rank's part of the flat: views, never copies."""
+    return flat.chunk(ranks.size()) if sizes is None else flat.split(list(sizes))
 
 
 def has_streams() -> bool:
@@ -207,5 +239,6 @@ def _start(
     # A tag has 31 bits, and every rank must come to the same one: `hash` is salted in each process.
     tag = zlib.crc32(f"{key} {_exchanges_started[key]}".encode()) & 0x7FFFFFFF
     # The group's own methods: `dist.isend` and `irecv` look at the group anew for each message, in 15 calls of Python.
-    sends = [ranks.send([send[peer]], peer, tag) for peer in receive]
-    return sends + [ranks.recv([tensor], peer, tag) for peer, tensor in receive.items()]
+    # What has no elements is neither sent nor waited for.
+    sends = [ranks.send([send[peer]], peer, tag) for peer in receive if send[peer].numel()]
+    return sends + [ranks.recv([tensor], peer, tag) for peer, tensor in receive.items() if tensor.numel()]

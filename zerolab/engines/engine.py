@@ -95,7 +95,7 @@ class Engine(Explained, Loop):
         self.world_size = dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        layouts = partition(model, self.world_size, units, param_groups, replicate, granule=granule())
+        layouts = self.place(partition(model, self.world_size, units, param_groups, replicate, granule=granule()))
         check_same_layouts(layouts)
         start_from_rank_0(model)
         named = dict(model.named_parameters())
@@ -107,8 +107,7 @@ class Engine(Explained, Loop):
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
         self.sharded = [flat for flat in self.trainable if not flat.layout.replicated]
         self._layouts = [flat.layout for flat in self.trainable]
-        owned = ((flat.layout.group, flat.owned) for flat in self.trainable)
-        self.optimizer = optimizer_cls(groups_of(owned, param_groups), **optimizer_keywords)
+        self.optimizer = self.make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
         self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
         self._own_update = OwnUpdate(self)
         self._scaling = Scaling(self, self._own_update)
@@ -121,6 +120,18 @@ class Engine(Explained, Loop):
         self._reduction.watch(model)
 
     # What a stage decides.
+
+    def place(self, layouts: list[FlatLayout]) -> list[FlatLayout]:
+        """The flats with the placement that the stage gives them: N equal shards, if it has nothing else in mind."""
+        return layouts
+
+    def make_optimizer(
+        self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]
+    ) -> torch.optim.Optimizer:
+        """What updates the parts that this rank owns."""
+        owned = ((flat.layout.group, flat.owned) for flat in self.trainable)
+        optimizer: torch.optim.Optimizer = optimizer_cls(groups_of(owned, param_groups), **keywords)
+        return optimizer
 
     def rules(self, layout: FlatLayout) -> Rules:
         """Who decides for a flat: the stage; for one that stays whole on every rank, the functions of `replicated`."""

@@ -96,8 +96,8 @@ class Flat:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether this rank owns less than the whole flat."""
-        return self.shard.numel() < self.layout.padded
+        """Whether ranks own parts of the flat; of whole matrices a rank may own all there are."""
+        return self.layout.owners is not None or self.shard.numel() < self.layout.padded
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -289,7 +289,8 @@ class Flat:
             self.owned.grad = gradient
         for slot, piece in self.pieces.items():
             if slot in self.usage.used:
-                piece.grad = gradient[slice(*self.usage.owned[slot])]
+                start = self.usage.owned[slot][0]
+                piece.grad = gradient[start : start + piece.numel()].view_as(piece)
 
     @property
     def has_update(self) -> bool:
@@ -306,7 +307,7 @@ class Flat:
         """What a tensor of shape [owned] has of each parameter: views, in its shape if this rank owns all of it."""
         for slot, (start, stop) in self.usage.owned.items():
             mine = owned[start : min(stop, slot.stop - self.span[0])]  # without the padding
-            yield slot, mine if self.is_sharded else mine.view(slot.shape)
+            yield slot, mine if self.is_sharded and self.layout.owners is None else mine.view(slot.shape)
 
     def split(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on the optimizer updates each parameter by itself, and may leave it alone."""
@@ -328,8 +329,8 @@ class Flat:
         """What the optimizer updates, and where it lies in the flat."""
         if not self.pieces:
             return [(self.owned, self.span)]
-        first, places = self.span[0], self.usage.owned
-        return [(piece, (first + places[slot][0], first + places[slot][1])) for slot, piece in self.pieces.items()]
+        starts = {slot: self.span[0] + start for slot, (start, _) in self.usage.owned.items()}
+        return [(piece, (starts[slot], starts[slot] + piece.numel())) for slot, piece in self.pieces.items()]
 
     def updated_so_far(self) -> list[int]:
         """How many elements each tensor has that the optimizer has updated: it keeps state for no other."""

@@ -254,7 +254,7 @@ class Native(Explained, Checkpoints):
 
     def _held_state(self) -> Iterator[Holding]:
         """The optimizer's entries for what this rank updates; a step counter covers no elements."""
-        for updated, pieces in self._owned():
+        for updated, pieces, _ in self._owned():
             for value in map(local, self._state().get(updated, {}).values()):
                 if isinstance(value, torch.Tensor):
                     covered = pieces if value.dim() else [Piece(piece.name, 0, piece.start, 0) for piece in pieces[:1]]

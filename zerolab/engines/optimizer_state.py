@@ -30,10 +30,14 @@ class Piece(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """One tensor that this rank's optimizer updates, the key of its state, and the pieces of parameters in it."""
+    """One tensor that this rank's optimizer updates, the key of its state, and the pieces of parameters in it.
+
+    Of what is padding alone `beside` has the parameters whose padding it is: its state has the entries that theirs has.
+    """
 
     key: torch.Tensor
     pieces: list[Piece]
+    beside: tuple[str, ...] = ()
 
 
 def pieces_within(parameters: Iterable[tuple[str, int]], first: int, last: int) -> list[Piece]:
@@ -97,9 +101,9 @@ def scatter(
     owned: Iterable[Owned], optimizer_state: MutableMapping[Any, dict[str, Any]], state: dict[str, dict[str, Any]]
 ) -> None:
     """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it."""
-    for key, pieces in owned:
-        # A rank whose piece of a flat is all padding has entries too; every parameter has entries of the same kinds.
-        mine = [state[piece.name] for piece in pieces] or state.values()
+    for key, pieces, beside in owned:
+        # A rank whose piece of a flat is all padding has entries too; elsewhere all parameters have the same kinds.
+        mine = [state[piece.name] for piece in pieces] or [state[name] for name in beside] or state.values()
         # A parameter that never had a gradient has no entries; in a tensor that it shares with others it gets zeros.
         example = next(filter(None, mine), {})
         optimizer_state[key] = {entry: _cut(key, pieces, entry, value, state) for entry, value in example.items()}
@@ -126,7 +130,7 @@ def _entries(
     owned: Iterable[Owned], optimizer_state: Mapping[Any, dict[str, Any]]
 ) -> Iterator[tuple[_Line, torch.Tensor | None]]:
     """This rank's entries, piece by piece, each with its elements, or None for a number."""
-    for updated, pieces in owned:
+    for updated, pieces, _ in owned:
         for key, value in optimizer_state.get(updated, {}).items():
             for name, place, start, numel in pieces:
                 if key not in COUNTERS and isinstance(value, torch.Tensor) and value.shape == updated.shape:

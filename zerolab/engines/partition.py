@@ -4,16 +4,18 @@ Nothing here touches a process group or moves a byte; the same functions serve t
 A *unit* is what travels together (one block of the model; what is in no block is the root unit). A *flat* is a unit's
 parameters laid end to end and padded with zeros to a multiple of N, so that every rank's shard has the same size:
 the collectives need that, and it costs at most N - 1 elements a flat (N for one that has no elements itself). On GPUs
-a shard is a multiple of 16 bytes as well, so it costs up to 8 N - 1.
+a shard is a multiple of 16 bytes as well, so it costs up to 8 N - 1. Other ways to cut are in `placement`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
+
+from zerolab.engines import placement
 
 ROOT = "root"
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
@@ -40,7 +42,9 @@ class FlatLayout:
     A unit has one flat for each dtype and parameter group, and another for its frozen parameters, which no optimizer
     may touch: weight decay and momentum would move them. `name` is unique in the model; `unit` is the module's name,
     or "root"; `group` is the number of the parameter group, None for the parameters that no group claims. What is
-    `replicated` has flats of its own, which are not cut. A shard has a multiple of `granule` elements.
+    `replicated` has flats of its own, which are not cut. A shard has a multiple of `granule` elements. With `owners`,
+    the rank of each slot in ascending order, parameters stay whole: shards are as large as what a rank owns, perhaps
+    nothing, and there is no padding.
     """
 
     name: str
@@ -52,6 +56,15 @@ class FlatLayout:
     group: int | None = None
     replicated: bool = False
     granule: int = 1
+    owners: tuple[int, ...] | None = None
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Elements of each rank's shard where they differ; None where all are equal."""
+        if self.owners is None:
+            return None
+        shares = placement.matrices(self.owners)([slot.shape for slot in self.slots], self.world_size)
+        return tuple(share.size for share in shares)
 
     @cached_property
     def numel(self) -> int:
@@ -60,18 +73,31 @@ class FlatLayout:
 
     @cached_property
     def shard_numel(self) -> int:
-        """Elements of one shard: the Nth part, rounded up to whole granules."""
+        """Elements of one shard, the Nth part, rounded up to whole granules; of unequal ones those of the largest."""
+        if self.sizes is not None:
+            return max(self.sizes)
         granules = -(-self.numel // (self.world_size * self.granule))
         return max(1, granules) * self.granule  # of nothing at all it would be: is it here, or released?
 
     @cached_property
     def padded(self) -> int:
-        """Elements of the flat with its padding: N equal shards."""
-        return self.shard_numel * self.world_size
+        """Elements of the flat with its padding: N equal shards, or unequal ones end to end."""
+        return self.numel if self.sizes is not None else self.shard_numel * self.world_size
 
     def span(self, rank: int) -> tuple[int, int]:
         """The elements `[start, stop)` that `rank` owns."""
+        if self.sizes is not None:
+            return sum(self.sizes[:rank]), sum(self.sizes[: rank + 1])
         return rank * self.shard_numel, (rank + 1) * self.shard_numel
+
+    def owned_by(self, owners: Sequence[int]) -> "FlatLayout":
+        """The same parameters, each whole on the rank that `owners` gives for it, in that order."""
+        ranked = sorted(zip(owners, self.slots, strict=True), key=lambda pair: pair[0])
+        slots, start = [], 0
+        for _, slot in ranked:
+            slots.append(Slot(slot.name, slot.shape, start))
+            start = slots[-1].stop
+        return replace(self, slots=tuple(slots), owners=tuple(owner for owner, _ in ranked))
 
 
 Selector = Callable[[str, nn.Parameter], bool]

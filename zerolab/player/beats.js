@@ -291,9 +291,10 @@ export class Beats {
     const never = beat.places.some((i) => model.cut.has(i)) ? " It never ended." : "";
     if (beat.kind === "keep") return story.tell(beat.first);
     if (beat.kind === "update") {
-      const { own } = story;
+      const { own, uneven } = story;
+      const part = `the ${PARTS[own] ? PARTS[own].replace("a ", "") : `1/${own}`} that`;
       return own
-        ? `Update: each rank changes only the ${PARTS[own] ? PARTS[own].replace("a ", "") : `1/${own}`} that it owns.`
+        ? `Update: each rank changes only ${uneven ? "what" : part} it owns.`
         : "Update: every rank changes all parameters, each in the same way.";
     }
     if (beat.kind === "compute") {

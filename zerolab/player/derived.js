@@ -188,6 +188,8 @@ export function ownersOf({ owners, padded }, rank, worldSize) {
 export function partOf(unit, rank, group, worldSize) {
   const owned = unit.owners?.filter(([, , owner]) => owner === rank) ?? [];
   if (owned.length) return owned.flatMap((part) => part.slice(0, 2));
+  // Where owners have all there is, as of whole matrices, others have none.
+  if (unit.owners && size(unit.owners.flatMap((part) => part.slice(0, 2))) === unit.padded) return [0, 0];
   const place = group ? group.indexOf(rank) : rank;
   const share = unit.padded / (group?.length ?? worldSize);
   return [place * share, (place + 1) * share];

@@ -204,7 +204,8 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
         parts = sorted([start, stop, rank] for rank, event in of_ranks.items() for start, stop in event.spans or ())
         # Where parts overlap, several ranks kept the same elements, and none owns them.
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
-        if len(of_ranks) > 1 and disjoint:
+        # Of optimizer state one rank may have all: a unit with a single matrix.
+        if disjoint and len(of_ranks) > (category != "optimizer_state"):
             return parts
     is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
     if recording.world_size == 1 or is_cut:

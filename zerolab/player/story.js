@@ -20,6 +20,7 @@ export class Story {
     /** @type {Act[]} */
     this.acts = new Array(model.count).fill("setup");
     for (const places of model.ofRank) this.#ofRank(places);
+    this.uneven = false; // whether some rank keeps much more of a unit than the mean, as owners of whole matrices do
     this.parts = {
       parameters: this.#inParts("parameters"),
       gradients: this.#inParts("gradients"),
@@ -84,15 +85,16 @@ export class Story {
     const { model } = this;
     const updates = this.#updates();
     /** @type {(unit: Unit) => number[]} */
-    const held = (unit) =>
-      updates.map((i) => size(model.held(model.columns.rank[i], category, unit.name, i))).filter(Boolean);
+    const held = (unit) => updates.map((i) => size(model.held(model.columns.rank[i], category, unit.name, i)));
     const largest = [...model.units]
       .sort((a, b) => b.padded - a.padded)
-      .find((unit) => unit.padded && held(unit).length);
+      .find((unit) => unit.padded && held(unit).some(Boolean));
     if (!largest) return 0;
     // Some systems shard unevenly, and then the ranks' mean says into how many parts.
     const sizes = held(largest);
-    const parts = Math.round((largest.padded * sizes.length) / sizes.reduce((sum, one) => sum + one, 0));
+    const mean = sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
+    const parts = Math.round(largest.padded / mean);
+    if (parts > 1) this.uneven ||= Math.max(...sizes) > 1.5 * mean;
     return parts > 1 ? parts : 0;
   }
 
@@ -182,14 +184,14 @@ export class Story {
 
   /** @param {Act} act */
   #text(act) {
-    const { parts, known, sent, released, own } = this;
+    const { parts, known, sent, released, own, uneven } = this;
     if (!this.steps && !this.model.units.length) {
       if (this.model.payload.meta.total_only)
         return "There is no training step here, but how many bytes were allocated, and when.";
       const how = "as the sentences below tell one by one";
       return `There is no training step here: the ranks send each other tensors, ${how}.`;
     }
-    return TOLD[act]({ parts, known, released, own, does: (...ops) => ops.some((op) => sent[act]?.has(op)) });
+    return TOLD[act]({ parts, known, released, own, uneven, does: (...ops) => ops.some((op) => sent[act]?.has(op)) });
   }
 }
 
@@ -234,17 +236,18 @@ const TOLD = {
     }
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
-  update({ parts, known, own }) {
+  update({ parts, known, own, uneven }) {
     if (!own)
       return known.optimizer_state
         ? "Update: every rank makes the same update of all parameters."
         : "Update: which parameters a rank updates was not recorded.";
     const why = parts.optimizer_state ? ", so it needs optimizer state for that part alone" : "";
-    return `Update: each rank updates only the 1/${own} that it owns${why}.`;
+    return `Update: each rank updates only ${uneven ? "what" : `the 1/${own} that`} it owns${why}.`;
   },
-  share({ own }) {
+  share({ own, uneven }) {
     if (!own) return "After the update: the ranks gather what is no parameter, such as their losses.";
     const why = "so that everybody has the new parameters";
-    return `After the update: each rank sends the 1/${own} that it updated to all others, ${why}.`;
+    const part = uneven ? "what" : `the 1/${own} that`;
+    return `After the update: each rank sends ${part} it updated to all others, ${why}.`;
   },
 };

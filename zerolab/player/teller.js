@@ -55,7 +55,8 @@ export class Teller {
   sending(beat) {
     const { facts, name } = this;
     const sent = facts.sent(beat);
-    if (!sent || beat.units.length !== 1) return null;
+    // Of unequal parts a rank may send all, or nothing: no answer could be worked out from their number.
+    if (!sent || beat.units.length !== 1 || this.story.uneven) return null;
     const whole = facts.weight(this.unit.padded);
     return this.ask("bytes", () => howManyBytes(name, facts.me, sent, whole, facts.among(beat)));
   }

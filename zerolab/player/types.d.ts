@@ -260,6 +260,8 @@ export interface Known {
   released: boolean;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;
+  /** Whether some rank keeps much more of a unit than the mean. */
+  uneven: boolean;
   /** Whether any of these operations sends during the act. */
   does: (...ops: string[]) => boolean;
 }

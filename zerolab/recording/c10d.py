@@ -70,6 +70,11 @@ def logical_bytes(op: str, nbytes: int, ranks: int) -> int:
     return (2 if op == "all_reduce" else 1) * nbytes * (ranks - 1) // ranks
 
 
+def unequal_elements(op: str, sizes: Sequence[int], rank: int) -> int:
+    """Elements that `rank` must send where ranks have parts of these `sizes`: others' parts, or its own to others."""
+    return sum(sizes) - sizes[rank] if op == "reduce_scatter" else sizes[rank] * (len(sizes) - 1)
+
+
 def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     """Reads an operation; None for those that communicate nothing, such as c10d's look for NaN."""
     name = func._schema.name.removeprefix("c10d::")

@@ -83,6 +83,9 @@ class Exchanges(Observer):
         ranks = dist.get_process_group_ranks(call.group) if call.group is not None else range(dist.get_world_size())
         nbytes = flat.numel() * flat.element_size()
         draft = self._log_collective(call.op, flat, flat.numel(), nbytes, ranks, numbered=True)
+        if call.sizes is not None:
+            elements = c10d.unequal_elements(call.op, call.sizes, dist.get_rank(call.group))
+            draft["logical_bytes"] = elements * flat.itemsize
         if draft["unit"] is None:  # a flat that was empty whenever holdings were looked at: ZeRO-3's first gather
             draft["unit"] = unit
         self._look(draft, [flat], [flat])

@@ -100,7 +100,7 @@ class Ownership:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update something, and what is held at that moment."""
-        self.optimizer = type(optimizer).__name__
+        self.optimizer = str(getattr(optimizer, "name", type(optimizer).__name__))
         # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)

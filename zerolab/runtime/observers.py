@@ -6,7 +6,7 @@ collective within another one is not reported. Without observers, all of this co
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -32,12 +32,15 @@ class Call:
         flat: the whole buffer, shape [N * part].
         group: the ranks that take part; None for all.
         name: what travels, as the caller says it: an engine gives the flat's name.
+        sizes: elements of each rank's part; None for equal ones.
     """
 
-    __slots__ = ("__weakref__", "flat", "group", "name", "op")
+    __slots__ = ("__weakref__", "flat", "group", "name", "op", "sizes")
 
-    def __init__(self, op: str, flat: "Tensor", group: "ProcessGroup | None", name: str) -> None:
-        self.op, self.flat, self.group, self.name = op, flat, group, name
+    def __init__(
+        self, op: str, flat: "Tensor", group: "ProcessGroup | None", name: str, sizes: "Sequence[int] | None" = None
+    ) -> None:
+        self.op, self.flat, self.group, self.name, self.sizes = op, flat, group, name, sizes
 
 
 class Holder(Protocol):
@@ -164,12 +167,15 @@ def told(op: str) -> "Callable[[Collective], Collective]":
 
     def decorate(collective: "Collective") -> "Collective":
         @wraps(collective)
-        def start(flat: "Tensor", group: "ProcessGroup | None" = None, name: str = "") -> "Exchange":
+        def start(
+            flat: "Tensor", group: "ProcessGroup | None" = None, name: str = "", sizes: "Sequence[int] | None" = None
+        ) -> "Exchange":
+            more = () if sizes is None else (sizes,)  # an all_reduce takes none
             if not _observers or _here.inside:
-                return collective(flat, group, name)
-            call = Call(op, flat, group, name)
+                return collective(flat, group, name, *more)
+            call = Call(op, flat, group, name, sizes)
             contexts = [observer.starting(call) for observer in _observers]
-            exchange: Exchange = _surrounded(contexts, collective, flat, group, name)
+            exchange: Exchange = _surrounded(contexts, collective, flat, group, name, *more)
             exchange.call = call
             for observer in _observers.copy():
                 observer.started(call, exchange)

@@ -20,8 +20,8 @@ from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
 
 
 @contextmanager
-def world(world_size: int, *, on_gpu: bool = True) -> Iterator[Shapes]:
-    """Makes this process rank 0 of a group that does not exist; all tensors made here are shapes without memory.
+def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Shapes]:
+    """Makes this process one rank of a group that does not exist; all tensors made here are shapes without memory.
 
     With `on_gpu`, what torch does differently on a GPU is done as it is there.
 
@@ -36,7 +36,7 @@ def world(world_size: int, *, on_gpu: bool = True) -> Iterator[Shapes]:
     with ExitStack() as stack:
         # torch puts "[rank0]: " before all errors of the process from here on, and once more with each world.
         stack.callback(setattr, sys, "excepthook", sys.excepthook)
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
         stack.callback(dist.destroy_process_group)
         for kernel in (*FUSED, *(ON_GPUS if on_gpu else ())):
             stack.enter_context(replace(*kernel))

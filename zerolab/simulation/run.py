@@ -129,7 +129,7 @@ def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> li
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
         if stage in ENGINES and stage not in theory.STAGES:
-            raise ValueError(f"{stage} is another system's, and runs on real ranks only: use compare for it")
+            raise ValueError(f"{stage} is not one of {', '.join(theory.STAGES)}, and runs on real ranks: use compare")
         theory.state_bytes(stage, 1, world_size, precision)
     return chosen
 

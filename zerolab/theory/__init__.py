@@ -6,6 +6,7 @@ moments activations schemes    the planner's memory
 seconds nccl                   the planner's time: a step, and the collectives in it
 configs      a plan's settings in FSDP2, DeepSpeed and Megatron
 systems      which closed form another system follows, and what it holds beyond it
+muon         Muon's memory and traffic under three placements
 """
 
 from zerolab.theory.configs import settings

@@ -26,8 +26,11 @@ FORMS = {
     "deepspeed-1": "zero1",
     "deepspeed-2": "zero2",
     "deepspeed-3": "zero3",
+    "muon-replicated": "ddp",
+    "muon-owners": "zero2",
+    "muon-rows": "zero3",
 }
-"""The stage whose closed form a system should follow; hsdp on half the ranks."""
+"""The stage whose closed form a system should follow; hsdp on half the ranks. Of Muon `theory.muon` has its own."""
 
 GATHERED_IN_8_BITS = 1 + 4 / 256
 """Bytes an element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
@@ -118,14 +121,14 @@ def shown(engine: Any) -> dict[str, int]:
         its storages have beyond the parameters in them.
     """
     storages: dict[int, tuple[str, int, bool]] = {}
-    covered: dict[int, set[tuple[str, tuple[int, int], int]]] = {}
+    covered: dict[int, dict[tuple[str, int], list[tuple[int, int]]]] = {}
     for holding in engine.holdings():
         storage = holding.tensor.untyped_storage()
         key, (start, stop) = storage._cdata, holding.span  # noqa: SLF001  (storages have no public identity)
         storages[key] = holding.category, storage.nbytes(), holding.tensor.dim() == 0
         if stop > start:
-            # A set: several views may show the same span, and its bytes count once.
-            covered.setdefault(key, set()).add((holding.unit, holding.span, holding.tensor.element_size()))
+            of_unit = holding.unit, holding.tensor.element_size()
+            covered.setdefault(key, {}).setdefault(of_unit, []).append(holding.span)
     sums: Counter[str] = Counter()
     for key, (category, nbytes, is_number) in storages.items():
         sums[category] += nbytes
@@ -133,9 +136,18 @@ def shown(engine: Any) -> dict[str, int]:
         if is_number and category == "optimizer_state":
             sums["step_counters"] += nbytes
         else:
-            lying_in_it = sum((stop - start) * width for _, (start, stop), width in covered.get(key, ()))
+            lying_in_it = sum(width * _covered(spans) for (_, width), spans in covered.get(key, {}).items())
             sums[f"padding of {category}"] += nbytes - lying_in_it
     return dict(sums)
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """Elements in the spans. Several views may show the same ones, which count once."""
+    numel = last = 0
+    for start, stop in sorted(spans):
+        numel += max(0, stop - max(start, last))
+        last = max(last, stop)
+    return numel
 
 
 def terms(
