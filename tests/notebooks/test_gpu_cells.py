@@ -21,8 +21,8 @@ KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
 def is_command(cell):
-    """Whether a cell is a line for the shell, and no Python."""
-    return cell["source"][0].startswith("!")
+    """Whether a cell is a line for the shell, or a file that it writes, and no Python of its own."""
+    return cell["source"][0].startswith(("!", "%%writefile"))
 
 
 def cells(lesson):

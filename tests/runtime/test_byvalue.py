@@ -1,5 +1,6 @@
 """Decorated functions, and types that pickle knows by name: those of a notebook travel, or are refused by name."""
 
+import pickle
 import sys
 import types
 
@@ -118,3 +119,11 @@ def test_anything_else_that_goes_by_a_name_of_the_notebook_is_refused_before_it_
     with pytest.raises(TypeError, match=r"because of MISSING, which <lambda> uses\. It is sent by its name"):
         one.run(notebook("lambda: MISSING"))
     assert one.run(notebook("os.getpid")) == before
+
+
+def test_a_module_that_can_be_called_travels_as_a_name():
+    import cloudpickle
+
+    import zerolab
+
+    assert pickle.loads(cloudpickle.dumps(zerolab.recording)) is zerolab.recording  # noqa: S301  (its own bytes)

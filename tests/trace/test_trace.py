@@ -172,6 +172,27 @@ def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_pa
     assert Recording.load(tmp_path / "own.json").info.steps == 1
 
 
+def test_a_script_may_end_its_group_right_after_the_last_recorded_step(tmp_path):
+    script, out = tmp_path / "short.py", tmp_path / "run.json"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "import torch, torch.distributed as dist\nfrom torch.distributed.fsdp import fully_shard\n"
+        "from net import Net, loss_of\n"
+        "dist.init_process_group('gloo'); torch.manual_seed(0)\n"
+        "model = fully_shard(Net()); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(2):\n"
+        "    loss_of(model, step, dist.get_rank()).backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "dist.destroy_process_group()\n"
+    )
+    done = launch("-m", "zerolab.trace", "--out", out, "--steps", "1:2", "--fingerprints", script)
+    assert "zerolab: 2 steps of 2 ranks, from step 1 on" in done.stderr, done.stderr
+    recording = Recording.load(out)
+    assert ([rank.rank for rank in recording.ranks], recording.info.backend) == ([0, 1], "gloo")
+    prints = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.fingerprints/*"))]
+    assert [(each["rank"], each["world_size"]) for each in prints] == [(0, 2), (1, 2)]
+    assert all("end" in each["steps"][-1] for each in prints)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -25,6 +24,7 @@ from zerolab import files
 from zerolab.difference.places import Place, local, names_of, places_of, plain
 from zerolab.difference.prints import Print, print_of, rows_of
 from zerolab.engines.optimizer_state import COUNTERS
+from zerolab.recording.info import Membership, membership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
 from zerolab.recording.wrappers import is_part, unwrapped
@@ -70,6 +70,7 @@ class Fingerprints:
         self._reasons: set[str] = set()
         self._sources = Sources()
         self._stack = ExitStack()
+        self._member = Membership()
 
     def __enter__(self) -> Self:
         enter, callback = self._stack.enter_context, self._stack.callback
@@ -100,11 +101,11 @@ class Fingerprints:
         for kind in ("local", "last"):
             for step in self._steps:  # twelve digits are more than any rounding that is asked for
                 step[kind] = {name: [float(f"{x:.12g}") for x in signed] for name, signed in step[kind].items()}
-        rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        rank = self._member.rank
         contents = {
             "fingerprints": VERSION,
             "rank": rank,
-            "world_size": world_size,
+            "world_size": self._member.world_size,
             "parameters": self._about,
             "splits": sorted(self._reasons),
             "steps": self._steps,
@@ -141,6 +142,7 @@ class Fingerprints:
                         self._now["buffers"][prefix + plain(name)] = [[0, *found.as_list()]]
 
     def _begin(self, module: nn.Module) -> None:
+        self._member = membership(self._member)
         if self._updated:
             if self._steps:
                 self._steps[-1].setdefault("end", self._parameters())

@@ -17,8 +17,9 @@ An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it ex
     look_for        a sentence on what to see in the picture
     hints           three
     targets         what a right answer must reach; its class is the kind of the exercise
-    suspects        only in the clinic, whose cell is no hole but a broken answer, the first of `wrong`: what may be the
-                    matter, and what the picture says to each; `telling(event)` says where that picture is opened
+    begins_broken   True where the cell holds a broken answer, the first of `wrong`, to be mended
+    suspects        only in the clinic, which begins so too: what may be the matter, and what the picture says to each;
+                    `telling(event)` says where that picture is opened
     wrong           five or more `Wrong`: edits of the solution as learners err, and what the check must say of each
 
 Kinds of targets, each judged by value on drawn inputs and from the recording (their docstrings have the details):

@@ -36,6 +36,10 @@ def _peak_in_kilobytes(recording: "Recording") -> float:
     return sum(recording.peak.values()) / 1e3
 
 
+def _sent_in_megabytes(recording: "Recording") -> float:
+    return recording.sent / 1e6
+
+
 def _share_of_parameters(recording: "Recording") -> float:
     """The most parameters that rank 0 held at any event of the last step, in percent of the model's bytes in fp32."""
     return 100 * recording.highest("parameters") / (4 * recording.num_params)
@@ -92,6 +96,7 @@ PREDICTIONS = {
     "10-ddp-bf16": Prediction("bytes a parameter", 32, bytes_a_parameter, "ddp"),
     "11-seven-billion": Prediction("GB of model state", 120, _state_in_gigabytes, "zero3"),
     "12-zero3-whole": Prediction("% of the parameters", 150, _share_of_parameters, "zero3"),
+    "14-units-sent": Prediction("MB that rank 0 sends in a step", 16, _sent_in_megabytes, "fsdp2"),
 }
 
 

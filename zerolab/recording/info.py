@@ -1,6 +1,6 @@
 """What a rank's recording says about the run as a whole: figures of its steps, and what was trained on what."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,22 @@ from zerolab.recording.ownership import Ownership
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 
-def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -> RankInfo:
+class Membership(NamedTuple):
+    """Where a process is among the ranks, and what they exchange over; None for one that is alone."""
+
+    rank: int = 0
+    world_size: int = 1
+    backend: str | None = None
+
+
+def membership(known: Membership) -> Membership:
+    """That of this process; what was known of it, once its group is gone: a script may end that before itself."""
+    if not dist.is_initialized():
+        return known
+    return Membership(dist.get_rank(), dist.get_world_size(), dist.get_backend())
+
+
+def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) -> RankInfo:
     """The figures of the run so far."""
     units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
     # Joined where a model mixes them; no closed form has that name, so `_formula` gives None.
@@ -21,17 +36,16 @@ def describe(log: Log, ownership: Ownership, world_size: int, started_ns: int) -
     precision = dtypes if ownership.precision in {None, "fp32"} else ownership.precision
     num_params = sum(unit.numel for unit in units)
     trained = sum(unit.numel for unit in units if not unit.frozen)
-    backend = dist.get_backend() if dist.is_initialized() else None
     return RankInfo(
         stage=ownership.stage,
         num_params=num_params or None,
         optimizer=ownership.optimizer,
         precision=precision,
         offload=ownership.offload,
-        backend=backend,
+        backend=at.backend,
         device=log.device,
-        simulated=backend == "fake",
-        formula=_formula(ownership.stage, num_params, trained, world_size, precision),
+        simulated=at.backend == "fake",
+        formula=_formula(ownership.stage, num_params, trained, at.world_size, precision),
         torch=torch.__version__,
         times_only=log.times_only,
         steps=len(log.steps),

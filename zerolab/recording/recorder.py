@@ -12,13 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 
 from zerolab.recording import streams
 from zerolab.recording.dispatch import Watch
 from zerolab.recording.events import CATEGORIES, RankRecording
 from zerolab.recording.exchanges import Exchanges
-from zerolab.recording.info import describe
+from zerolab.recording.info import Membership, describe, membership
 from zerolab.recording.kernels import watch_collectives
 from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
@@ -67,6 +66,7 @@ class Recorder:
         self._exchanges = Exchanges(self._log, self._ownership)
         self._stack = ExitStack()
         self._started = 0
+        self._member = Membership()
         # Made on leaving: by the time of `finish` the process group may be gone.
         self._finished: RankRecording | None = None
 
@@ -74,6 +74,7 @@ class Recorder:
         if self._started:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
         self._started = self._clock()
+        self._member = membership(self._member)
         with ExitStack() as stack:  # what was put in place is removed if the rest fails
             # Before anything is patched, so that the search is not recorded itself.
             if not self._simulated:
@@ -146,14 +147,14 @@ class Recorder:
     def _so_far(
         self, under_way: list[Draft], *, complete: bool, on_device: dict[int, streams.OnDevice] | None = None
     ) -> RankRecording:
-        rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._member = membership(self._member)
         return RankRecording(
-            rank=rank,
-            world_size=world_size,
-            events=tuple(self._log.events(rank, under_way, on_device or {})),
+            rank=self._member.rank,
+            world_size=self._member.world_size,
+            events=tuple(self._log.events(self._member.rank, under_way, on_device or {})),
             sources=self._sources.texts.copy(),
             units=tuple(self._ownership.units.copy().values()),
-            info=describe(self._log, self._ownership, world_size, self._started),
+            info=describe(self._log, self._ownership, self._member, self._started),
             complete=complete,
         )
 

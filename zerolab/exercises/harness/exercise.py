@@ -82,8 +82,8 @@ def _anything(_event: Event) -> bool:
 class Exercise:
     """One exercise: its file, read.
 
-    With `suspects` it begins with a broken answer, which is the first of `wrong`; `telling` says of an event whether
-    the picture of its run should be opened there.
+    With `begins_broken` the learner's cell holds a broken answer, which is the first of `wrong`. In the clinic there
+    are `suspects`, too, and `telling` says of an event whether the picture of its run should be opened there.
     """
 
     id: str
@@ -97,6 +97,7 @@ class Exercise:
     targets: Targets
     wrong: tuple[Wrong, ...]
     suspects: tuple[Suspect, ...] = ()
+    begins_broken: bool = False
     telling: Callable[[Event], bool] = _anything
 
     @property
@@ -136,7 +137,7 @@ class Exercise:
 
     def opening(self) -> str:
         """What the learner begins with: the function or class with a hole in place of each body."""
-        if self.suspects:
+        if self.begins_broken:
             head, _, body = self.broken_source().partition("\n")
             return f'{head}\n    return hole("{self.hole}")\n{body}'.rstrip()
         if isinstance(self.hole, str):
@@ -181,7 +182,7 @@ class Exercise:
         return source.replace(wrong.replace, wrong.by)
 
     def broken_source(self) -> str:
-        """What a learner of the clinic gets to mend: the first wrong answer, without its docstring."""
+        """What a learner gets to mend: the first wrong answer, without its docstring."""
         source = self.wrong_source(self.wrong[0])
         (function,) = ast.parse(source).body
         if not isinstance(function, ast.FunctionDef):
@@ -232,6 +233,7 @@ def load(exercise_id: str) -> Exercise:
 
 def _read(exercise_id: str, module: ModuleType) -> Exercise:
     title, _, statement = (module.__doc__ or "").partition("\n")
+    suspects = getattr(module, "suspects", ())
     return Exercise(
         id=exercise_id,
         title=title.rstrip("."),
@@ -243,6 +245,7 @@ def _read(exercise_id: str, module: ModuleType) -> Exercise:
         hints=module.hints,
         targets=module.targets,
         wrong=module.wrong,
-        suspects=getattr(module, "suspects", ()),
+        suspects=suspects,
+        begins_broken=getattr(module, "begins_broken", bool(suspects)),
         telling=getattr(module, "telling", _anything),
     )

@@ -1,0 +1,302 @@
+"""Mend the loop.
+
+The cell below has a training loop as one meets it. It is right, and fat and slow, for the reasons of this lesson. Mend
+it, and take the `hole` away.
+
+* `model`: a `first` layer, equal `blocks`, and a `last` layer, the same on every rank.
+* `inputs`, `targets`: what this rank reads, of shape [steps, micro-batches, rows, numbers].
+
+It returns three things, and they must stay what they are: the model; the log, for each step the mean loss over all
+micro-batches of all ranks; and the largest number, without its sign, that the model has said on this rank.
+
+Targets, on 2 and 3 ranks:
+
+* the weights equal those of one process that reads the rows of all ranks at once, to 1e-5, and so do log and largest;
+* beside its shards a rank never has more parameters than two whole blocks, and `first` and `last`;
+* a step makes one `reduce_scatter` of each unit, and one `all_reduce`; there is room for whole gradients;
+* from one update to the next a rank's memory grows by no more than 256 bytes.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from zerolab.exercises import Wrong
+from zerolab.exercises.harness.memory import FP32, started
+from zerolab.exercises.harness.onranks import Arguments, RankTargets
+from zerolab.exercises.harness.sharded import OUT, STACK_STEPS, WIDTH, Stack, whole
+from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.targets import Judgement
+
+if TYPE_CHECKING:
+    from zerolab.recording.events import Event
+    from zerolab.recording.recording import Recording
+
+PARTS, ROWS = 2, 32
+SLACK = 512  # bytes of rows that only fill a gathered unit up
+GROWTH = 256  # bytes: what is kept of a step may be a number for each micro-batch
+Flat = torch.Tensor
+Mixed = Callable[[list[Flat], list[Flat]], Flat]
+"""Of the gradients of a step's micro-batches, each over all ranks, and those of the step before: what updates."""
+
+
+def train(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[Any, list[float], float]:
+    """A unit for each block; sums and maxima in place of tensors; one reduction, one number for the log a step."""
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    log, largest = [], 0.0
+    for step in range(len(inputs)):
+        total = torch.zeros(())
+        for number, (rows, wanted) in enumerate(zip(inputs[step], targets[step], strict=True), start=1):
+            model.set_requires_gradient_sync(number == len(inputs[step]))
+            said = model(rows)
+            loss = nn.functional.mse_loss(said, wanted) / len(inputs[step])
+            loss.backward()
+            largest = max(largest, said.abs().max().item())
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(total)
+        log.append(total.item() / dist.get_world_size())
+    return model, log, largest
+
+
+def draw(dice: random.Random, world_size: int) -> Arguments:
+    """The same model for each rank, with rows of its own."""
+    model = Stack(dice.randrange(20, 33), dice.randrange(3, 5), dice.randrange(2**31))
+    numbers = np.random.default_rng(dice.randrange(2**31))
+    shape = (world_size, STACK_STEPS, PARTS, ROWS)
+    inputs, targets = (numbers.standard_normal((*shape, width)).astype(np.float32) for width in (WIDTH, OUT))
+    return [(model, *each) for each in zip(inputs, targets, strict=True)]
+
+
+def read(returned: Any) -> Any:
+    """The three things as they are compared; anything else as it is."""
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        return returned
+    model, log, largest = returned
+    return [whole(model), log, largest]
+
+
+def together(now: list[Flat], _before: list[Flat]) -> Flat:
+    """All micro-batches, as it is right."""
+    return sum(now, torch.zeros(()))
+
+
+def alone(arguments: Arguments, rank: int, mixed: Mixed = together) -> list[Any]:
+    """What one process ends with that reads what `arguments` has for all ranks; `largest` is that of a rank's rows."""
+    model = copy.deepcopy(arguments[0][0])
+    inputs, targets = (torch.from_numpy(np.stack([each[k] for each in arguments])) for k in (1, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    log, largest = [], 0.0
+    before: list[Flat] = []
+    for step in range(STACK_STEPS):
+        now, losses = [], []
+        for part in range(PARTS):
+            said = model(inputs[:, step, part])
+            losses.append(nn.functional.mse_loss(said, targets[:, step, part]) / PARTS)
+            now.append(_flat(torch.autograd.grad(losses[-1], list(model.parameters()))))
+            largest = max(largest, said[rank].abs().max().item())
+        _put(model, mixed(now, before or [torch.zeros_like(each) for each in now]))
+        optimizer.step()
+        log.append(torch.stack(losses).sum().item())
+        before = now
+    return [whole(model), log, largest]
+
+
+def _flat(tensors: Any) -> Flat:
+    return torch.cat([each.flatten() for each in tensors])
+
+
+def _put(model: nn.Module, gradient: Flat) -> None:
+    parameters = list(model.parameters())
+    for parameter, part in zip(parameters, gradient.split([each.numel() for each in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
+def seen(recording: "Recording", arguments: Arguments) -> Iterator[Judgement]:
+    """What a rank had at its highest moment, exchanged, and kept; nothing of what did not train."""
+    if recording.info.steps < STACK_STEPS:
+        return
+    model: Stack = arguments[0][0]
+    rows = FP32 * sum(weight.chunk(recording.world_size)[0].numel() for weight in model.parameters())
+    block = FP32 * sum(weight.numel() for weight in model.blocks[0].parameters())
+    rest = FP32 * sum(weight.numel() for weight in model.parameters()) - len(model.blocks) * block
+    made = [event for event in started(recording.ranks[0]) if event.step == STACK_STEPS]
+    yield "shards", _judge_kept(recording.state["parameters"], rows, made)
+    held, allowed = recording.highest("parameters"), rows + rest + 2 * block + SLACK
+    yield "peak", _explain_peak(held, allowed, made) if held > allowed else ""
+    yield "memory", _judge_growth(recording)
+    yield "exchanges", _judge_exchanges(made, len(model.blocks))
+
+
+def _judge_kept(kept: int, rows: int, made: "list[Event]") -> str:
+    if kept <= rows:
+        return ""
+    why = f"a rank keeps {kept:,} bytes of parameters at the update; its rows are {rows:,}. "
+    if not any(event.op == "all_gather" for event in made):
+        return f"{why}Nothing is sharded."
+    return f"{why}What is in no unit stays whole, and an optimizer made before `fully_shard` keeps the model as it was."
+
+
+def _explain_peak(held: int, allowed: int, made: "list[Event]") -> str:
+    why = f"a rank held up to {held:,} bytes of parameters; {allowed:,} are enough. "
+    gathers = [event for event in made if event.op == "all_gather"]
+    units = {event.unit for event in gathers}
+    if len(units) == 1:
+        return f"{why}The whole model is one unit, and is whole while any of it is used. Make a unit of each block."
+    if len(gathers) <= PARTS * len(units):
+        return f"{why}Units stay whole from forward to backward, or longer: let them be resharded."
+    return f"{why}More than two blocks were whole at a time. Make a unit of each block, and of each by itself."
+
+
+def _judge_exchanges(made: "list[Event]", blocks: int) -> str:
+    counts = {op: sum(event.op == op for event in made) for op in ("all_gather", "reduce_scatter", "all_reduce")}
+    if counts["all_gather"] > PARTS * (2 * blocks + 4) + 1:
+        return f"a step made {counts['all_gather']} all_gather: units smaller than a block save next to nothing."
+    units = len({event.unit for event in made if event.op == "all_gather" and event.unit})
+    if counts["reduce_scatter"] > units:
+        return (
+            f"a step made {counts['reduce_scatter']} reduce_scatter for {units} units: gradients are reduced after "
+            "every micro-batch. Let them be added up on the rank, and reduced after the last."
+        )
+    if counts["all_reduce"] > 1:
+        return f"a step made {counts['all_reduce']} all_reduce; the log needs one number a step, and one exchange."
+    return ""
+
+
+def _judge_growth(recording: "Recording") -> str:
+    """By what lies at two updates beside model state, which does not grow."""
+    for rank in recording.ranks:
+        at = {event.step: event.live for event in rank.events if event.kind == "optimizer" and event.live}
+        earlier, last = (sum(at[step].get(each, 0) for each in ("activations", "other")) for step in (2, 3))
+        if last - earlier > GROWTH:
+            return (
+                f"from one update to the next rank {rank.rank} holds {last - earlier:,} bytes more. Something of every "
+                "micro-batch is kept, such as what the model has said: keep the number that is asked for."
+            )
+    return ""
+
+
+def added_up(arguments: Arguments, rank: int) -> list[Any]:
+    """Where no loss is divided by the number of micro-batches."""
+    weights, log, largest = alone(arguments, rank, lambda now, _before: PARTS * together(now, []))
+    return [weights, [PARTS * each for each in log], largest]
+
+
+def logged(arguments: Arguments, rank: int, times: float) -> list[Any]:
+    """Where the training is right and the log is not."""
+    weights, log, largest = alone(arguments, rank)
+    return [weights, [times * each for each in log], largest]
+
+
+def first_of_each(now: list[Flat], before: list[Flat]) -> Flat:
+    """What was added up after the first micro-batch waits for the reduction of the next step."""
+    return now[0] + sum(before[1:], torch.zeros(()))
+
+
+solution = train
+hole = MEND
+begins_broken = True
+given = """import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard"""
+look_for = (
+    "When it passes, look at a step in the timeline: twice the gathers, and the reductions only at its end. Both "
+    "pictures are of the same rows; the table above them says whose loop costs less."
+)
+targets = RankTargets(
+    draw=draw,
+    wanted=alone,
+    reads=read,
+    seen=seen,
+    tolerance=1e-5,
+    world_sizes=(2, 3),
+    allows=("torch.distributed.fsdp",),
+)
+hints = (
+    "One fault at a time: `check` names the next one. Which modules should be units?",
+    "`set_requires_gradient_sync(False)` for all micro-batches but the last; add losses up in a tensor of one number.",
+    "For `largest` keep a number: `max(largest, said.abs().max().item())`. One `all_reduce` a step is enough.",
+)
+BROKEN = """
+def train(model, inputs, targets):
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    log, outputs = [], []
+    for step in range(len(inputs)):
+        total = 0.0
+        for rows, wanted in zip(inputs[step], targets[step], strict=True):
+            said = model(rows)
+            loss = nn.functional.mse_loss(said, wanted) / len(inputs[step])
+            loss.backward()
+            outputs.append(said)
+            dist.all_reduce(loss)
+            total += loss.item() / dist.get_world_size()
+        optimizer.step()
+        optimizer.zero_grad()
+        log.append(total)
+    return model, log, torch.cat(outputs).abs().max().item()
+"""
+BLOCKS = """    for block in model.blocks:
+        fully_shard(block)
+"""
+OPTIMIZER = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n"
+SYNC = "            model.set_requires_gradient_sync(number == len(inputs[step]))\n"
+wrong = (
+    Wrong(says="The whole model is one unit", whole=BROKEN),
+    Wrong(says="The whole model is one unit", replace=BLOCKS, by=""),
+    Wrong(
+        says="Units stay whole from forward to backward",
+        replace="fully_shard(block)",
+        by="fully_shard(block, reshard_after_forward=False)",
+    ),
+    Wrong(says="gradients are reduced after every micro-batch", replace=SYNC, by=""),
+    Wrong(
+        says="reduces after the first micro-batch: what comes after it waits for the next step's",
+        replace="number == len(inputs[step])",
+        by="number == 1",
+        gives=lambda arguments, rank: alone(arguments, rank, first_of_each),
+    ),
+    Wrong(
+        says="the log needs one number a step, and one exchange",
+        replace="            total += loss.detach()\n",
+        by="            mine = loss.detach().clone()\n            dist.all_reduce(mine)\n            total += mine\n",
+    ),
+    Wrong(
+        says="Something of every micro-batch is kept",
+        whole=BROKEN.replace("    fully_shard(model)\n", f"{BLOCKS}    fully_shard(model)\n"),
+    ),
+    Wrong(
+        says="`train` hangs",
+        replace="        dist.all_reduce(total)\n",
+        by="        if dist.get_rank() == 0:\n            dist.all_reduce(total)\n",
+    ),
+    Wrong(
+        says="takes steps of all micro-batches added up: divide each loss by their number",
+        replace="nn.functional.mse_loss(said, wanted) / len(inputs[step])",
+        by="nn.functional.mse_loss(said, wanted)",
+        gives=added_up,
+    ),
+    Wrong(
+        says="logs the losses of all ranks added up",
+        replace="total.item() / dist.get_world_size()",
+        by="total.item()",
+        gives=lambda arguments, rank: logged(arguments, rank, len(arguments)),
+    ),
+    Wrong(
+        says="an optimizer made before `fully_shard` keeps the model as it was",
+        replace=f"{BLOCKS}    fully_shard(model)\n{OPTIMIZER}",
+        by=f"{OPTIMIZER}{BLOCKS}    fully_shard(model)\n",
+    ),
+)
