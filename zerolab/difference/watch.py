@@ -81,7 +81,7 @@ class Fingerprints:
         enter(replace(torch.autograd, "backward", self._backward))
         enter(replace(torch.amp.GradScaler, "scale", self._scaled))
         enter(replace(torch.amp.GradScaler, "step", self._stepped))
-        rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+        rank = membership(Membership(int(os.environ.get("RANK", "0")))).rank  # a script may not have joined yet
         self._file(rank).unlink(missing_ok=True)  # an earlier run's
         return self
 
@@ -112,7 +112,7 @@ class Fingerprints:
         }
         self.folder.mkdir(exist_ok=True)
         files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
-        other = world_size
+        other = self._member.world_size
         while rank == 0 and self._file(other).exists():  # of an earlier run of more ranks
             self._file(other).unlink()
             other += 1
