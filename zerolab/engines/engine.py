@@ -8,7 +8,7 @@ in `loop` what a training loop may do beside (accumulate, clip, look), and in `f
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from zerolab.engines.checks import check_dtype, check_optimizer, check_options, 
 from zerolab.engines.collectives import Exchange, granule
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import parameters_behind
-from zerolab.engines.holdings import Holding, held_in
 from zerolab.engines.hooks import Hook, Inputs
 from zerolab.engines.loop import Loop, Next
 from zerolab.engines.partition import FlatLayout, ParamGroups, Selector, groups_of, partition
@@ -216,16 +215,3 @@ class Engine(Explained, Loop):
             flat.finish_update()
         self._next = Next.BACKWARD  # before anything is sent: a failed exchange leaves no gradients to use again
         self.publish()
-
-    def _step_by(self, scaler: torch.amp.GradScaler) -> None:
-        """The step as the scaler has it: in fp16 it is skipped after an overflow, and the scale follows."""
-        if scaler.is_enabled() and self._next is Next.STEP:
-            scaler.step(self.optimizer)
-            scaler.update()
-        else:
-            self.step()
-
-    def holdings(self) -> Iterator[Holding]:
-        """What this rank holds of the model's state right now; several holdings may lie in one storage."""
-        for flat in self.flats:
-            yield from held_in(flat, self.optimizer.state)

@@ -12,6 +12,7 @@ from zerolab.engines.checkpoint import FlatCheckpoints
 from zerolab.engines.checks import check_unchanged
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Presence
+from zerolab.engines.holdings import Holding, held_in
 from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
@@ -37,6 +38,18 @@ class Loop(FlatCheckpoints):
     _reduction: Reduction
     _scaling: Scaling
     _next: Next = Next.BACKWARD
+
+    def step(self) -> None:
+        """Updates what this rank owns."""
+        raise NotImplementedError
+
+    def _step_by(self, scaler: torch.amp.GradScaler) -> None:
+        """The step as the scaler has it: in fp16 it is skipped after an overflow, and the scale follows."""
+        if scaler.is_enabled() and self._next is Next.STEP:
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:
+            self.step()
 
     def refuse_second_backward(self) -> None:
         """Raises RuntimeError between a backward and the step."""
@@ -169,3 +182,8 @@ class Loop(FlatCheckpoints):
 
     def release(self, flat: Flat) -> None:
         """Gives the flat's memory back, in a stage that gathers."""
+
+    def holdings(self) -> Iterator[Holding]:
+        """What this rank holds of the model's state right now; several holdings may lie in one storage."""
+        for flat in self.flats:
+            yield from held_in(flat, self.optimizer.state)

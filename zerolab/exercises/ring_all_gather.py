@@ -12,7 +12,8 @@ Afterwards `flat` itself must hold every rank's part, on every rank. There is no
 In each of `N - 1` turns a rank sends one part to the rank on its right, `(rank + 1) % world_size`, and receives another
 from the rank on its left, straight into its place in `flat`. In the first turn it sends its own part, and then always
 the part that has just arrived. `dist.isend(tensor, dst=peer)` and `dist.irecv(tensor, src=peer)` start a message; call
-`.wait()` on what they return, and not before both of a turn are started.
+`.wait()` on what they return, and not before both of a turn are started. (Over NCCL give both to
+`dist.batch_isend_irecv`: a message started by itself waits there for its peer, and a ring of such sends never starts.)
 
 Targets, on 1, 2, 3 and 4 ranks:
 
