@@ -44,7 +44,7 @@ class Cells:
         """The cells that were run, and the modules that were edited, since the last call; none outside a notebook."""
         # IPython's private table of file names and cell numbers; without it, cells go by their file names.
         counts: dict[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
-        fresh = [(name, count) for name, count in list(counts.items()) if self._known.get(name) != count]
+        fresh = [(name, count) for name, count in counts.copy().items() if self._known.get(name) != count]
         self._known.update(fresh)
         sources.LABELS.update((name, f"cell [{count}]") for name, count in fresh)
         return News(
@@ -67,7 +67,7 @@ def _own_modules() -> dict[str, object]:
     """
     reloads = _is_autoreload_on()
     versions: dict[str, object] = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # in one go: a finalizer may import something meanwhile
         filename = getattr(module, "__file__", None)
         if name != "__main__" and isinstance(filename, str) and sources.is_own(filename):
             versions[name] = _modified(filename) if reloads else getattr(module, "__spec__", None)

@@ -1,13 +1,12 @@
 """Why torch cannot use a GPU, in sentences with a remedy. Nothing here starts CUDA in the notebook's process.
 
+torch is imported where it is asked: the site's pages, which have none, read what is told of errors by way of this file.
 Both tables are NVIDIA's: CUDA Toolkit release notes, "Minimum Required Driver Version for CUDA Minor Version
 Compatibility", and CUDA C++ Programming Guide, "Binary Compatibility".
 """
 
 import os
 import re
-
-import torch
 
 from zerolab.runtime import machine
 
@@ -26,6 +25,8 @@ _REMEDIES = {
 
 def why_no_gpu() -> str:
     """Why torch sees no GPU here, and what to do about it; without a full stop."""
+    import torch
+
     found, chosen = machine.all_cards(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if not found:
         return machine.complaint()
@@ -46,6 +47,8 @@ def why_no_gpu() -> str:
 
 
 def _said_by_cuda() -> str:
+    import torch
+
     try:
         torch.cuda.init()
     except Exception as error:  # noqa: BLE001  (AssertionError, RuntimeError, OSError: torch is not of one mind)
@@ -70,6 +73,8 @@ def without_kernels(capability: str) -> str:
 
     Also empty where nobody knows: of a card whose driver does not tell, or a torch that does not list its kernels.
     """
+    import torch
+
     built = torch.cuda.get_arch_list()
     if not re.fullmatch(r"\d+\.\d+", capability) or not built or any(_runs(each, capability) for each in built):
         return ""
