@@ -117,7 +117,7 @@ def test_where_no_gpu_has_run_anything_the_stored_report_says_so_of_each_promise
     if [path.stem for path in stored] != ["gpu-none"]:
         assert "gpu-none.json" not in {path.name for path in stored}, "a card has run since"
         return
-    assert "**zerolab has run on no GPU so far.**" in (ROOT / "README.md").read_text()
+    assert "**zerolab has not run on a GPU so far.**" in (ROOT / "README.md").read_text()
     assert battery("--not-run", "--out", tmp_path).returncode == 0
     for written in tmp_path.iterdir():
         assert stored[0].with_suffix(written.suffix).read_text() == written.read_text(), "battery.py --not-run"
