@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,7 @@ def nbval(notebook, folder, **environment):
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_is_stored(notebook, tmp_path):
-    started = time.monotonic()
     nbval(notebook, tmp_path)
-    assert time.monotonic() - started < 90, "a notebook should run in 45 s"
 
 
 @pytest.mark.slow
