@@ -239,12 +239,15 @@ export class Beats {
     /** @type {Beat[]} */
     const beats = [];
     // Ranks are not in step: the first may have begun a step before the last has ended the one before.
-    let from = Math.max(window.t0, this.list.at(-1)?.t1 ?? -Infinity);
+    const start = Math.max(window.t0, this.list.at(-1)?.t1 ?? -Infinity);
+    let from = start;
     of.forEach((deed, k) => {
       const coming = of.slice(k + 1).find(({ kind }) => kind === "collective");
       const gives = deed.kind === "compute" && coming;
       const own = gives ? Math.min(deed.t1, Math.max(from, this.#middle(coming, "t_start"))) : deed.t1;
-      if (deed.kind === "compute" && own - from < LEFT * (deed.t1 - deed.t0) && k < of.length - 1) return;
+      // Of its time since the window began: what ended before, while a slow rank was still in the last step, is told.
+      const its = Math.max(0, deed.t1 - Math.max(deed.t0, start));
+      if (deed.kind === "compute" && Math.max(0, own - from) < LEFT * its && k < of.length - 1) return;
       const until = Math.max(from + 1, own, k === of.length - 1 ? end : own);
       const begun = deed.kind === "collective" ? this.#middle(deed, "t_start") : deed.t0;
       const busy = Math.max(from, Math.min(until, begun));
