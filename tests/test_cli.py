@@ -40,7 +40,7 @@ def test_help_names_every_command_without_importing_torch() -> None:
     [
         (["compare", "--world-size", "0"], "world size is 0"),
         (["compare", "--world-size", "-3"], "world size is -3"),
-        (["compare", "--stages", "ddp,zero4"], "unknown stage 'zero4': choose one of ddp, zero1, zero2, zero3"),
+        (["compare", "--stages", "ddp,zero4"], "unknown stage 'zero4': did you mean 'zero3', 'zero2' or 'zero1'?"),
         (["compare", "--stages", ""], "no stages were named: choose from ddp"),
         (["compare", "--stages", "ddp,zero1,,ddp"], "ddp is named 2 times: name each stage once"),
         (["simulate", "--stages", "zero3,zero3"], "zero3 is named 2 times: name each stage once"),

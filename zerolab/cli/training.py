@@ -50,7 +50,8 @@ def add(commands: Any) -> None:
     _add_training(record, model="gpt-tiny", steps=3)
     record.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
     record.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
-    record.add_argument("--fingerprints", action="store_true", help="of tensors and batches, too: for `zerolab diff`")
+    help_ = "of tensors and batches, too: for `zerolab diff`"
+    record.add_argument("--fingerprints", action="store_const", const=True, help=help_)
 
 
 def _add_fit(commands: Any) -> None:
