@@ -203,7 +203,7 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
     assert "events of 2 ranks" in capfd.readouterr().out
     assert cli.main(["play", str(run), "--out", f"{tmp_path}/../{tmp_path.name}/run.json", "--no-open"]) == 2
-    assert "would take the place of the recording" in capfd.readouterr().err
+    assert "would overwrite the recording" in capfd.readouterr().err
     assert zerolab.Recording.load(run).info.precision == "bf16"
 
 

@@ -15,7 +15,8 @@ from zerolab.moved import MOVED
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
 def test_an_old_name_gives_the_module_of_today_and_says_so(old, new):
     sys.modules.pop(f"zerolab.{old}", None)
-    with pytest.warns(FutureWarning, match=f"^zerolab.{old} is zerolab.{new} now, and goes with the next edition$"):
+    sentence = f"^zerolab.{old} is now zerolab.{new}; the old name will be removed in the next edition$"
+    with pytest.warns(FutureWarning, match=sentence):
         module = import_module(f"zerolab.{old}")
     today = import_module(f"zerolab.{new}")
     names = [name for name in vars(today) if not name.startswith("__")]

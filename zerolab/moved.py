@@ -55,7 +55,8 @@ class Finder:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Warns that the module has a new name."""
         new = MOVED[spec.name.removeprefix("zerolab.")]
-        warn(f"{spec.name} is zerolab.{new} now, and goes with the next edition", FutureWarning, stacklevel=2)
+        sentence = f"{spec.name} is now zerolab.{new}; the old name will be removed in the next edition"
+        warn(sentence, FutureWarning, stacklevel=2)
         return _Moved(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:

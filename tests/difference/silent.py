@@ -257,7 +257,7 @@ FAULTS = [
     ("zeroed early", "micro", 1, "gradients", "zero_grad() comes too early"),
     ("no_sync to the end", "ddp", 1, "gradients", "no_sync() also surrounds"),
     ("tied apart", "tied", 1, "before it", "tied weights came apart"),  # torchtitan 2495
-    ("same dropout", "dropout", 1, "random", "all ranks drop the same"),
+    ("same dropout", "dropout", 1, "random", "all ranks use the same dropout masks"),
     ("state lost", "resumed", 1, "optimizer state", "state was not there"),  # accelerate 3971
     ("buffers kept", "norms", 2, "buffers", "buffers came apart"),
     ("two owners", "owners", 1, "update", "ranks 0 and 1 updated it both"),

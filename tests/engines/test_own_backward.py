@@ -22,7 +22,7 @@ from zerolab.engines import ENGINES
 from zerolab.engines.flat import Presence
 
 SECOND = "a second backward() before step()"
-TWO_AT_ONCE = "two backwards at once"
+TWO_AT_ONCE = "a backward began before the last one ended"
 
 
 def alone(losses, max_norm=None, name="plain"):
