@@ -173,8 +173,8 @@ def test_a_bandwidth_is_bytes_a_second_as_in_python_and_gigabytes_still_work(
     said = capfd.readouterr()
     assert said.out.count("zero3") == 2
     assert said.err == (
-        "zerolab: --bandwidth in GB a second is --bandwidth 5e9, in bytes as in Python, now, and goes with the next "
-        "edition\n"
+        "zerolab: --bandwidth in GB a second is now --bandwidth 5e9, in bytes as in Python; the old form will be "
+        "removed in the next edition\n"
     )
 
 

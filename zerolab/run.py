@@ -67,7 +67,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             setattr(options, new, given)
             if os.environ.get("RANK", "0") == "0":  # once, not on every rank
                 flag = f"--{new.replace('_', '-')}"
-                print(f"zerolab.run: write {flag} {given}; without it, it goes with the next edition", file=sys.stderr)
+                print(
+                    f"zerolab.run: write {flag} {given}; the old form will be removed in the next edition",
+                    file=sys.stderr,
+                )
     if options.stage is None:
         parser.error("the following arguments are required: --stage")
     return options

@@ -22,7 +22,7 @@ OVERFLOW = (
     "in which the scale has come down, or begin with a smaller one (init_scale)"
 )
 SCALED = "scaled once more or not at all, by clipping, by a loss scale or by hand"
-NO_MASTER = "the optimizer updates low-precision weights: without an fp32 master copy, small updates are lost"
+NO_MASTER = "the optimizer updates low-precision weights: there is no fp32 master copy, and small updates are lost"
 ROUNDED = "the fp32 weights are copied back from rounded ones after each update: small updates are lost"
 
 
