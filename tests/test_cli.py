@@ -173,8 +173,8 @@ def test_a_bandwidth_is_bytes_a_second_as_in_python_and_gigabytes_still_work(
     said = capfd.readouterr()
     assert said.out.count("zero3") == 2
     assert said.err == (
-        "zerolab: --bandwidth in GB a second is --bandwidth 5e9, in bytes as in Python, now, and goes with the next "
-        "edition\n"
+        "zerolab: --bandwidth in GB a second is now --bandwidth 5e9, in bytes as in Python; the old form will be "
+        "removed in the next edition\n"
     )
 
 
@@ -203,7 +203,7 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
     assert "events of 2 ranks" in capfd.readouterr().out
     assert cli.main(["play", str(run), "--out", f"{tmp_path}/../{tmp_path.name}/run.json", "--no-open"]) == 2
-    assert "would take the place of the recording" in capfd.readouterr().err
+    assert "would overwrite the recording" in capfd.readouterr().err
     assert zerolab.Recording.load(run).info.precision == "bf16"
 
 

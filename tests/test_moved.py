@@ -15,7 +15,8 @@ from zerolab.moved import MOVED
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
 def test_an_old_name_gives_the_module_of_today_and_says_so(old, new):
     sys.modules.pop(f"zerolab.{old}", None)
-    with pytest.warns(FutureWarning, match=f"^zerolab.{old} is zerolab.{new} now, and goes with the next edition$"):
+    sentence = f"^zerolab.{old} is now zerolab.{new}; the old name will be removed in the next edition$"
+    with pytest.warns(FutureWarning, match=sentence):
         module = import_module(f"zerolab.{old}")
     today = import_module(f"zerolab.{new}")
     names = [name for name in vars(today) if not name.startswith("__")]
@@ -43,8 +44,8 @@ def test_a_plan_takes_its_keywords_of_the_first_edition_and_says_their_names_of_
     with pytest.warns(FutureWarning) as told:
         old = theory.plan("llama3-8b", gpus=8, batch=2)
     assert sorted(str(each.message) for each in told) == [
-        "batch= of plan is rows= now, and goes with the next edition",
-        "gpus= of plan is world_size= now, and goes with the next edition",
+        "batch= of plan is now rows=; the old name will be removed in the next edition",
+        "gpus= of plan is now world_size=; the old name will be removed in the next edition",
     ]
     assert {each.filename for each in told} == {__file__}
     assert old == theory.plan("llama3-8b", world_size=8, rows=2)

@@ -359,7 +359,7 @@ def test_the_spelling_of_the_first_edition_works_and_says_on_one_rank_what_to_wr
                 "TORCHELASTIC_MAX_RESTARTS": "3",
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
             },
-            "torchrun may restart the ranks, and they would meet in the store of the ranks before them: start torchrun",
+            "torchrun may restart the ranks, and the new ones would find the addresses of the old ones in its store: ",
         ),
     ],
 )

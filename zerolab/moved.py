@@ -55,7 +55,8 @@ class Finder:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Warns that the module has a new name."""
         new = MOVED[spec.name.removeprefix("zerolab.")]
-        warn(f"{spec.name} is zerolab.{new} now, and goes with the next edition", FutureWarning, stacklevel=2)
+        sentence = f"{spec.name} is now zerolab.{new}; the old name will be removed in the next edition"
+        warn(sentence, FutureWarning, stacklevel=2)
         return _Moved(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -80,7 +81,8 @@ def renamed(**names: str) -> Callable[[Function], Function]:
                 new, name = names[old], function.__name__
                 if new in keywords:
                     raise TypeError(f"{name}() takes {new}=, and {old}= is its old name: leave {old}= out")
-                warn(f"{old}= of {name} is {new}= now, and goes with the next edition", FutureWarning, stacklevel=2)
+                sentence = f"{old}= of {name} is now {new}=; the old name will be removed in the next edition"
+                warn(sentence, FutureWarning, stacklevel=2)
                 keywords[new] = keywords.pop(old)
             return function(*arguments, **keywords)
 

@@ -67,7 +67,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             setattr(options, new, given)
             if os.environ.get("RANK", "0") == "0":  # once, not on every rank
                 flag = f"--{new.replace('_', '-')}"
-                print(f"zerolab.run: write {flag} {given}; without it, it goes with the next edition", file=sys.stderr)
+                print(
+                    f"zerolab.run: write {flag} {given}; the old form will be removed in the next edition",
+                    file=sys.stderr,
+                )
     if options.stage is None:
         parser.error("the following arguments are required: --stage")
     return options
@@ -115,7 +118,7 @@ def _join(options: argparse.Namespace) -> torch.device:
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True":
         # Measured with torch 2.13: restarted ranks find the addresses of the ranks before them, and never connect.
         raise SystemExit(
-            "torchrun may restart the ranks, and they would meet in the store of the ranks before them: "
+            "torchrun may restart the ranks, and the new ones would find the addresses of the old ones in its store: "
             "start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on every node"
         )
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])

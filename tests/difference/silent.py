@@ -230,8 +230,8 @@ GOOD = {  # name: how it is trained
 FAULTS = [
     ("summed", "plain", 1, "gradients", "summed over 2 ranks and not averaged"),  # pytorch 126616
     ("averaged twice", "plain", 1, "gradients", "divided by the 2 ranks once more"),
-    ("not reduced", "plain", 1, "gradients", "nobody averaged"),
-    ("one not reduced", "plain", 1, "gradients", "nobody averaged"),  # modalities 357
+    ("not reduced", "plain", 1, "gradients", "was never averaged"),
+    ("one not reduced", "plain", 1, "gradients", "was never averaged"),  # modalities 357
     ("rank 0 alone", "plain", 1, "gradients", "rank 0's own gradient"),
     ("bf16 reduced", "plain", 1, "gradients", "reduced or kept in bf16"),  # accelerate 3979
     ("dropped", "plain", 1, "gradients", "it gets no gradient"),  # DeepSpeed 8224
@@ -249,7 +249,7 @@ FAULTS = [
     ("stepped twice", "plain", 1, "update", "made twice"),
     ("rank left out", "plain", 2, "batches", "rank 1 made 2 backwards before its update"),  # pytorch 158719
     ("not sent", "plain", 1, "update", "an update was not sent to all"),  # modalities 357
-    ("rounded masters", "adam", 1, "update", "made anew of rounded ones"),
+    ("rounded masters", "adam", 1, "update", "copied back from rounded ones"),
     ("shard left", "plain", 1, "update", "only a part of it moved"),
     ("bf16 weights", "adam", 1, "update", "no fp32 master copy"),  # litgpt 1417
     ("decay on all", "decay", 1, "settings", "weight decay on what has none"),
@@ -257,12 +257,12 @@ FAULTS = [
     ("zeroed early", "micro", 1, "gradients", "zero_grad() comes too early"),
     ("no_sync to the end", "ddp", 1, "gradients", "no_sync() also surrounds"),
     ("tied apart", "tied", 1, "before it", "tied weights came apart"),  # torchtitan 2495
-    ("same dropout", "dropout", 1, "random", "all ranks drop the same"),
+    ("same dropout", "dropout", 1, "random", "all ranks use the same dropout masks"),
     ("state lost", "resumed", 1, "optimizer state", "state was not there"),  # accelerate 3971
     ("buffers kept", "norms", 2, "buffers", "buffers came apart"),
     ("two owners", "owners", 1, "update", "ranks 0 and 1 updated it both"),
     ("scale twice", "fp16", 1, "gradients", "divided twice by the loss's scale of 1024"),
     ("scale left in", "fp16", 1, "gradients", "the loss's scale is still in it"),
     ("overflow", "fp16", 1, "overflow", "left the update out"),
-    ("clipped by shard", "clipped", 1, "gradients", "clips by a norm of its own"),  # pytorch 170862, accelerate 4219
+    ("clipped by shard", "clipped", 1, "gradients", "clips by its own norm"),  # pytorch 170862, accelerate 4219
 ]

@@ -22,7 +22,7 @@ from zerolab.engines import ENGINES
 from zerolab.engines.flat import Presence
 
 SECOND = "a second backward() before step()"
-TWO_AT_ONCE = "two backwards at once"
+TWO_AT_ONCE = "a backward began before the last one ended"
 
 
 def alone(losses, max_norm=None, name="plain"):
@@ -220,7 +220,7 @@ def test_after_a_failure_a_backward_without_a_forward_is_refused_because_gradien
         for stage in STAGES:
             sentence, state, whole = ends[stage]
             assert whole == [] or stage != "zero3"
-            assert "what it brought is dropped now" in sentence or "drop gradients by engine.zero_grad()" in sentence
+            assert "its gradients are dropped now" in sentence or "drop gradients by engine.zero_grad()" in sentence
             assert distance(state, reference) <= 1e-6, stage
 
 

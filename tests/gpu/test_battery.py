@@ -107,7 +107,8 @@ def test_without_a_gpu_it_says_so_in_a_sentence_and_writes_nothing(tmp_path):
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == (
-        "make gpu: there is no nvidia-smi, and so no driver of NVIDIA's. Nothing was tried, and nothing was written.\n"
+        "make gpu: nvidia-smi was not found, so there is no NVIDIA driver. "
+        "Nothing was tried, and nothing was written.\n"
     )
     assert not (tmp_path / "out").exists()
 

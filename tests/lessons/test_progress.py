@@ -89,7 +89,7 @@ def test_the_reset_of_the_first_edition_works_and_says_what_to_write_now(file, c
     assert cli.main(["progress", "--reset"]) == 0
     out, err = capsys.readouterr()
     assert out == "progress forgotten\n"
-    assert err == "zerolab: progress --reset is reset progress now, and goes with the next edition\n"
+    assert err == "zerolab: progress --reset is now reset progress; the old form will be removed in the next edition\n"
     assert not file.exists()
 
 

@@ -51,16 +51,21 @@ class Fault(AssertionError):
 
 
 class Span:
-    """The bytes of a storage in which a tensor lies, and whether a collective writes there."""
+    """The bytes in which a tensor lies, and whether a collective writes there."""
 
     def __init__(self, tensor, written):
         reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        self.storage, self.written = tensor.untyped_storage()._cdata, written
-        self.start = tensor.storage_offset() * tensor.element_size()
-        self.stop = self.start + (reach + 1) * tensor.element_size() * (tensor.numel() > 0)
+        start, size = tensor.storage_offset() * tensor.element_size(), tensor.element_size() * (tensor.numel() > 0)
+        self.lie_in(tensor.untyped_storage(), start, start + (reach + 1) * size, written)
+
+    def lie_in(self, storage, start, stop, written):
+        # By address: two storages may lie over the same memory. One that is released has none.
+        address = storage.data_ptr()
+        self.released, self.written = None if address else storage._cdata, written
+        self.start, self.stop = address + start, address + stop
 
     def collides(self, other):
-        apart = self.storage != other.storage or self.stop <= other.start or other.stop <= self.start
+        apart = self.released != other.released or self.stop <= other.start or other.stop <= self.start
         return not apart and (self.written or other.written)
 
 
@@ -455,7 +460,7 @@ def _patched(original, ours):
 def _resize(original, storage, size):
     if device.under_way and storage.size():
         span = Span(torch.empty(0), True)
-        span.storage, span.start, span.stop = storage._cdata, 0, storage.size()
+        span.lie_in(storage, 0, storage.size(), True)
         device.touch([span], "resize_ frees")
     return original(storage, size)
 

@@ -161,7 +161,7 @@ def test_what_was_not_recorded_is_refused_in_a_sentence(recording):
 def test_meta_of_the_first_edition_still_answers_and_says_in_a_line_where_it_is_now(recordings):
     recording = recordings["zero2"]
     for holder in (recording, recording.ranks[1]):
-        with pytest.warns(FutureWarning, match=r'^meta\["..."\] is the attribute info now, and goes with') as warned:
+        with pytest.warns(FutureWarning, match=r'^meta\["..."\] is now the attribute info; the old form') as warned:
             meta = holder.meta
         assert meta["num_params"] == 343
         assert meta.get("peak") == getattr(holder.info, "peak", None)

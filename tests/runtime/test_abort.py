@@ -9,8 +9,8 @@ SIZES = (
     "size doesn't match expected size. Is there a distributed collective mismatch in your code?"
 )
 IN_WORDS = (
-    "gloo received 66,668 bytes where 668 were expected, so sizes differ between ranks. Give tensors of one shape on "
-    "all ranks, and to recv one of the shape that is sent"
+    "gloo received 66,668 bytes where it expected 668, so the ranks passed tensors of different sizes. Give "
+    "the same shape on all ranks, and give recv a tensor of the shape that is sent"
 )
 GNU = "a line\nterminate called after throwing an instance of '{}'\n  what():  {}\n"
 LLVM = "libc++abi: terminating due to uncaught exception of type {}: {}\n"

@@ -136,7 +136,7 @@ def test_more_than_256_mb_is_refused_and_the_largest_part_named():
 
     assert refused(work, 3) == (
         "work carries 260.0 MB to each rank, most of it in data with 260.0 MB; the limit is "
-        "256.0 MB. Make or load it inside the function: each rank then has its own, and nothing travels."
+        "256.0 MB. Create or load it inside the function instead: then each rank has its own copy and nothing is sent."
     )
     assert "most of it in argument 1 with 300.0 MB" in refused(train, np.zeros(300_000_000, dtype=np.uint8))
     assert len(travel.pack_call(train, (data[:1000],), {})) < 10_000, "a view travels as its own elements"

@@ -16,21 +16,21 @@ def add(commands: Any) -> None:
     play.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
     play.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
     play.add_argument("--no-open", action="store_true", help="only write the page")
-    opened = add_command(commands, "open", _open, "show what torch's own tools have written: traces, dumps, snapshots")
-    kinds = "traces of torch.profiler, dumps of the flight recorder, memory snapshots: one of each rank"
+    opened = add_command(commands, "open", _open, "show files that torch's own tools wrote: traces, dumps, snapshots")
+    kinds = "torch.profiler traces, flight recorder dumps or memory snapshots, one per rank"
     opened.add_argument("files", nargs="+", type=Path, metavar="FILE", help=kinds)
     opened.add_argument("--out", type=Path, metavar="FILE", help="where to keep it as a recording (JSON)")
     opened.add_argument("--html", type=Path, metavar="FILE", help="the page (default: beside the first file, as .html)")
-    opened.add_argument("--no-open", action="store_true", help="write no page but the one that --html names")
-    why = add_command(commands, "why", _why, "say which rank and line a hang comes from, by files that were left of it")
-    what = "the folder that `torchrun ... -m zerolab.why train.py` wrote; or dumps of the flight recorder, all ranks'"
+    opened.add_argument("--no-open", action="store_true", help="open nothing; write no page unless --html names one")
+    why = add_command(commands, "why", _why, "name the rank and line that caused a hang, from the files it left behind")
+    what = "the folder that `torchrun ... -m zerolab.why train.py` wrote, or flight recorder dumps of all ranks"
     why.add_argument("files", nargs="+", type=Path, metavar="FILE", help=what)
     add_json(why)
-    diff = add_command(commands, "diff", _diff, "say where two runs of the same training part, and why")
+    diff = add_command(commands, "diff", _diff, "say where two runs of the same training diverge, and why")
     fingerprints = "a recording made with --fingerprints, or the folder beside it: "
-    diff.add_argument("good", type=Path, metavar="GOOD", help=f"{fingerprints}the run that is right")
+    diff.add_argument("good", type=Path, metavar="GOOD", help=f"{fingerprints}the correct run")
     diff.add_argument(
-        "bad", type=Path, metavar="BAD", help="the same of the other; stage and number of ranks may differ"
+        "bad", type=Path, metavar="BAD", help="the same from the other run; its stage and number of ranks may differ"
     )
     add_json(diff)
 
@@ -41,7 +41,7 @@ def _play(arguments: Arguments) -> None:
     recording = Recording.load(arguments.recording)
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
     if page.resolve() == arguments.recording.resolve():
-        raise ValueError(f"the page would take the place of the recording {str(page)!r}: name another by --out")
+        raise ValueError(f"the page would overwrite the recording {str(page)!r}: choose another file with --out")
     _show(recording, page, opens=not arguments.no_open)
 
 

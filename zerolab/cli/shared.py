@@ -41,4 +41,4 @@ def say(arguments: Arguments, value: Any, text: object) -> None:
 
 def is_now(old: str, new: str) -> None:
     """Says that an old form still works."""
-    print(f"zerolab: {old} is {new} now, and goes with the next edition", file=sys.stderr)
+    print(f"zerolab: {old} is now {new}; the old form will be removed in the next edition", file=sys.stderr)

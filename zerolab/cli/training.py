@@ -143,7 +143,7 @@ def _simulate(arguments: Arguments) -> None:
     chosen = {name: getattr(arguments, name) for name in options}
     chosen["bandwidth"] = arguments.bandwidth
     if arguments.bandwidth and 0 < arguments.bandwidth < 1e6:
-        is_now("--bandwidth in GB a second", f"--bandwidth {arguments.bandwidth:g}e9, in bytes as in Python,")
+        is_now("--bandwidth in GB a second", f"--bandwidth {arguments.bandwidth:g}e9, in bytes as in Python")
         chosen["bandwidth"] *= 1e9
     simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
     _keep(simulation, arguments)

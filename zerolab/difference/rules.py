@@ -11,8 +11,8 @@ UNEQUAL_START = "the ranks began with unequal weights: seed them alike, or broad
 OTHER_START = "they begin with other weights: another seed, another number of draws before, or another checkpoint"
 STATE = "the optimizer's state was not there at the resume, or belongs to another run: load its state_dict, too"
 BUFFERS = "buffers came apart: broadcast them before the forward (broadcast_buffers=True), or keep none that change"
-SEEDS = "all ranks drop the same: add the rank to the seed after the model is made"
-OTHER_SEEDS = "dropout draws other numbers, so nothing after it can be compared: seed both runs alike"
+SEEDS = "all ranks use the same dropout masks: add the rank to the seed once the model is made"
+OTHER_SEEDS = "dropout draws different numbers, so nothing after it can be compared: give both runs the same seed"
 NOT_HELD = "no optimizer has it: it was made before the model was sharded, replaced or extended; make it afterwards"
 NO_GRADIENT = "it gets no gradient: it was detached, frozen, or computed under no_grad, or its gradient was dropped"
 MORE = "it trains in BAD alone: in GOOD it is frozen or detached, or its gradient is dropped"
@@ -22,8 +22,8 @@ OVERFLOW = (
     "in which the scale has come down, or begin with a smaller one (init_scale)"
 )
 SCALED = "scaled once more or not at all, by clipping, by a loss scale or by hand"
-NO_MASTER = "the optimizer updates weights of fewer bits: there is no fp32 master copy, and small updates are lost"
-ROUNDED = "the fp32 weights are made anew of rounded ones after each update: small updates are lost"
+NO_MASTER = "the optimizer updates low-precision weights: there is no fp32 master copy, and small updates are lost"
+ROUNDED = "the fp32 weights are copied back from rounded ones after each update: small updates are lost"
 
 
 def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:  # noqa: PLR0911  # one for each hypothesis
@@ -79,15 +79,15 @@ def apart(good: Step, bad: Step, names: list[str], slack: float) -> str:
     if all(own):
         micro = max(len(rank["losses"]) for rank in bad.ranks)
         why = "no_sync() also surrounds the last micro-batch, or " if micro > 1 else ""
-        return f"each rank reads its own gradient, that nobody averaged: {why}the reduction is missing"
+        return f"each rank uses its own gradient, which was never averaged: {why}the reduction is missing"
     factors = [_common(whole, {n: _piece(bad, r, n) for n in names}, names, slack) for r in range(len(local))]
     if all(factors):
         each = ", ".join(f"{factor:.4g}" for factor in factors if factor)
-        return f"each rank has the right one times a number of its own ({each}): each clips by a norm of its own"
+        return f"each rank has the right gradient times a factor of its own ({each}): each clips by its own norm"
     if all(name in whole and _near(_mean_of_copies(bad, name), whole[name].signed, slack) for name in names):
         return (
-            "the mean of the ranks' copies is GOOD's: groups of ranks average by themselves, and nobody between them "
-            "(under HSDP the all-reduce over the replicas is missing)"
+            "the mean of the ranks' copies is GOOD's: each group of ranks averages by itself, and nothing averages "
+            "across groups (under HSDP the all-reduce over the replicas is missing)"
         )
     return ""
 

@@ -18,8 +18,8 @@ from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
 
 TWO_AT_ONCE = (
-    "two backwards at once: run none within another, and checkpoint(..., use_reentrant=False); or the one before has "
-    "failed: what it brought is dropped now, and this one can be made again"
+    "a backward began before the last one ended: do not run one inside another, and use "
+    "checkpoint(..., use_reentrant=False). If the last one failed, its gradients are dropped now; call backward() again"
 )
 
 

@@ -174,7 +174,7 @@ def traffic_against_bandwidth(
     waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
     title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
     more = sent["zero3"] / sent["ddp"] if sent["ddp"] else 1.0
-    notice = f"zero3 sends {more:.3g} times what ddp sends; how much that costs is the network's doing."
+    notice = f"zero3 sends {more:.3g} times what ddp sends; what that costs depends on the network."
     caption = f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
     return finished(figure, "traffic", title, caption, notice=notice)
 

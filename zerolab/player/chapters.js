@@ -122,9 +122,9 @@ function tellAhead(t) {
   if (!found) return;
   const { beat, unit, rank, took } = found;
   const says = [
-    `While rank ${rank} computes ${t.name}, parts of ${unit.name} are on their way already.`,
+    `While rank ${rank} computes ${t.name}, parts of ${unit.name} are already on their way.`,
     `Both go on for ${duration(took)}.`,
-    "What has come when its turn comes need not be waited for.",
+    "Whatever has arrived by the time it is needed costs no waiting.",
   ];
   t.add(`Meanwhile ${unit.name} comes`, says, beat.t0, beat.t1 - 1, null, [t.name, unit.name]);
 }

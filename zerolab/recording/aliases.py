@@ -3,8 +3,13 @@
 How long after depends on the scheduler and on Python's lock. So whether a buffer that the rank has dropped is still
 alive at the next event, or even at the peak, would be left to chance. A collective therefore gets aliases in place of
 its tensors, and the ledger waits until gloo's thread has dropped them before it adds up the live bytes.
+
+An alias is not another view of the tensor. Of a large tensor gloo keeps only the views of a part that it makes itself,
+which outlive whatever it was given; and torch gives up Python's lock between the end of a tensor's Python object and
+that of its memory. An alias has a storage of its own over the same memory, which all views of it share.
 """
 
+import ctypes
 import weakref
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -15,25 +20,27 @@ import torch
 LONGEST = 1.0  # seconds; what is still alive then is kept by something other than gloo's thread
 
 
-class Alias(weakref.ref[torch.Tensor]):
-    """A tensor that only a collective refers to, so it is freed when the collective lets go of it.
+class Lent(ctypes.c_byte * 2**40):  # type: ignore[misc]  # a type that is made on the way
+    """The memory of a tensor, of which an alias is made. It keeps the tensor until the last view of the alias is gone.
 
-    `gone` then gets the reference. Its `put` is called directly, in C: with a line of Python in between, the thread
-    could lose Python's lock after the alias is gone but before its storage is.
+    The bytes of this type are none of its own: it begins where the tensor's storage does, and ends nowhere.
     """
 
-    __slots__ = ("gone",)
+    tensor: torch.Tensor | None
+    gone: "SimpleQueue[None]"
 
-    gone: "SimpleQueue[Alias]"
+    def __del__(self) -> None:
+        self.tensor = None  # its storage may end here, and the ledger hears of it: only then is the alias gone
+        self.gone.put(None)
 
 
 class Releases:
     """The collectives that have been waited for, and whose tensors gloo's thread may not have dropped yet."""
 
     def __init__(self) -> None:
-        self.pending: list[tuple[weakref.ref[Any], list[Alias]]] = []
+        self.pending: list[tuple[weakref.ref[Any], list[SimpleQueue[None]]]] = []
 
-    def add(self, work: Any, aliases: list[Alias]) -> None:
+    def add(self, work: Any, aliases: "list[SimpleQueue[None]]") -> None:
         """Notes that the wait for `work` has returned; its tensors stay as long as `work` is referred to."""
         if aliases:
             self.pending.append((weakref.ref(work), aliases))
@@ -43,20 +50,25 @@ class Releases:
         for place, (work, aliases) in reversed(list(enumerate(self.pending))):
             if work() is None:
                 del self.pending[place]
-                for alias in aliases:
+                for gone in aliases:
                     with suppress(Empty):
-                        alias.gone.get(timeout=LONGEST)
+                        gone.get(timeout=LONGEST)
 
 
-def with_aliases(arguments: Any, aliases: list[Alias]) -> Any:
-    """The arguments of a collective with an alias for each tensor in main memory; they are appended to `aliases`."""
+def with_aliases(arguments: Any, aliases: "list[SimpleQueue[None]]") -> Any:
+    """The arguments of a collective with an alias for each tensor in main memory.
+
+    To `aliases` a queue is appended for each, which gets an item when the alias and all views of it are gone.
+    """
     if isinstance(arguments, (tuple, list)):
         return type(arguments)(with_aliases(one, aliases) for one in arguments)
     if type(arguments) is not torch.Tensor or arguments.device.type != "cpu" or arguments.layout is not torch.strided:
         return arguments
-    alias = arguments.detach()
-    gone: SimpleQueue[Alias] = SimpleQueue()
-    reference = Alias(alias, gone.put)
-    reference.gone = gone
-    aliases.append(reference)
-    return alias
+    storage = arguments.untyped_storage()
+    if not storage.nbytes():
+        return arguments
+    lent = Lent.from_address(storage.data_ptr())
+    lent.tensor, lent.gone = arguments.detach(), SimpleQueue()
+    aliases.append(lent.gone)
+    whole = torch.frombuffer(lent, dtype=arguments.dtype, count=storage.nbytes() // arguments.itemsize)
+    return whole.as_strided(arguments.size(), arguments.stride(), arguments.storage_offset())

@@ -210,7 +210,11 @@ def count(number: int, thing: str) -> str:
 
 def as_meta(info: RunInfo) -> dict[str, Any]:
     """What `meta` was in the first edition, with a warning that names `info`; removed in the next edition."""
-    warn('meta["..."] is the attribute info now, and goes with the next edition', FutureWarning, stacklevel=3)
+    warn(
+        'meta["..."] is now the attribute info; the old form will be removed in the next edition',
+        FutureWarning,
+        stacklevel=3,
+    )
     return {field.name: getattr(info, field.name) for field in fields(info)}
 
 

@@ -8,6 +8,7 @@ children of one event, and carry no bytes of their own, so that nothing is count
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.recording import c10d
-from zerolab.recording.aliases import Alias, with_aliases
+from zerolab.recording.aliases import with_aliases
 from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.labels import Labels
@@ -46,7 +47,7 @@ class Exchanges(Observer):
         self._log, self._ownership = log, ownership
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
         self._comparing = 0  # what is sent within comparisons of the ranks, which may lie in one another, is of no step
-        self._works: WeakKeyDictionary[Any, tuple[Draft, list[Alias]]] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[Any, tuple[Draft, list[SimpleQueue[None]]]] = WeakKeyDictionary()
         self._small: dict[int, list[torch.Tensor]] = {}  # of a collective's event, what its numbers come to lie in
         self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
@@ -155,7 +156,7 @@ class Exchanges(Observer):
     ) -> Any:
         """Logs and executes an operation that communicates, by `execute` if something else than torch is to do so."""
         execute = execute or func._op
-        aliases: list[Alias] = []
+        aliases: list[SimpleQueue[None]] = []
         given = args
         handed_over = None
         message = _MESSAGES.get(id(func)) if self._inside is not None else None
@@ -194,7 +195,7 @@ class Exchanges(Observer):
             return None
         return self._log.streams.launch(whole["seq"], request.group, request.tensors)
 
-    def _note_work(self, result: Any, draft: Draft, aliases: list[Alias]) -> Any:
+    def _note_work(self, result: Any, draft: Draft, aliases: list[SimpleQueue[None]]) -> Any:
         """The Work to wait for; None if there is none."""
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if not isinstance(handle, torch.ScriptObject):

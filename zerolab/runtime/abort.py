@@ -27,7 +27,7 @@ def cause(output: bytes) -> str:
     if sizes is not None:
         sent, expected = (int(size) for size in sizes.groups())
         return (
-            f"gloo received {sent:,} bytes where {expected:,} were expected, so sizes differ between ranks. Give "
-            "tensors of one shape on all ranks, and to recv one of the shape that is sent"
+            f"gloo received {sent:,} bytes where it expected {expected:,}, so the ranks passed tensors of different "
+            "sizes. Give the same shape on all ranks, and give recv a tensor of the shape that is sent"
         )
     return printable(f"{kind}: {what}")[:_LONGEST]

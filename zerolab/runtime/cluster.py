@@ -281,7 +281,7 @@ def _check(world_size: object, device: object, timeout: object) -> None:
     if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int)):
         raise TypeError(f"world_size is {world_size!r}, not a whole number; give the number of ranks, such as 4")
     if isinstance(world_size, int) and world_size < 1:
-        raise ValueError(f"world_size is {world_size}, but there must be at least one rank; give 1 or more")
+        raise ValueError(f"world_size is {world_size}, but a cluster needs at least one rank; give 1 or more")
     if device not in DEVICES:
         raise ValueError(f"device is {device!r}, which is not known; give one of {', '.join(map(repr, DEVICES))}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):

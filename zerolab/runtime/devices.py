@@ -145,8 +145,8 @@ def unusable(card: Card, ranks: int = 1, gpus: int = 1) -> str:
         return f"is in compute mode {mode}, where ranks cannot share it (an administrator's nvidia-smi -c DEFAULT)"
     if card["mig"] == "Enabled" and gpus > 1:
         return (
-            "is cut into MIG slices, which ranks cannot talk across (choose one slice: CUDA_VISIBLE_DEVICES=MIG-..., "
-            "as nvidia-smi -L lists them)"
+            "is split into MIG slices, and NCCL cannot connect ranks on different slices (choose one: "
+            "CUDA_VISIBLE_DEVICES=MIG-..., as nvidia-smi -L lists them)"
         )
     from zerolab.runtime import drivers
 

@@ -50,7 +50,7 @@ def _asked(*arguments: str) -> tuple[bool, str]:
             check=False,
         )
     except FileNotFoundError:
-        return False, "there is no nvidia-smi, and so no driver of NVIDIA's"
+        return False, "nvidia-smi was not found, so there is no NVIDIA driver"
     except (OSError, subprocess.SubprocessError) as error:
         return False, f"nvidia-smi does not answer ({type(error).__name__})"
     return asked.returncode == 0, asked.stdout

@@ -142,7 +142,7 @@ def too_large(call: Call, measure: Callable[[object], int], limit: int) -> str:
     which = f", most of it in {largest} with {megabytes(sizes[largest])}" if largest else ""
     return (
         f"{_name(call[0])} carries {megabytes(measure(call))} to each rank{which}; the limit is {megabytes(limit)}. "
-        "Make or load it inside the function: each rank then has its own, and nothing travels."
+        "Create or load it inside the function instead: then each rank has its own copy and nothing is sent."
     )
 
 
