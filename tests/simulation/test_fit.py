@@ -162,8 +162,12 @@ def test_a_model_that_cannot_be_built_on_shapes_can_be_passed_as_a_module():
 
 
 SCRIPT = """
+import argparse
 from torch import nn
-def make_model(): return nn.Sequential(nn.Linear(6, 13), nn.Tanh(), nn.Linear(13, 5))
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=13)
+width = parser.parse_args().width
+def make_model(): return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 5))
 def needing(config): return make_model()
 def no_model(): return 3
 if __name__ == "__main__": raise SystemExit("this would train")

@@ -43,7 +43,7 @@ def describe(recording: Recording) -> str:
     numbered = f" ({first - 1} to {first + info.steps - 2} by torch's count)" if first is not None else ""
     lines = [
         f"{info.origin}: {there}, {count(info.steps, 'step')}{numbered}, {recording.counted}",
-        f"torch {info.torch or 'of a version that is not said'}, {info.backend or 'no backend'}, {info.device}",
+        f"torch {info.torch or 'of an unknown version'}, {info.backend or 'no backend'}, {info.device}",
         *(f"not in it: {lack}" for lack in info.lacks),
         *([f"{info.clocks}"] if info.clocks else []),
     ]

@@ -131,7 +131,7 @@ class Question:
             given = own.in_words(self.own.batch(self.rows, self.length)[0])
             raise RuntimeError(
                 f"a step of {self.own.name} failed on shapes with {type(error).__name__} ({own.first_line(error)}): it "
-                f"was given {given}; pass inputs=, targets= and loss_fn= as your loop has them"
+                f"was given {given}; pass inputs= (--inputs 4x64), targets= and loss_fn= as your loop does"
             ) from error
         terms = _terms(recording, seen["buffers and batch"])
         moment = _highest(recording)

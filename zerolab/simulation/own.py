@@ -127,6 +127,7 @@ def from_file(path: Path, name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script, for what it imports beside itself
     sys.modules[spec.name] = module
+    arguments, sys.argv = sys.argv, [str(path)]  # a script that reads its arguments gets its defaults
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -136,6 +137,7 @@ def from_file(path: Path, name: str) -> Any:
         ) from error
     finally:
         sys.path.pop(0)
+        sys.argv = arguments
     made = vars(module)
     known = [each for each, value in made.items() if callable(value) and getattr(value, "__module__", "") == spec.name]
     if name not in made:
