@@ -1,14 +1,19 @@
 """Learners' code has no holdings: what it does is seen from outside."""
 
+import cProfile
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import zerolab
 from zerolab import models
 from zerolab.engines.collectives import all_gather  # bound before any recorder is on, as in a learner's cell
+from zerolab.recording.recorder import Recorder
 
 
 def step_by_hand(model, optimizer, batch):
@@ -250,3 +255,31 @@ def send_a_copy(name):
 def test_a_class_of_ones_own_is_not_taken_for_torchs_of_the_same_name(cluster, name):
     mine, plain = cluster.record(send_a_copy, name), cluster.record(send_a_copy, "Plain")
     assert mine.peak == plain.peak
+
+
+def calls_in_a_recorded_step(blocks):
+    """Calls of Python in a step of blocks under FSDP2, with a recorder and without."""
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(blocks)])
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    counts = []
+
+    def step():
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for recorder in (Recorder(), nullcontext()):
+        with recorder:
+            step()
+            profile = cProfile.Profile(builtins=False)
+            profile.runcall(step)
+        counts.append(sum(entry.callcount for entry in profile.getstats()))
+    return counts[0] - counts[1]
+
+
+def test_what_the_recorder_does_for_a_block_does_not_grow_with_the_number_of_blocks(cluster):
+    few, more, most = (cluster.run(calls_in_a_recorded_step, blocks)[0] for blocks in (4, 8, 16))
+    assert (most - more) / 8 < 1.1 * (more - few) / 4

@@ -182,7 +182,7 @@ class Exchanges(Observer):
         if handed_over is not None:
             handed_over(work)
         if self._inside is None:
-            self._ownership.communicated(args)
+            self._ownership.communicated(draft["unit"], draft["phase"], args)
             self._log.end(draft)
         return result
 
@@ -218,7 +218,7 @@ class Exchanges(Observer):
             ledger.see(tensor)
             # By storage, as torch itself finds what `wait_tensor` is to wait for: tensors change on their way.
             self._arriving[tensor.untyped_storage()] = drafts[min(position, len(drafts) - 1)]
-        self._ownership.communicated(args)
+        self._ownership.communicated(drafts[0]["unit"], drafts[0]["phase"], args)
         for draft in drafts:
             self._log.end(draft)
         return result

@@ -1,6 +1,5 @@
 """Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
 
-import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,7 +17,7 @@ from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
-from zerolab.recording.wrappers import is_part, units_of, whole
+from zerolab.recording.wrappers import is_part, is_sharded, local_of, rows_of, units_of, whole
 from zerolab.runtime.observers import Call, Holder
 
 Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
@@ -29,6 +28,8 @@ Places = dict[int | str, tuple[str, int]]
 
 Parts = list[tuple[str, weakref.ref[nn.Module]]]
 """The modules of a model, and what stands before the names of their parameters."""
+
+EVERYTHING = ""  # in the place of a flat's name
 
 # Engines speak in words, the ledger counts in a list.
 _INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
@@ -48,7 +49,9 @@ class Ownership:
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below merged
         self._logged: dict[tuple[int, str], Spans] = {}
-        self._later: set[str] = set()
+        self._later: set[str] = set()  # flats that the next look at any of them includes
+        self._gathered: set[str] = set()  # flats of another system that are on their way, or whole
+        self._emptied = False  # whether another system has emptied a storage since the last look
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
         self.precision: str | None = None  # as the engine says it; its layouts have the dtypes of the module as it was
@@ -78,8 +81,9 @@ class Ownership:
         Those of a second model, such as a GAN's, have its class before their names.
         """
         layouts = partition(model, 1, units_of(model))
-        self.follows_others |= _has(outermost, _fsdp_classes())
-        self._sees_buffers |= self.follows_others or _has(outermost, (DistributedDataParallel,))
+        self.follows_others |= is_sharded(outermost)
+        reduces = any(isinstance(part, DistributedDataParallel) for part in outermost.modules())
+        self._sees_buffers |= self.follows_others or reduces
         self._log.compute_on(next(model.parameters()).device)
         ids = {id(parameter) for parameter in model.parameters()}
         for other, others in list(self._models.items()):
@@ -136,15 +140,20 @@ class Ownership:
         counted = 0
         for state in (state for optimizer in self._optimizers for state in optimizer.state.values()):
             for value in state.values():
-                if isinstance(value, torch.Tensor) and value.dim() == 0 and (mine := _local(value)) is not None:
+                if isinstance(value, torch.Tensor) and value.dim() == 0 and (mine := local_of(value)) is not None:
                     counted += mine.nbytes
         return counted
 
-    def communicated(self, arguments: Any) -> None:
-        """Notes what another system sends or receives: only now can its buffers be distinguished from other tensors."""
+    def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
+        """Notes what another system sends or receives: only now can its buffers be distinguished from other tensors.
+
+        `unit` is what it is of, if that is known.
+        """
         if self._sees_buffers and not self._log.times_only:
             if self.follows_others:
-                self.sync()
+                self.look_at(unit)
+                if phase == "gather":
+                    self._gathered |= self._flats_of(unit)
             for tensor in tensors_in(arguments):
                 self._log.ledger.travels(tensor)
 
@@ -168,11 +177,28 @@ class Ownership:
     def released(self, flat: str | None) -> None:
         """A storage was emptied. Other systems have one for each parameter: the next look sees them all at once."""
         if self.follows_others:
-            if self._log.in_backward and not self._later:
-                self.sync()  # and this one the moment at which a unit's gradient is still whole
-            self._later.add(flat or "")
+            if self._log.in_backward and not self._emptied:
+                self.look_at(flat)  # and this one the moment at which a unit's gradient is still whole
+            self._emptied = True
+            self._later.add(flat or EVERYTHING)
+            self._gathered.discard(flat or EVERYTHING)
         else:
             self.sync(flat)
+
+    def look_at(self, flat: str | None) -> None:
+        """Looks at what another system has of a unit, now and the next time, and of what it has gathered.
+
+        None for all units. Looks at all of them each time would take longer than a step of a hundred blocks.
+        """
+        flats = self._flats_of(flat)
+        self._later |= flats | self._gathered
+        self.sync(flat if flats and EVERYTHING not in self._later else None)
+        self._later |= flats
+
+    def _flats_of(self, flat: str | None) -> set[str]:
+        """All flats of a flat's unit, which has a second one of frozen parameters, say."""
+        unit = flat.split(" ")[0] if flat else ""
+        return {name for name in self.units if name.split(" ")[0] == unit}
 
     def sync(self, flat: str | None = None, *, updates: bool = False) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat.
@@ -185,6 +211,7 @@ class Ownership:
         names = None if flat is None else {flat, *self._later}
         stays = not (updates or self._engines)
         self._later.clear()
+        self._emptied = False
         # Assigned first and logged after: an event's live bytes must already be in the right category.
         now: dict[tuple[int, str], Spans] = {}
         for category, unit, span, tensor in self._held(updates=not stays) if names is None else self._held_in(names):
@@ -257,11 +284,11 @@ class Ownership:
         return known
 
     def _held_of(self, parameter: torch.Tensor, unit: str | None, start: int) -> list[Held]:
-        mine, held = _local(parameter), []
+        mine, held = local_of(parameter), []
         if mine is not None:
             held.append((PARAMETERS, unit, self._span(parameter, start), mine))
         gradient = parameter.grad if parameter.is_leaf else None
-        if gradient is not None and (mine := _local(gradient)) is not None:
+        if gradient is not None and (mine := local_of(gradient)) is not None:
             held.append((GRADIENTS, unit, self._span(gradient, start), mine))
         return held
 
@@ -271,7 +298,7 @@ class Ownership:
             found = (places[id(parameter)] for places in self._models.values() if id(parameter) in places)
             unit, start = next(found, (None, 0))
             for value in state.values():
-                mine = _local(value) if isinstance(value, torch.Tensor) else None
+                mine = local_of(value) if isinstance(value, torch.Tensor) else None
                 if mine is not None:
                     # A step counter is state, but no part of the flat's elements.
                     whole = value.numel() == parameter.numel()
@@ -283,7 +310,7 @@ class Ownership:
         if spec is None:
             return start, start + tensor.numel()
         # A parameter and its gradients share a DTensor's specification. By its id, for to hash it takes ten calls.
-        known = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, _rows(spec)))
+        known = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, rows_of(spec)))
         first, last = known[1]
         return (start + first, start + last) if last else (0, 0)
 
@@ -309,35 +336,3 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
         else:
             merged.append((start, stop))
     return tuple(merged)
-
-
-def _fsdp_classes() -> tuple[type, ...]:
-    """FSDP's classes; none if nobody has imported them, which takes a second: then there is no such module."""
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    return (fsdp.FullyShardedDataParallel, fsdp.FSDPModule) if fsdp is not None else ()
-
-
-def _has(module: nn.Module, kinds: tuple[type, ...]) -> bool:
-    return any(isinstance(part, kinds) for part in module.modules())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The memory that a tensor stands for on this rank: its own, or a DTensor's local part; None for other kinds."""
-    mine = getattr(tensor, "_local_tensor", tensor)
-    return mine if type(mine) in (torch.Tensor, nn.Parameter) and mine.layout is torch.strided else None
-
-
-def _rows(spec: Any) -> tuple[int, int]:
-    """Where this rank's elements of a DTensor begin and end; (0, 0) for ways to shard that no single span could tell.
-
-    A DTensor that is sharded by rows has one piece of it.
-    """
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    if any(placement.is_shard() and placement.dim for placement in spec.placements):
-        return 0, 0
-    shape = spec.shape
-    mine, offset = compute_local_shape_and_global_offset(shape, spec.mesh, spec.placements)
-    row = shape.numel() // shape[0] if shape and shape[0] else 1
-    first = (offset[0] if offset else 0) * row
-    return first, first + (mine[0] if mine else 1) * row

@@ -191,7 +191,7 @@ class Passes(Observer):
         _, draft = self._running.pop()
         if self._ownership.follows_others:  # the unit is still whole, maybe in parameters that were never seen before
             self.watch_gradients(module)
-            self._ownership.sync()
+            self._ownership.look_at(draft["unit"])
         self._log.end(draft)
         outermost = self._running[0][1]["unit"] if self._running else draft["unit"]
         hook = partial(self._before_backward, draft["unit"], outermost if outermost in self._roots else ROOT)

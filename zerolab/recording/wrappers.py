@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from zerolab.engines.partition import FlatLayout, Slot, find_units
@@ -40,6 +41,12 @@ def units_of(model: nn.Module) -> list[str]:
     return inner or find_units(model) or children
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP1 or FSDP2 has sharded the module or a part of it."""
+    kinds = [("torch.distributed.fsdp", name) for name in ("FullyShardedDataParallel", "FSDPModule")]
+    return any(is_a(part, *kind) for part in module.modules() for kind in kinds)
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Whether `torch.compile` has made something of the module or of a part of it."""
     compiled = "torch._dynamo.eval_frame", "OptimizedModule"
@@ -70,3 +77,25 @@ def is_a(module: nn.Module, home: str, name: str) -> bool:
     """Whether a module is of this class; not if nobody has imported the class."""
     kind: Any = getattr(sys.modules.get(home), name, None)
     return kind is not None and isinstance(module, kind)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The memory that a tensor stands for on this rank: its own, or a DTensor's local part; None for other kinds."""
+    mine = getattr(tensor, "_local_tensor", tensor)
+    return mine if type(mine) in (torch.Tensor, nn.Parameter) and mine.layout is torch.strided else None
+
+
+def rows_of(spec: Any) -> tuple[int, int]:
+    """Where this rank's elements of a DTensor begin and end; (0, 0) for ways to shard that no single span could tell.
+
+    A DTensor that is sharded by rows has one piece of it.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    if any(placement.is_shard() and placement.dim for placement in spec.placements):
+        return 0, 0
+    shape = spec.shape
+    mine, offset = compute_local_shape_and_global_offset(shape, spec.mesh, spec.placements)
+    row = shape.numel() // shape[0] if shape and shape[0] else 1
+    first = (offset[0] if offset else 0) * row
+    return first, first + (mine[0] if mine else 1) * row
