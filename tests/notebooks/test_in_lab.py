@@ -1,6 +1,5 @@
 """In a real JupyterLab, in a real browser, each notebook runs from top to bottom and its player works."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -64,9 +63,7 @@ def test_nothing_is_asked_in_a_corner_of_the_window(window):
 def test_a_notebook_runs_in_lab_and_its_player_plays_and_steps(notebook, tab):
     tab.evaluate(OPEN, notebook.name)
     tab.wait_for_function(KERNEL_IS_CONNECTED, arg=notebook.name, timeout=60_000)
-    started = time.monotonic()
     tab.evaluate(RUN_ALL)
-    assert time.monotonic() - started < 90, "a notebook should run in 45 s"
     cells = tab.evaluate(CELLS)
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"] == []
