@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from complaining import listen
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -38,9 +39,7 @@ async () => {
 def window(lab, browser):
     """JupyterLab, opened once: each notebook is opened in it and closed again, as a person would."""
     page = browser.new_page(viewport={"width": 1400, "height": 1200})
-    page.complaints = []
-    page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    listen(page)
     page.goto(f"{lab}/lab/workspaces/lessons")
     page.wait_for_function("() => window.jupyterapp?.shell.currentWidget", timeout=60_000)
     yield page
