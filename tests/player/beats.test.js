@@ -58,7 +58,7 @@ test("computing beside a collective leaves the rest of its time to that, and is 
   );
 });
 
-/** Two steps of a pass and a gather each; the fast ranks end the second pass while the last rank is in the first step. */
+/** Two steps of a gather and a pass; the fast ranks end the second pass while the last rank is in the first step. */
 function ahead(ranks) {
   const group = Array.from({ length: ranks }, (_, rank) => rank);
   return payloadOf(

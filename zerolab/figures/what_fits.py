@@ -24,7 +24,7 @@ BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
 def labelled(name: str, toggles: Any) -> Any:
     """Toggle buttons beside their name, where ipywidgets itself would break the line."""
-    toggles.style.button_width, toggles.layout.width = "72px", "336px"
+    toggles.style.button_width, toggles.layout.width = "80px", "370px"
     # Aligned with the names of the other widgets.
     name_of = widgets.Label(name, layout={"width": "84px", "display": "flex", "justify_content": "flex-end"})
     return widgets.HBox([name_of, toggles])
