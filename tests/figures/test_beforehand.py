@@ -44,7 +44,7 @@ def test_the_panel_answers_before_any_rank_has_started_and_says_that_it_was_reco
     panel = explore()
     assert panel.said.value.startswith("Recorded beforehand on real ranks.")
     bars, player = panel.shown.children
-    assert list(bars.data[0].x) == ["ddp", "zero3"]
+    assert list(bars.figure.data[0].x) == ["ddp", "zero3"]
     assert player._recording.info.stage == "zero3"
     for stage in ("zero2", "zero1", "ddp"):
         panel.stage.value = stage

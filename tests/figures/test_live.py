@@ -1,4 +1,6 @@
-"""A figure in a panel is complete from the first message that a browser gets of it."""
+"""A figure in a panel is told to a browser whole, at first and whenever it changes."""
+
+import json
 
 import comm
 import plotly.graph_objects as go
@@ -10,27 +12,47 @@ from zerolab.figures.live import LiveFigure
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """What the browser is told of each widget as it is opened, by the widget's id."""
+def told(monkeypatch):
+    """What a browser is told of each widget, message by message, by the widget's id."""
     states = {}
 
     class Told(BaseComm):
         def publish_msg(self, msg_type, data=None, **_):
-            if msg_type == "comm_open":
-                states[self.comm_id] = data["state"]
+            states.setdefault(self.comm_id, []).extend([data["state"]] if "state" in (data or {}) else [])
 
     monkeypatch.setattr(comm, "create_comm", Told)
     return states
 
 
-def test_a_figure_is_told_of_with_its_bars_and_its_layout(opened):
-    figure = LiveFigure(go.Figure(go.Bar(x=["ddp", "zero3"], y=[4, 1]), {"width": 860}))
-    told = opened[figure.model_id]
-    assert told["_widget_data"][0]["y"] == [4, 1]
-    assert told["_widget_layout"]["width"] == 860
+def bars(height):
+    return go.Figure(go.Bar(x=["ddp", "zero3"], y=[height, 1]), {"width": 860})
 
 
-def test_the_planners_figure_is_told_of_with_its_bars_on_a_clear_ground(opened):
-    told = opened[what_fits().figure.model_id]
-    assert all(len(trace["y"]) for trace in told["_widget_data"])
-    assert told["_widget_layout"]["paper_bgcolor"] == told["_widget_layout"]["plot_bgcolor"] == "rgba(0,0,0,0)"
+def test_a_figure_is_told_whole_and_another_in_one_message(told):
+    figure = LiveFigure(bars(4))
+    figure.figure = bars(5)
+    messages = [json.loads(state["figure"]) for state in told[figure._told.model_id]]
+    assert [message["data"][0]["y"] for message in messages] == [[4, 1], [5, 1]]
+    assert [message["layout"]["width"] for message in messages] == [860, 860]
+
+
+def test_the_code_that_draws_is_sent_once(told):
+    figure = LiveFigure(bars(4))
+    figure.figure = bars(5)
+    assert [{"script", "plotly"} <= set(state) for state in told[figure._told.model_id]] == [True, False]
+    assert len(told[figure.model_id]) == 1
+    assert len(told[figure.model_id][0]["_esm"]) < 2000  # anywidget wants it ready in two seconds
+
+
+def test_a_closed_figure_leaves_nothing_in_the_browser(told):
+    figure = LiveFigure(bars(4))
+    model = figure._told
+    figure.close()
+    assert (figure.comm, model.comm) == (None, None)
+
+
+def test_the_planners_figure_is_told_of_with_its_bars_on_a_clear_ground(told):
+    panel = what_fits()
+    figure = json.loads(told[panel.bars._told.model_id][0]["figure"])
+    assert all(len(trace["y"]) for trace in figure["data"])
+    assert figure["layout"]["paper_bgcolor"] == figure["layout"]["plot_bgcolor"] == "rgba(0,0,0,0)"

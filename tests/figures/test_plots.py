@@ -188,14 +188,15 @@ def test_the_panel_shows_what_fits_and_how_to_set_it():
 def test_a_moved_slider_moves_bars_line_answer_and_settings():
     panel = what_fits("7b", 8)
     panel.memory.label = "16 GB card, 15.7 GiB"
-    assert panel.figure.layout.shapes[0].y0 == pytest.approx(15.2 * 2**30 / 1e9)
+    assert panel.bars.figure.layout.shapes[0].y0 == pytest.approx(15.2 * 2**30 / 1e9)
     assert panel.found.fitting == []
     assert "No: even zero3 needs" in panel.answer.value
     assert "nothing to set" in panel.deepspeed.value
     panel.world_size.value = 64
     assert panel.found.fitting == ["zero3"]
     assert "reshard_after_forward" in panel.fsdp2.value
-    assert sum(trace.y[3] for trace in panel.figure.data[: len(PARTS)]) == pytest.approx(panel.found[3]["needs GB"])
+    parts = panel.bars.figure.data[: len(PARTS)]
+    assert sum(trace.y[3] for trace in parts) == pytest.approx(panel.found[3]["needs GB"])
 
 
 def test_checkpointing_in_the_panel_needs_less_and_says_what_to_type():
@@ -209,18 +210,18 @@ def test_checkpointing_in_the_panel_needs_less_and_says_what_to_type():
 
 def test_a_faster_network_shortens_the_sending_alone():
     panel = what_fits("gpt2-xl", 8)
-    before = [panel.figure.data[index].y for index in (-2, -1)]
+    before = [panel.bars.figure.data[index].y for index in (-2, -1)]
     panel.bandwidth.value = 900
-    computing, sending = (panel.figure.data[index].y for index in (-2, -1))
+    computing, sending = (panel.bars.figure.data[index].y for index in (-2, -1))
     assert computing == before[0]
     assert sending == pytest.approx([seconds / 2 for seconds in before[1]])
 
 
 def test_compiled_kernels_shorten_the_computing_alone_and_the_panel_says_what_the_seconds_owe_to_them():
     panel = what_fits("7b", 8)
-    before = [panel.figure.data[index].y for index in (-2, -1)]
+    before = [panel.bars.figure.data[index].y for index in (-2, -1)]
     panel.kernels.value = "compiled"
-    computing, sending = (panel.figure.data[index].y for index in (-2, -1))
+    computing, sending = (panel.bars.figure.data[index].y for index in (-2, -1))
     assert all(after < earlier for after, earlier in zip(computing, before[0], strict=True))
     assert sending == before[1]
     assert panel.sensitivity.value == panel.found.sensitivity
@@ -252,6 +253,6 @@ def test_explore_runs_and_keeps_the_run_before_beside_the_new_one():
     panel.stage.value = "ddp"
     panel.button.click()
     bars, player = panel.shown.children
-    assert set(bars.data[0].x) == {"run 1: zero3, 2 ranks", "run 2: ddp, 2 ranks"}
+    assert set(bars.figure.data[0].x) == {"run 1: zero3, 2 ranks", "run 2: ddp, 2 ranks"}
     assert "beside it" in repr(player)
     assert not panel.button.disabled

@@ -1,9 +1,9 @@
 """In a real JupyterLab, in a real browser, each notebook runs from top to bottom and its player works."""
 
-import time
 from pathlib import Path
 
 import pytest
+from complaining import listen
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -39,9 +39,7 @@ async () => {
 def window(lab, browser):
     """JupyterLab, opened once: each notebook is opened in it and closed again, as a person would."""
     page = browser.new_page(viewport={"width": 1400, "height": 1200})
-    page.complaints = []
-    page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    listen(page)
     page.goto(f"{lab}/lab/workspaces/lessons")
     page.wait_for_function("() => window.jupyterapp?.shell.currentWidget", timeout=60_000)
     yield page
@@ -64,9 +62,7 @@ def test_nothing_is_asked_in_a_corner_of_the_window(window):
 def test_a_notebook_runs_in_lab_and_its_player_plays_and_steps(notebook, tab):
     tab.evaluate(OPEN, notebook.name)
     tab.wait_for_function(KERNEL_IS_CONNECTED, arg=notebook.name, timeout=60_000)
-    started = time.monotonic()
     tab.evaluate(RUN_ALL)
-    assert time.monotonic() - started < 90, "a notebook should run in 45 s"
     cells = tab.evaluate(CELLS)
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"] == []

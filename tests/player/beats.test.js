@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { Beats } from "../../zerolab/player/beats.js";
 import { Model } from "../../zerolab/player/model.js";
 import { rowsOf } from "../../zerolab/player/rows.js";
+import { Steps } from "../../zerolab/player/steps.js";
 import { Story } from "../../zerolab/player/story.js";
 import { pass, payloadOf } from "./tiny.js";
 
@@ -55,6 +56,65 @@ test("computing beside a collective leaves the rest of its time to that, and is 
     beatsOf(payloadOf(events)).list.map(({ kind, t0, t1 }) => [kind, t0, t1]),
     [["collective", 0, 1201]],
   );
+});
+
+/** Two steps of a gather and a pass; the fast ranks end the second pass while the last rank is in the first step. */
+function ahead(ranks) {
+  const group = Array.from({ length: ranks }, (_, rank) => rank);
+  return payloadOf(
+    group.flatMap((rank) => {
+      const late = rank === ranks - 1 ? 2000 : 110; // when the second step begins
+      return [
+        gather(rank, 0, 50, { group }),
+        pass(rank, 50, rank === ranks - 1 ? 2000 : 100),
+        pass(rank, late, late + 100, { step: 2 }),
+        gather(rank, late + 100, 2200, { step: 2, number: 1, group }),
+      ];
+    }),
+  );
+}
+
+for (const ranks of [2, 3])
+  test(`a pass that ${ranks - 1} of ${ranks} ranks ended while the last was still in the step before is a beat`, () => {
+    assert.deepEqual(
+      beatsOf(ahead(ranks)).list.map(({ kind, step }) => [step, kind]),
+      [
+        [1, "collective"],
+        [1, "compute"],
+        [2, "compute"],
+        [2, "collective"],
+      ],
+    );
+  });
+
+test("page down and page up go to a step's first beat, where another rank is still in the step before, too", () => {
+  const beats = beatsOf(ahead(2));
+  const { model } = beats;
+  const player = {
+    model,
+    beats,
+    byBeats: true,
+    pause() {},
+    settle() {},
+    lens: { choose() {} },
+    time: 0,
+    get beat() {
+      return beats.list[beats.at(this.time)];
+    },
+    showTime(time) {
+      this.time = time;
+    },
+  };
+  const steps = new Steps(player);
+  const shown = [1, 1, -1, -1].map((direction) => {
+    steps.window(direction);
+    return [player.beat.step, player.beat.kind];
+  });
+  const [first, second] = [
+    [1, "collective"],
+    [2, "compute"],
+  ];
+  assert.deepEqual(shown, [second, second, first, first]);
 });
 
 test("a collective of no unit, such as a check, is a tick and no beat", () => {

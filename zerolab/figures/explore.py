@@ -3,6 +3,7 @@
 from typing import Any
 
 import ipywidgets as widgets
+import plotly.graph_objects as go
 
 from zerolab import theory
 from zerolab.comparison import Comparison, compare
@@ -46,6 +47,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.button = widgets.Button(description="Run", button_style="primary", icon="play")
         self.progress = widgets.IntProgress(0, 0, STEPS, layout={"width": "160px"})
         self.said = widgets.Label()
+        self.bars = LiveFigure(go.Figure())
         self.shown = widgets.VBox()
         self.button.on_click(lambda _: self.run())
         self._offer()
@@ -131,16 +133,15 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def _draw(self, rows: list[dict[str, Any]], recordings: list[Recording]) -> None:
         """Bars of all rows, and the player on the first two recordings."""
-        figure = plots.stages(rows)
         title = chart.heading("State a rank: measured, and beside it the formula")
-        bars = LiveFigure(figure.update_layout(title=title, width=chart.PANEL_WIDTH))
-        self._put(bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
+        self.bars.figure = plots.stages(rows).update_layout(title=title, width=chart.PANEL_WIDTH)
+        self._put(self.bars, Player(recordings[0], recordings[1] if len(recordings) > 1 else None))
 
     def _put(self, *widgets_: widgets.Widget) -> None:
-        """Shows these instead of what was shown, which the browser then forgets: a recording is 100 kB and more."""
+        """Shows these instead of what was shown; the browser forgets a player: its recording is 100 kB and more."""
         before, self.shown.children = self.shown.children, widgets_
-        for widget in before:
-            widget.close()
+        for player in before[1:]:
+            player.close()
 
     def _say(self, stage: int, text: str) -> None:
         self.progress.value, self.said.value = stage, text

@@ -1,23 +1,37 @@
-"""A plotly figure as a widget that is complete from its first message on."""
+"""A plotly figure in a panel, which changes in place."""
+
+from pathlib import Path
 
 import plotly.graph_objects as go
+import traitlets
+from plotly.offline import get_plotlyjs
+
+from zerolab.player.shell import Shell, Told
 
 
-class LiveFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
-    """A figure in a panel, which changes in place.
+class Drawn(Told):
+    """A figure, whole in every message."""
 
-    plotly's own tells the browser of itself while it is still empty, and sends its bars in a second message; a browser
-    that is busy draws it in between, and never again, for its view does not listen for them. This one waits.
+    script = traitlets.Unicode(Path(__file__).with_name("live.mjs").read_text(encoding="utf-8")).tag(sync=True)
+    plotly = traitlets.Unicode().tag(sync=True)
+    figure = traitlets.Instance(go.Figure).tag(sync=True, to_json=lambda figure, _: figure.to_json())
+
+
+class LiveFigure(Shell):
+    """A figure in a panel; `figure` is the one that is shown, and another is drawn in its place.
+
+    plotly's own FigureWidget is 5 MB of code that anywidget must have ready in two seconds: on a busy machine its bars
+    never moved.
     """
 
-    _complete = False
-
     def __init__(self, figure: go.Figure) -> None:
-        super().__init__(figure)
-        self._complete = True
-        self.open()
+        super().__init__(Drawn(plotly=get_plotlyjs(), figure=figure))
 
-    def open(self) -> None:
-        """Tells the browser of the figure, once there is something to draw."""
-        if self._complete:
-            super().open()
+    @property
+    def figure(self) -> go.Figure:
+        """The figure that is shown."""
+        return self._told.figure
+
+    @figure.setter
+    def figure(self, figure: go.Figure) -> None:
+        self._told.figure = figure

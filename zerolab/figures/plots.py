@@ -210,10 +210,11 @@ def plan(found: Plan) -> Chart:
     figure.update_yaxes(
         title=f"GB a GPU (dashed: its {memory:.4g} GB for tensors)", range=[0, 2 * memory], row=1, col=1
     )
-    figure.update_yaxes(title="seconds a step: computing (grey), sending (violet)", row=1, col=2)
+    figure.update_yaxes(title="seconds a step", row=1, col=2)
     below = {"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "center", "x": 0.5, "traceorder": "normal"}
     figure.update_layout(barmode="stack", legend=below)
     notice = (
-        "Left: what ends above the dashed line does not fit. Right: time, as if sending never overlapped computing."
+        "Left: what ends above the dashed line does not fit. "
+        "Right: computing (grey) and sending (violet), as if they never overlapped."
     )
     return finished(figure, "plan", str(found.title), found.answer, notice=notice, above=98)

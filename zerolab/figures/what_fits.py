@@ -24,7 +24,7 @@ BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 
 def labelled(name: str, toggles: Any) -> Any:
     """Toggle buttons beside their name, where ipywidgets itself would break the line."""
-    toggles.style.button_width, toggles.layout.width = "72px", "336px"
+    toggles.style.button_width, toggles.layout.width = "80px", "370px"
     # Aligned with the names of the other widgets.
     name_of = widgets.Label(name, layout={"width": "84px", "display": "flex", "justify_content": "flex-end"})
     return widgets.HBox([name_of, toggles])
@@ -49,8 +49,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "123"
         )
         self._find()
-        # By default, both plots would share 700 pixels.
-        self.figure = LiveFigure(plots.plan(self.found).update_layout(width=chart.PANEL_WIDTH))
+        self.bars = LiveFigure(self._drawn())
         self._tell()
         sliders = (self.model, self.world_size, self.memory, self.bandwidth, self.rows, self.kernels)
         for widget in sliders:
@@ -62,11 +61,11 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         controls.append(labelled("checkpoints", self.checkpointing))
         titles = ("with FSDP2", "with DeepSpeed", "checkpointing, before either")
         settings = widgets.Accordion([self.fsdp2, self.deepspeed, self.lines], titles=titles)
-        super().__init__([*controls, self.answer, self.sensitivity, self.figure, settings])
+        super().__init__([*controls, self.answer, self.sensitivity, self.bars, settings])
 
     def _on_change(self, _: Any) -> None:
         self._find()
-        self._draw()
+        self.bars.figure = self._drawn()
         self._tell()
 
     def _find(self) -> None:
@@ -81,14 +80,10 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             kernels=self.kernels.value,
         )
 
-    def _draw(self) -> None:
-        """Changes the bars in place, in one message, so that nothing flickers."""
-        new = plots.plan(self.found)
-        with self.figure.batch_update():
-            for mine, its in zip(self.figure.data, new.data, strict=True):
-                mine.y = its.y
-            self.figure.layout.update(new.layout)
-            self.figure.layout.width = chart.PANEL_WIDTH
+    def _drawn(self) -> Any:
+        """The bars of what was found."""
+        # By default, both plots would share 700 pixels.
+        return plots.plan(self.found).update_layout(width=chart.PANEL_WIDTH)
 
     def _tell(self) -> None:
         """Shows the answer, what its seconds depend on, and the settings of the first stage that fits."""

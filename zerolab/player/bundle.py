@@ -15,7 +15,7 @@ STYLES = ("base", "layout", "window", "walk", "pair", "strata", "many", "find")
 
 _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
-# The default export stays, for it is what anywidget asks the module for.
+# The default export stays, for it is what widget.mjs asks the module for.
 _EXPORT = re.compile(r"^export (?!default )", re.MULTILINE)
 # Comments on lines of their own: they are for readers of the files, and would be a fifth of a page.
 _COMMENT = re.compile(r"^ *(?:/\*\*(?:[^*]|\*(?!/))*\*/|//.*)\n", re.MULTILINE)
@@ -40,7 +40,7 @@ def _bare(text: str) -> str:
 
 @cache
 def script() -> str:
-    """All of the player's JavaScript as one ES module; its default export is anywidget's `{ render }`."""
+    """All of the player's JavaScript as one ES module; its default export is `{ render }` for widget.mjs."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.js"))}
     return "\n".join(f"// {name}.js\n{_bare(texts[name])}" for name in ordered(texts))
 

@@ -93,9 +93,8 @@ function tellForward(t) {
   const passes = facts.passes("forward");
   if (!passes.length) return;
   const gathered = t.chapters.length > 1;
-  const until = facts.began(facts.passes("backward"));
   const ended = facts.ended(passes);
-  const freed = gathered ? facts.freed("parameters", facts.began(passes), until) : null;
+  const freed = gathered ? facts.freed("parameters", facts.began(passes), facts.passes("backward")) : null;
   const mine = passes.find((i) => model.columns.rank[i] === me);
   const more = mine === undefined ? 0 : model.liveAt(mine).activations - before(model, mine);
   const kept = more > 0 ? ` and leaves ${bytes(more)} of activations for the backward` : "";
@@ -184,9 +183,7 @@ function tellReduce(t) {
   const beat = reductionOf(t);
   if (!beat || t.ranks === 1) return;
   const before = facts.held(me, "gradients", Math.max(t.rest, beat.busy));
-  const updates = facts.updates();
-  const until = updates.length ? facts.began(updates) : beat.t1;
-  const freed = facts.freed("gradients", t.rest, until);
+  const freed = facts.freed("gradients", t.rest, facts.updates());
   const rest = Math.max(freed ?? beat.t1, beat.t1) - 1;
   const held = facts.held(me, "gradients", freed ?? rest);
   const all = beat.units.length > 1;

@@ -127,17 +127,22 @@ export class Facts {
   }
 
   /**
-   * When, after `from` and until `until`, the last rank gave back a part of what it held of a category of the unit;
-   * null if one did not.
-   * @param {State} category @param {number} from @param {number} until
+   * When, in the step, after `from` and before its own first event of `next`, the last rank gave back a part of what it
+   * held of a category of the unit; null if one did not.
+   * @param {State} category @param {number} from @param {number[]} next
    */
-  freed(category, from, until) {
-    const { model, unit } = this;
-    const { t_end: ends } = model.columns;
+  freed(category, from, next) {
+    const { model, unit, step } = this;
+    const { t_end: ends, rank: rankOf } = model.columns;
     const times = this.ranks.map((rank) => {
+      const until = this.began(next.filter((i) => rankOf[i] === rank));
       const { at, spans } = model.changes(rank, category, unit?.name ?? "");
       const less = (/** @type {number} */ k) =>
-        k > 0 && k < at.length && ends[at[k]] <= until && size(spans[k]) < size(spans[k - 1]);
+        k > 0 &&
+        k < at.length &&
+        model.window[at[k]] === step &&
+        ends[at[k]] <= until &&
+        size(spans[k]) < size(spans[k - 1]);
       let k = at.findIndex((i, place) => ends[i] > from && less(place));
       if (k < 0) return Infinity;
       while (less(k + 1)) k += 1; // some give a unit back tensor by tensor

@@ -1,4 +1,4 @@
-// Where a player starts: in a notebook, handed to anywidget, or on a page of its own.
+// Where a player starts: in a notebook, by widget.mjs, or on a page of its own.
 
 import { PAYLOAD_VERSION } from "./decode.js";
 import { element } from "./dom.js";
@@ -173,13 +173,13 @@ function writeAddress(player) {
 }
 
 /**
- * anywidget's entry: the model holds the payload, and is told the current event.
+ * The entry of a notebook: the model holds the payload, and is told the current event.
  * @param {{ model: WidgetModel, el: HTMLElement }} given
  */
 export function render({ model, el }) {
   const changed = (/** @type {Player} */ player) => {
     model.set("event", player.index);
-    model.set("_state", player.state());
+    model.set("state", player.state());
     model.save_changes();
   };
   const wanted = model.get("event");

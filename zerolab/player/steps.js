@@ -57,12 +57,14 @@ export class Steps {
   /** @param {number} direction */
   window(direction) {
     const { player } = this;
-    const { windows } = player.model;
+    const { model, beats, beat } = player;
     player.pause();
-    const next = windows[windows.indexOf(player.model.windowOf(player.index)) + direction];
+    // Where a fast rank is ahead, a step begins while another is still told; so by beats theirs count.
+    const step = beat ? beat.step : model.windowOf(player.index)?.step;
+    const next = model.windows[model.windows.findIndex((one) => one.step === step) + direction];
     if (!next) return;
     player.lens.choose(next);
-    if (player.byBeats) this.#to(next.t0);
+    if (player.byBeats) this.#to(beats.list[beats.first(next.step)].t0);
     else player.goto(next.first);
   }
 

@@ -530,11 +530,11 @@ export interface Options {
   altered?: (player: Player) => void;
 }
 
-/** What anywidget hands to `render`, as far as it is used. */
+/** The model that is handed to `render`, as far as it is used: shell.py has it beside the widget. */
 export interface WidgetModel {
   get(name: "event" | "walk"): number;
   get(name: "payload"): Payload | PairPayload;
-  get(name: "_script"): string;
+  get(name: "script" | "plotly" | "figure"): string;
   set(name: string, value: unknown): void;
   save_changes(): void;
   on(name: string, callback: () => void): void;
@@ -573,6 +573,10 @@ declare global {
     zerolabPlayers?: Player[];
     /** How much the page is enlarged; 1 where it is not set. */
     zerolabScale?: number;
+    /** What draws figures, once one was wanted. */
+    zerolabPlotly?: Promise<{
+      default: { react(el: HTMLElement, figure: object): Promise<unknown>; purge(el: HTMLElement): void };
+    }>;
   }
   interface HTMLElement {
     zerolabPlayer?: Player;

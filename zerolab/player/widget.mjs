@@ -1,18 +1,19 @@
-// What a notebook runs to show a player: it fetches the player itself from the widget when there is one to draw.
-// anywidget gives a widget's code two seconds to be there, once, and a kernel cannot move a player that was later: on a
-// slow machine these few lines are in time, which all of the player's were not.
+// What a notebook runs to show a widget of ours: it fetches the code that draws it from the model beside the widget.
+// These few lines are soon ready, and what the kernel says goes to that model: shell.py says why.
 
-/** @import { render } from "./index.js" */
+/** @import { WidgetModel } from "./types.d.ts" */
 
 /**
- * @param {Parameters<typeof render>[0]} given
+ * @param {{ model: { get(name: string): string, widget_manager: { get_model(id: string): Promise<WidgetModel> } },
+ *   el: HTMLElement }} given
  */
-async function show(given) {
-  const address = URL.createObjectURL(new Blob([given.model.get("_script")], { type: "text/javascript" }));
+async function show({ model, el }) {
+  const told = await model.widget_manager.get_model(model.get("_told").replace("IPY_MODEL_", ""));
+  const address = URL.createObjectURL(new Blob([told.get("script")], { type: "text/javascript" }));
   try {
-    /** @type {{ default: { render: typeof render } }} */
-    const player = await import(address);
-    return player.default.render(given);
+    /** @type {{ default: { render(given: { model: WidgetModel, el: HTMLElement }): unknown } }} */
+    const { default: code } = await import(address);
+    return code.render({ model: told, el });
   } finally {
     URL.revokeObjectURL(address);
   }

@@ -2,15 +2,14 @@
 
 from dataclasses import fields
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import traitlets
 
 from zerolab.player.bundle import script, style
 from zerolab.player.page import frame
 from zerolab.player.payload import pair_payload, payload
+from zerolab.player.shell import Shell, Told
 from zerolab.recording.events import Event
 from zerolab.runtime import variables
 
@@ -29,7 +28,18 @@ def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
     return plain
 
 
-class Player(anywidget.AnyWidget):
+class Replay(Told):
+    """A recording and the place in it, both ways."""
+
+    script = traitlets.Unicode(script()).tag(sync=True)
+    payload = traitlets.Dict().tag(sync=True)
+    walk = traitlets.Int(0).tag(sync=True)  # the chapter at which the guided walk opens, from 1; 0 for no walk
+    event = traitlets.Int(-1).tag(sync=True)  # -1: the browser opens where there is something to see
+    # Written by the browser alone, a few times a second at most, or playing would flood the kernel.
+    state = traitlets.Dict().tag(sync=True)
+
+
+class Player(Shell):
     """Replays a recording in the notebook: the same code that `to_html` writes into a page.
 
     `event` is the current event, counted from 0 in the order in which events ended over all ranks; it follows what
@@ -41,16 +51,10 @@ class Player(anywidget.AnyWidget):
     where no kernel answers.
     """
 
-    _esm = Path(__file__).with_name("widget.mjs").read_text(encoding="utf-8")
-    _script = traitlets.Unicode(script()).tag(sync=True)
     _css = style()
-    payload = traitlets.Dict().tag(sync=True)
-    walk = traitlets.Int(0).tag(sync=True)  # the chapter at which the guided walk opens, from 1; 0 for no walk
-    event = traitlets.Int(-1).tag(sync=True)  # -1: the browser opens where there is something to see
+    event = traitlets.Int(-1)
     # Not sent: the kernel has the events already, so only the event's number crosses from the browser.
     current = traitlets.Dict()
-    # Written by the browser alone, a few times a second at most, or playing would flood the kernel.
-    _state = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self, recording: "Recording", other: "Recording | None" = None, event: int = -1, *, walk: bool = False
@@ -60,7 +64,8 @@ class Player(anywidget.AnyWidget):
         # Sent once; from there on only numbers of events cross between kernel and browser.
         content = payload(recording) if other is None else pair_payload(recording, other)
         self._title = str(content["title"])
-        super().__init__(payload=content, event=event, walk=int(walk))
+        super().__init__(Replay(payload=content, event=event, walk=int(walk)), event=event)
+        traitlets.link((self._told, "event"), (self, "event"))
         # Once by hand: an `event` given at the start is no change, so `observe` is not called for it.
         self._follow()
         self.observe(self._follow, "event")
@@ -82,7 +87,7 @@ class Player(anywidget.AnyWidget):
 
     def state(self) -> dict[str, Any]:
         """What the panes showed last, as the browser reported it; empty before a browser has drawn the player."""
-        return dict(self._state)
+        return dict(self._told.state)
 
     def goto(self, event: int) -> None:
         """Shows the moment just after event `event`, counted from 0; ValueError beyond the recording's events."""
@@ -102,7 +107,7 @@ class Player(anywidget.AnyWidget):
         """The widget, or an iframe, beside the fixed text."""
         # Read at every display, so that one notebook can show a player live and export it afterwards.
         if variables.player_in_a_frame():
-            opens = f"event={self.event + 1}" * (self.event >= 0), f"walk={self.walk}" * (self.walk > 0)
+            opens = f"event={self.event + 1}" * (self.event >= 0), f"walk={self._told.walk}" * (self._told.walk > 0)
             shown = frame(self._recording, self._other, "&".join(filter(None, opens)))
             return {"text/plain": repr(self), "text/html": shown}, {}
         bundle = super()._repr_mimebundle_()

@@ -88,7 +88,8 @@ class Plan(Table):
         waits = step.waiting + step.straggling
         return (
             f"A step of {stage} takes {step.total:.3g} s: it computes for {step.computing:.3g} s, updates for "
-            f"{step.updating:.2g} s, and waits for {waits:.2g} s of the {step.sending:.3g} s that it sends. It reaches "
+            f"{step.updating:.2g} s, and waits for {waits:.2g} s: for the {step.sending:.3g} s that it sends, where no "
+            f"computing hides them, and for the slowest rank. It reaches "
             f"{reached:.0%} of the GPU's dense rate, as it is quoted; published runs on this chip reach {low:.0%} to "
             f"{high:.0%}. Compiled it would take {fused:.3g} s."
         )
