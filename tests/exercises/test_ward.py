@@ -81,6 +81,17 @@ def test_layers_that_take_themselves_for_the_root_are_gathered_once_and_all_whol
     assert event.events[event.event]["op"] == "forward"
 
 
+def test_gradients_that_come_too_late_are_reduced_in_the_first_of_three_backward_passes(patients):
+    events = [event for event in patients["ward-a-step-late"].recording.ranks[0].events if event.step == 2]
+    told = [
+        event.op
+        for event in events
+        if (event.op == "backward" and event.unit == "root")
+        or (event.kind, event.op) == ("collective", "reduce_scatter")
+    ]
+    assert told == ["backward", *["reduce_scatter"] * 3, "backward", "backward"]
+
+
 def test_what_hangs_in_the_second_ward_is_reported_and_shown(capsys):
     with Cluster(world_size=2, device="cpu", timeout=2) as cluster:
         patient = examine(cluster, "ward-never-ends")
@@ -102,7 +113,7 @@ def test_what_it_looks_like_on_a_cluster_is_told_to_whoever_found_it_and_to_nobo
 
 def test_no_title_of_a_case_tells_what_is_wrong():
     titles = [load(name).title for name in names() if name.startswith(("clinic-", "ward-"))]
-    assert sorted(titles, key=lambda title: int(title.removeprefix("Case "))) == [f"Case {n}" for n in range(1, 15)]
+    assert sorted(titles, key=lambda title: int(title.removeprefix("Case "))) == [f"Case {n}" for n in range(1, 16)]
 
 
 def test_each_ward_has_its_own_measure(patients):
