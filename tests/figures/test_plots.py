@@ -33,6 +33,7 @@ def every_figure():
         figures.traffic_against_bandwidth(7e9, 8, 1.0),
         figures.plan(theory.plan("7b", 8)),
         figures.wall(),
+        figures.losses({"fp32": [1.0, 0.1], "bf16": [1.0, 0.5]}, guess=0.2),
     ]
 
 
@@ -74,6 +75,27 @@ def test_the_walls_slider_gives_the_bytes_of_each_number_of_gpus():
     assert [next(sum(bars) for bars in zip(*step["y"], strict=True)) for step in steps.values()] == [112.0] * 11
     with pytest.raises(ValueError, match="zero4"):
         figures.wall("zero4")
+
+
+def test_each_run_has_a_line_of_its_own_and_a_guess_is_a_ghost_across_the_figure():
+    figure = figures.losses({"fp32": [1.0, 0.1, 0.01], "bf16": [1.0, 0.5, 0.4]}, "Above the best", guess=0.2)
+    assert [(trace.name, trace.x, trace.y) for trace in figure.data] == [
+        ("fp32", (1, 2, 3), (1.0, 0.1, 0.01)),
+        ("bf16", (1, 2, 3), (1.0, 0.5, 0.4)),
+        ("your guess", (1, 3), (0.2, 0.2)),
+    ]
+    assert len({trace.line.dash for trace in figure.data}) == 3
+    assert figure.layout.yaxis.type == "log"
+    assert repr(figure) == "figure: Above the best. A line for each of: fp32, bf16."
+    assert len(figures.losses({"fp32": [1.0]}).data) == 1
+
+
+@pytest.mark.parametrize(
+    ("curves", "guess", "says"), [({"a": [1.0]}, 0, "guess is 0"), ({"a": [1.0, 0.0]}, 1, "a has a loss of 0.0")]
+)
+def test_what_has_no_place_on_a_logarithmic_axis_is_refused(curves, guess, says):
+    with pytest.raises(ValueError, match=says):
+        figures.losses(curves, guess=guess)
 
 
 def test_memory_falls_with_the_ranks_as_the_formula_says():

@@ -17,7 +17,12 @@ from zerolab.exercises import load
 from zerolab.exercises.harness.exercise import TAG
 
 # Papers, the issues that users have filed, and a system's own pages: what a lesson may lean on elsewhere.
-SOURCES = ("https://arxiv.org/abs/", "https://github.com/deepspeedai/", "https://www.deepspeed.ai/")
+SOURCES = (
+    "https://arxiv.org/abs/",
+    "https://github.com/deepspeedai/",
+    "https://github.com/hiyouga/LlamaFactory/issues/",
+    "https://www.deepspeed.ai/",
+)
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 by_name = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ Targets, on 1, 2, 3 and 4 ranks:
 
 * every rank's `flat` holds the sum;
 * exactly one `reduce_scatter` and one `all_gather`, and a wait for each;
-* `2 (N-1)/N` of the flat sent; scratch of one part is free to use.
+* `2 (N-1)/N` of the flat sent, with at most one part of extra memory (scratch).
 """
 
 import random

@@ -14,7 +14,7 @@ when that is done. There is nothing to return.
 Targets, on 1, 2, 3 and 4 ranks:
 
 * every rank's `mine` is its shard of the clipped gradient;
-* one `all_reduce` on every rank, whatever its own shard is like; scratch as large as `mine` is free to use.
+* one `all_reduce` on every rank, whatever its own shard is like; extra memory as large as `mine` is fine.
 """
 
 import random

@@ -5,15 +5,16 @@ them and gives every rank the product of all numbers, which is 24 on four ranks.
 
 * `number`: this rank's number, a tensor of one element.
 
-Return the product. `dist.all_reduce(number)` is the sum that you have just seen; `op=dist.ReduceOp.PRODUCT` makes it
-multiply, in place.
+`dist.all_reduce(number)` is the sum that you have just seen; with `op=dist.ReduceOp.PRODUCT` as a second argument it
+multiplies instead. The result is then in `number` itself, on every rank: return that.
 
 Targets, on 4, 2, 3 and 1 ranks:
 
-* every rank returns the product of all ranks' numbers;
+* every rank returns the product of all ranks' numbers: 24, 2, 6 and 1;
 * one `all_reduce` on every rank.
 
-When it passes, break it: let rank 2 skip the call, with `if dist.get_rank() != 2:` before it, and check again.
+When it passes, break it: put `if dist.get_rank() != 2:` before the call, so that rank 2 skips it, and run the check
+again.
 """
 
 import math

@@ -16,7 +16,7 @@ Targets, on 1, 2, 3 and 4 ranks:
 
 * every rank returns the sum of its own part;
 * each rank sends `N - 1` messages and receives `N - 1`, and waits for all of them;
-* `(N-1)/N` of the flat sent; scratch of `N` parts is free to use, at any moment, beside the part that you return.
+* `(N-1)/N` of the flat sent, with at most `N` parts of extra memory (scratch) beside the part that you return.
 """
 
 # mypy: disable-error-code="union-attr"

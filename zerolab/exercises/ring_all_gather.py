@@ -19,7 +19,7 @@ Targets, on 1, 2, 3 and 4 ranks:
 
 * every rank's `flat` holds all parts, each in its place;
 * `N - 1` sends, all of them to the right, and `N - 1` receives, and a wait for each;
-* `(N-1)/N` of the flat sent, as with messages to everybody; no scratch.
+* `(N-1)/N` of the flat sent, as with messages to everybody; no extra memory (scratch).
 """
 
 # mypy: disable-error-code="union-attr"

@@ -29,7 +29,7 @@ from zerolab.exercises import Wrong
 from zerolab.exercises.harness.memory import FP32, started
 from zerolab.exercises.harness.onranks import Arguments, RankTargets
 from zerolab.exercises.harness.sharded import STACK_STEPS as STEPS
-from zerolab.exercises.harness.sharded import Batches, Stack, mean_error, whole
+from zerolab.exercises.harness.sharded import Batches, Stack, judge_kept, mean_error, whole
 from zerolab.exercises.harness.targets import Judgement
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def seen(recording: "Recording", arguments: Arguments) -> Iterator[Judgement]:
     rest = FP32 * sum(weight.numel() for weight in model.parameters()) - len(model.blocks) * block
     made = [event.op for event in started(recording.ranks[0]) if event.step == STEPS]
     gathers, reductions = made.count("all_gather"), made.count("reduce_scatter")
-    yield "shards", _judge_kept(recording.state["parameters"], rows, reductions)
+    yield "shards", judge_kept(recording.state["parameters"], rows, reductions)
     held, allowed = recording.highest("parameters"), rows + rest + 2 * block + SLACK
     yield "peak", _explain_peak(held, allowed, gathers, reductions) if held > allowed else ""
     most = 3 * len(model.blocks) + 6
@@ -106,15 +106,6 @@ def _explain_peak(held: int, allowed: int, gathers: int, reductions: int) -> str
             "the model be the only root."
         )
     return f"{why}More than two blocks were whole at a time. Make a unit of each block, and of each by itself."
-
-
-def _judge_kept(kept: int, rows: int, reductions: int) -> str:
-    if kept <= rows:
-        return ""
-    why = f"a rank keeps {kept:,} bytes of parameters at the update; its rows are {rows:,}"
-    if not reductions:
-        return f"{why}. Nothing is sharded."
-    return f"{why}. What is in no unit stays whole on every rank, and nobody takes the mean of its gradients."
 
 
 solution = shard

@@ -18,8 +18,9 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 
 * the optimizer of rank `r` updates shard `r` from the **mean** of all ranks' gradients;
 * after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
-* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter); scratch of one shard is free, and
-  so is a copy of your own shard. What lies outside of torch, in numpy arrays or lists, takes memory, too;
+* with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes (and 4 bytes for Adam's step counter). Extra memory of one shard
+  (scratch) is fine, and so is a copy of your own shard. What lies outside of torch, in numpy arrays or lists,
+  counts, too;
 * each step is one `reduce_scatter` and one `all_gather`: `2 (N-1)/N Ψ` elements sent.
 """
 

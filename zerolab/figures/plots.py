@@ -5,6 +5,7 @@ jumps. Sizes are bytes, with GB = 1e9. Needs `pip install zerolab[lab]`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,6 +18,7 @@ from zerolab.theory.moments import PARTS
 from zerolab.theory.planner import Plan
 
 BANDWIDTHS = (0.1e9, 0.3e9, 1e9, 3e9, 10e9, 30e9, 100e9, 300e9)  # bytes a second, from office network to NVLink
+RUN_LINES = ((COLOURS["limit"], "solid"), (COLOURS["communication"], "dash"), (COLOURS["parameters"], "dot"))
 PART_COLOURS = {part: "communication" if part == "buffers" else part for part in PARTS}
 
 
@@ -177,6 +179,34 @@ def traffic_against_bandwidth(
     notice = f"zero3 sends {more:.3g} times what ddp sends; what that costs depends on the network."
     caption = f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
     return finished(figure, "traffic", title, caption, notice=notice)
+
+
+def losses(
+    curves: Mapping[str, Sequence[float]], title: str = "Loss after each step", guess: float | None = None
+) -> Chart:
+    """A line for each run, against the steps; the losses' axis is logarithmic.
+
+    Args:
+        curves: of each run its name, and its loss after each step.
+        title: above the figure, and in its caption.
+        guess: where a reader expects a line to end, drawn as a ghost at this height; None draws none.
+
+    Raises ValueError for what has no place on a logarithmic axis: a loss or a guess that is not above 0.
+    """
+    if guess is not None and not guess > 0:
+        raise ValueError(f"guess is {guess!r}: the axis is logarithmic, so give a number above 0, such as 1e-6")
+    figure = go.Figure()
+    for (name, values), (colour, dash) in zip(curves.items(), cycle(RUN_LINES)):
+        if not min(values) > 0:
+            raise ValueError(f"{name} has a loss of {min(values)!r}: the axis is logarithmic, so all must be above 0")
+        steps = list(range(1, len(values) + 1))
+        figure.add_scatter(name=name, x=steps, y=list(values), mode="lines", line={"color": colour, "dash": dash})
+    if guess is not None:
+        ghost = {"color": NEUTRAL, "dash": "dot", "width": 1}
+        figure.add_scatter(name="your guess", x=[1, len(values)], y=[guess, guess], mode="lines", line=ghost)
+    figure.update_xaxes(title="step", rangemode="tozero")
+    figure.update_yaxes(type="log", title="loss", exponentformat="power", dtick=2)
+    return finished(figure, "losses", title, f"A line for each of: {', '.join(curves)}.")
 
 
 def plan(found: Plan) -> Chart:

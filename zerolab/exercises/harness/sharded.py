@@ -114,3 +114,13 @@ def like_one_process(step: Step, **options: Any) -> RankTargets:
     shared: dict[str, Any] = {"draw": draw, "world_sizes": (2, 3, 4), "tolerance": 1e-5}
     shared |= {"allows": ("torch.distributed.fsdp",), "reads": whole}
     return RankTargets(wanted=lambda arguments, _rank: trained(arguments, step), **shared | options)
+
+
+def judge_kept(kept: int, rows: int, reductions: int) -> str:
+    """Empty if a rank keeps no more bytes of parameters at the update than its rows; `reductions` are a step's."""
+    if kept <= rows:
+        return ""
+    why = f"a rank keeps {kept:,} bytes of parameters at the update; its rows are {rows:,}"
+    if not reductions:
+        return f"{why}. Nothing is sharded."
+    return f"{why}. What is in no unit stays whole on every rank, and nobody takes the mean of its gradients."
