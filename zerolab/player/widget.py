@@ -52,7 +52,8 @@ class Player(Shell):
     """
 
     _css = style()
-    event = traitlets.Int(-1)
+    event = traitlets.Int(-1)  # as in Replay, and so is the next
+    walk = traitlets.Int(0)
     # Not sent: the kernel has the events already, so only the event's number crosses from the browser.
     current = traitlets.Dict()
 
@@ -64,8 +65,9 @@ class Player(Shell):
         # Sent once; from there on only numbers of events cross between kernel and browser.
         content = payload(recording) if other is None else pair_payload(recording, other)
         self._title = str(content["title"])
-        super().__init__(Replay(payload=content, event=event, walk=int(walk)), event=event)
-        traitlets.link((self._told, "event"), (self, "event"))
+        super().__init__(Replay(payload=content, event=event, walk=int(walk)))
+        for name in ("event", "walk"):
+            traitlets.link((self._told, name), (self, name))
         # Once by hand: an `event` given at the start is no change, so `observe` is not called for it.
         self._follow()
         self.observe(self._follow, "event")
@@ -107,7 +109,7 @@ class Player(Shell):
         """The widget, or an iframe, beside the fixed text."""
         # Read at every display, so that one notebook can show a player live and export it afterwards.
         if variables.player_in_a_frame():
-            opens = f"event={self.event + 1}" * (self.event >= 0), f"walk={self._told.walk}" * (self._told.walk > 0)
+            opens = f"event={self.event + 1}" * (self.event >= 0), f"walk={self.walk}" * (self.walk > 0)
             shown = frame(self._recording, self._other, "&".join(filter(None, opens)))
             return {"text/plain": repr(self), "text/html": shown}, {}
         bundle = super()._repr_mimebundle_()
