@@ -87,7 +87,7 @@ def finished(
 
 def heading(title: str, notice: str = "") -> dict[str, Any]:
     """A title at the left edge of the figure, and below it, smaller, what to notice; in the page's own colour."""
-    # One text of two lines: in a FigureWidget, plotly's own subtitle covers the title.
+    # One text of two lines: in a narrow figure plotly's own subtitle covers the title.
     below = f"<br><span style='font-size:12.5px;color:{QUIET}'>{notice}</span>" if notice else ""
     text = f"<span style='color:{STRONG}'>{title}</span>{below}"
     return {"text": text, "font": {"size": 15}, "x": 0.01, "xanchor": "left", "y": 0.95, "yanchor": "top"}
