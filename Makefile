@@ -35,6 +35,9 @@ lint: env
 # Two files of tests at a time, the longest first, so that neither core waits for the other at the end.
 TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
+# Where an image sets this, every rank, kernel and command would compile the package anew.
+check test: export PYTHONDONTWRITEBYTECODE =
+
 check: lint
 	$(ENV)/pytest $(TWO_AT_A_TIME) --quick
 

@@ -1,4 +1,4 @@
-"""`zerolab.run` under torchrun, on ranks of the contract."""
+"""`zerolab.run` on ranks of the contract: under torchrun, and forked as torchrun would start them."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from zerolab import Recording
 
@@ -13,7 +14,6 @@ from zerolab import Recording
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [[], ["--times-only"]], ids=["whole", "times only"])
 def test_zerolab_run_trains_and_records_where_collectives_return_no_work(tmp_path, how):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     training = [
         "--stage",
         "zero3",
@@ -27,10 +27,14 @@ def test_zerolab_run_trains_and_records_where_collectives_return_no_work(tmp_pat
         tmp_path / "run.json",
     ]
     script = Path(__file__).with_name("run_on_contract.py")
-    environment = os.environ | {"TMPDIR": str(tmp_path)}  # where torchrun leaves a folder for its logs
-    done = subprocess.run(
-        [*torchrun, script, *training, *how], env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    environment = {"TMPDIR": str(tmp_path)}  # where torchrun leaves a folder for its logs
+    command = [script, *training, *how]
+    if how:
+        done = warm.launch(command, environment=environment)
+    else:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command]
+        environment = os.environ | environment
+        done = subprocess.run(torchrun, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert "step 2 of 2: loss" in done.stdout
     recording = Recording.load(tmp_path / "run.json")

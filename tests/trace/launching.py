@@ -22,13 +22,6 @@ def launch(*command, ranks=2, torchrun=False):
     return subprocess.run(start, env=os.environ | added, capture_output=True, text=True, check=False, timeout=120)
 
 
-def compile_for_deepspeed():
-    """Makes what DeepSpeed compiles at its first start on a machine, which on a busy one takes minutes."""
-    build = "from deepspeed.comm.torch import build_shm_op; assert build_shm_op() is not None"
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
-    subprocess.run([sys.executable, "-c", build], env=environment, capture_output=True, check=True, timeout=280)
-
-
 def traced(out, script, *arguments, ranks=2, options=(), torchrun=False):
     """Runs a script of ours, recorded."""
     command = ["-m", "zerolab.trace", "--out", out, *options, SCRIPTS / script, *arguments]

@@ -4,7 +4,7 @@ import importlib.util
 from collections import Counter
 
 import pytest
-from launching import SCRIPTS, compile_for_deepspeed, launch, losses, passes, traced
+from launching import SCRIPTS, launch, losses, passes, traced
 
 from zerolab.difference.compare import compare
 from zerolab.player import page
@@ -76,8 +76,6 @@ def kind(request, tmp_path_factory, require):
     for package, where in {"lit": ("lightning", "test"), "ds": ("deepspeed", "deepspeed")}.items():
         if name == package:
             require(importlib.util.find_spec(where[0]), where[0], f"pip install 'zerolab[{where[1]}]'")
-    if name == "ds":
-        compile_for_deepspeed()
     folder = tmp_path_factory.mktemp(name)
     arguments = [folder if each == "FOLDER" else each for each in KINDS[request.param][0]]
     plain = launch(SCRIPTS / f"{name}.py", *arguments)
