@@ -109,7 +109,7 @@ def test_without_bytes_of_memory_it_is_the_same_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "who", "torchrun"), [("raise", 0, False), ("raise", 1, False), ("kill", 0, True), ("kill", 1, False)]
+    ("how", "who", "torchrun"), [("raise", 0, False), ("raise", 1, True), ("kill", 0, True), ("kill", 1, False)]
 )
 def test_a_run_that_ends_within_the_steps_leaves_what_was_recorded(how, who, torchrun, tmp_path):
     out = tmp_path / "run.json"

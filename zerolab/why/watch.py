@@ -92,7 +92,8 @@ class _Rank:
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
             if self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE:
                 self._worked = now
-                self._work += now - self._since < (COMPUTES - 1) * self._timeout
+                # The look before this one: the last that counts is then not earlier than that, however rare looks are.
+                self._work += then - self._since < (COMPUTES - 1) * self._timeout
         return self._work, position
 
     @property
