@@ -114,9 +114,16 @@ def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
 
     With `waits`, the times count in which they wanted to run and others ran.
     """
-    tasks = Path(f"/proc/{pid}/task")
-    threads = [tasks / str(pid), *(task for task in tasks.glob("*") if _name(task).startswith(AUTOGRAD))]
-    return tuple(_cpu(task, waits=waits) for task in threads)
+    main = Path(f"/proc/{pid}/task/{pid}")
+    counted = [main, *(task for task in threads(pid) if _name(task).startswith(AUTOGRAD))]
+    return tuple(_cpu(task, waits=waits) for task in counted)
+
+
+def threads(pid: int) -> list[Path]:
+    """What `/proc` has of a process's threads; none of one that ends at this moment, for which `glob` would raise."""
+    with contextlib.suppress(OSError):
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    return []
 
 
 def _name(task: Path) -> str:
