@@ -86,13 +86,14 @@ class _Rank:
         if position != self._position:
             self._position, self._since = position, now
         then, cpu, read = self._spent
-        if now - then >= min(0.5, self._timeout / 3):
+        if now - then >= (every := min(0.5, self._timeout / 3)):
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
             if self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE:
                 self._worked = now
-                self._work += now - self._since < (COMPUTES - 1) * self._timeout
+                # What follows the last movement, before it is reported, is the timeout less a look of either kind.
+                self._work += now - self._since < (COMPUTES - 1) * self._timeout + TICK + every
         return self._work, position
 
     @property
