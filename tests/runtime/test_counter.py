@@ -205,7 +205,7 @@ def test_who_waits_for_a_rank_that_has_just_returned_gets_time_to_notice_that_it
     pages = board.pages(fd, 2)
     pages[0].write(Position(INSIDE, "barrier", 1, time.monotonic_ns() - 10**10))
     members = [types.SimpleNamespace(pid=os.getpid(), seen=None)] * 2
-    watch = hang.HangWatch(types.SimpleNamespace(members=members, board=pages, ask=lambda ranks: None), timeout=2.0)
+    watch = hang.HangWatch(types.SimpleNamespace(members=members, board=pages, ask=lambda _: None), timeout=2.0)
     watch.look([0, 1])
     time.sleep(0.3)
     assert watch.look([0]) is None, "rank 1 has computed for ten seconds, come to the barrier, and returned"
