@@ -6,6 +6,7 @@ import pytest
 import torch
 from awkward import batch, distance, loss_fn, make, shard_of, train_sharded
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab import RankError
 from zerolab.engines import ENGINES
@@ -13,6 +14,14 @@ from zerolab.engines.residency import Order
 from zerolab.theory import STAGES
 
 NO_DECAY = (lambda _name, parameter: parameter.ndim < 2, {"weight_decay": 0.0})
+
+
+class NumbersStayOnTheDevice(TorchDispatchMode):
+    """Within it, reading a number of a tensor is an error: on a GPU the host would wait there for all that it asked."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        assert operation is not torch.ops.aten._local_scalar_dense.default, "a number was read"
+        return operation(*args, **(kwargs or {}))
 
 
 def my_rows(step):
@@ -50,7 +59,8 @@ def test_clipping_uses_the_norm_over_all_shards(clusters, stage):
         engine = ENGINES[stage](make(), torch.optim.SGD, lr=0.5)
         tokens, targets = my_rows(0)
         engine.backward(loss_fn(engine.model(tokens), targets))
-        norm = engine.clip_grad_norm_(0.05)
+        with NumbersStayOnTheDevice():
+            norm = engine.clip_grad_norm_(0.05)
         engine.step()
         return norm, engine.state_dict()
 

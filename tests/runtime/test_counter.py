@@ -2,11 +2,12 @@ import os
 import subprocess
 import sys
 import time
+import types
 
 import torch
 import torch.distributed as dist
 
-from zerolab.runtime import board
+from zerolab.runtime import board, hang
 from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, KEPT, Position
 
 
@@ -196,3 +197,17 @@ def test_a_group_of_its_own_has_a_count_of_its_own(cluster):
         return position().label
 
     assert cluster.run(count) == ["all_reduce #1", "all_reduce #1 of ranks 1"]
+
+
+def test_who_waits_for_a_rank_that_has_just_returned_gets_time_to_notice_that_it_came():
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(2))
+    pages = board.pages(fd, 2)
+    pages[0].write(Position(INSIDE, "barrier", 1, time.monotonic_ns() - 10**10))
+    members = [types.SimpleNamespace(pid=os.getpid(), seen=None)] * 2
+    watch = hang.HangWatch(types.SimpleNamespace(members=members, board=pages, ask=lambda _: None), timeout=2.0)
+    watch.look([0, 1])
+    time.sleep(0.3)
+    assert watch.look([0]) is None, "rank 1 has computed for ten seconds, come to the barrier, and returned"
+    time.sleep(hang.STILL + 0.1)
+    assert watch.look([0]) == 0, "it has not come"

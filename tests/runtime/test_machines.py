@@ -221,17 +221,38 @@ def test_the_limit_of_a_container_is_the_memory_there_is(tmp_path, monkeypatch, 
 def test_ranks_that_idle_end_with_a_note_and_the_next_call_starts_fresh_ones(monkeypatch, capfd):
     monkeypatch.setenv("ZEROLAB_IDLE_MINUTES", "0.02")
     with Cluster(2, device="cpu") as cluster:
-        before = cluster.run(os.getpid)
-        assert cluster.run(lambda: time.sleep(2)) == [None, None], "whoever computes for longer does not idle"
-        assert cluster.run(os.getpid) == before
+        # Whoever computes for longer does not idle; how long the machine takes between two calls is not told here.
+        answers = cluster.run(lambda: (time.sleep(2), os.getpid(), time.monotonic()))
         patience = time.monotonic() + 20
-        while any(map(psutil.pid_exists, before)) and time.monotonic() < patience:
+        while any(psutil.pid_exists(pid) for _, pid, _ in answers) and time.monotonic() < patience:
             time.sleep(0.05)
-        assert not any(map(psutil.pid_exists, before))
+        assert 1.2 <= time.monotonic() - max(ended for *_, ended in answers) < 20, "the time begins as the call ends"
         assert cluster.run(dist.get_rank) == [0, 1]
         printed = capfd.readouterr().out
-    assert "2 idle ranks ended after 0.02 minutes; the next call starts fresh ones" in printed
-    assert "fresh ranks" in printed
+    assert "2 idle ranks ended after 0.02 minutes; the next call starts fresh ones\n" in printed
+    assert "fresh ranks: what the ranks held in memory was lost when they idled for 0.02 minutes\n" in printed
+
+
+def test_a_call_that_comes_while_idle_ranks_are_ended_waits_for_that(monkeypatch):
+    monkeypatch.setenv("ZEROLAB_IDLE_MINUTES", "0.02")
+    with Cluster(1, device="cpu") as cluster:
+        kill, begun = cluster._finalizer, threading.Event()
+
+        def slowly():
+            begun.set()
+            time.sleep(0.5)
+            kill()
+
+        cluster._finalizer = slowly
+        assert begun.wait(20)
+        assert cluster.run(dist.get_rank) == [0]
+
+
+def test_ranks_that_were_called_just_before_they_would_have_been_ended_go_on(cluster, capfd):
+    before = cluster.run(os.getpid)
+    cluster._end_idle_ranks()  # as the watch calls it that has looked at the time before that call
+    assert cluster.run(os.getpid) == before
+    assert "idle" not in capfd.readouterr().out
 
 
 def watchers():

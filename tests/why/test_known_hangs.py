@@ -5,7 +5,9 @@ which a rank is to be found with `# <- ` and the rank.
 """
 
 import contextlib
+import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 import warm
 
+from zerolab.why import watch
 from zerolab.why.dumps import explain
 
 pytestmark = pytest.mark.slow
@@ -98,6 +101,22 @@ def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
     assert said["text"].splitlines()[0].endswith("; it computes")
 
 
+def test_what_a_hang_ends_in_does_not_take_the_place_of_what_it_came_from(follow, tmp_path):
+    # Ended one after the other, rank 1 sees its peer go and raises, as under a launcher's signals.
+    ended = tmp_path / "ended.py"
+    ending = "time.sleep(4); os._exit(1)"
+    text = (HERE / "hangs" / "sleeps.py").read_text().replace("time.sleep(60)", ending)
+    ended.write_text(text.replace("import time", "import os, time"))
+    said = follow(ended, whole=True, limit=20.0)
+    assert said["left"] == 0
+    until = time.monotonic() + 10.0  # the process beside the ranks ends after them
+    while "gone" not in (found := explain([said["folder"]])).text.splitlines()[-1] and time.monotonic() < until:
+        time.sleep(0.1)
+    assert found.ranks == (0,)
+    assert found.text.startswith("rank 0 has not reached all_reduce #2")
+    assert found.text.splitlines()[-1].startswith("rank 0 is gone without a word")
+
+
 def test_ranks_that_go_on_after_all_are_said_to(follow, tmp_path):
     late = tmp_path / "late.py"
     late.write_text((HERE / "hangs" / "sleeps.py").read_text().replace("time.sleep(60)", "time.sleep(3)"))
@@ -129,6 +148,22 @@ def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):
     assert f"zerolab why: {sentence}" in done.stderr
     again = [sys.executable, "-m", "zerolab", "why", "notes"]
     assert subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.startswith(sentence)
+
+
+def test_a_process_that_ends_while_it_is_looked_at_does_not_end_the_watch(monkeypatch):
+    listing = {name: getattr(os, name) for name in ("scandir", "listdir")}
+    for look in (watch._cpu, watch._below):
+        child = subprocess.Popen(["sleep", "60"])
+
+        def ended(place, *, name, child=child):
+            child.kill()
+            child.wait()
+            return listing[name](place)
+
+        for name in listing:
+            monkeypatch.setattr(os, name, functools.partial(ended, name=name))
+        assert not look(child.pid)
+        assert child.returncode is not None, "it has ended in the middle of that look"
 
 
 @pytest.mark.parametrize(

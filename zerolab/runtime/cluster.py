@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 DEVICES = ("auto", "cpu", "cuda")
+FAILED = "the last run failed"
 # Weak, so that `%%ranks` does not keep alive a cluster that the notebook has dropped.
 _open: "weakref.WeakValueDictionary[int, Cluster]" = weakref.WeakValueDictionary()
 
@@ -58,8 +59,11 @@ class Cluster:
         self.timeout = float(timeout)
         # Not reentrant: a callback that calls `run` during a run is refused instead of deadlocking.
         self._busy = threading.Lock()
+        # Held while idle ranks are ended: a call that comes just then waits for that instead of being refused.
+        self._ending = threading.Lock()
         self._owner = os.getpid()
-        self._closed = self._lost = False
+        self._closed = False
+        self._lost = ""  # how the ranks were lost whose memory the next ones lack
         self._ranks: Ranks | None = None
         try:
             self._start()
@@ -162,11 +166,12 @@ class Cluster:
                 f"{self!r} belongs to process {self._owner}, and this is {os.getpid()}, forked from it: use the "
                 "cluster there, or make one of this process's own with Cluster()"
             )
+        self._idle.touch()
         # Before the lock is taken and the ranks are looked at: a call that is refused here costs nothing.
         packed = travel.pack_call(fn, args, kwargs)
         # Outside of `interruptible` Stop is deferred: it could leave this cluster busy, or some of its ranks alive.
         with held_back():
-            if not self._busy.acquire(blocking=False):
+            if not self._take():
                 raise RuntimeError(
                     "this cluster is running something in another thread; wait for it or make a second one"
                 )
@@ -174,13 +179,13 @@ class Cluster:
                 with interruptible():
                     answers = self._answers(task, packed, chosen)
             except BaseException as error:  # Stop, too: the ranks may be in different collectives
-                self._lost = True
+                self._lost = FAILED
                 self._release()
                 if self._closed and isinstance(error, Exception):  # a consequence of `close` in another thread
                     raise RuntimeError(f"{self!r} was closed while it was running something") from None
                 raise
             else:
-                self._lost = False
+                self._lost = ""
             finally:
                 self._idle.touch()  # now, because the run itself may have taken longer than the limit
                 self._busy.release()
@@ -193,7 +198,7 @@ class Cluster:
         self._refuse_if_closed()  # by another thread, while this call was packed
         ranks = self._usable_ranks()
         self._refuse_if_closed()  # or while fresh ranks started
-        self._lost = True  # until this call has returned: after any other end these ranks must not be used again
+        self._lost = FAILED  # until this call has returned: after any other end these ranks must not be used again
         # A pickle within a pickle: the rank has the text of the cells before it unpickles the call.
         message = pickle.dumps((task, self._sent_cells.news(), packed))
         try:
@@ -214,12 +219,12 @@ class Cluster:
             if not self._ranks.are_all_alive():
                 if death := call.death_at_rest(self._ranks):  # what the ranks held is lost, and must not go unnoticed
                     raise death
-                self._lost = True
+                self._lost = FAILED
                 self._release()
         ranks = self._ranks or self._start()
         if self._lost:
-            output.show("fresh ranks: what the ranks held in memory was lost when the last run failed\n")
-            self._lost = False
+            output.show(f"fresh ranks: what the ranks held in memory was lost when {self._lost}\n")
+            self._lost = ""
         return ranks
 
     def _start(self) -> Ranks:
@@ -232,17 +237,20 @@ class Cluster:
             self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
         return self._ranks
 
+    def _take(self) -> bool:
+        """Makes this thread the one that uses the ranks; False if another one runs something on them."""
+        with self._ending:
+            return self._busy.acquire(blocking=False)
+
     def _end_idle_ranks(self) -> None:
         """Frees their memory, unless a call is running; the next call starts fresh ones."""
-        if self._ranks is None or not self._busy.acquire(blocking=False):
-            return
-        try:
-            self._lost = True
+        with self._ending:  # no call begins now; the last one may have begun or ended since the time was looked at
+            if self._ranks is None or self._busy.locked() or not self._idle.is_over:
+                return
+            minutes = f"{self._idle.seconds / 60:g} minutes"
+            self._lost = f"they idled for {minutes}"
             self._release()
-        finally:
-            self._busy.release()
-        minutes = f"{self._idle.seconds / 60:g} minutes"
-        output.show(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones\n")
+            output.show(f"{self.world_size} idle ranks ended after {minutes}; the next call starts fresh ones\n")
 
     def _is_ours(self) -> bool:
         return os.getpid() == self._owner
@@ -254,7 +262,7 @@ class Cluster:
     def _finish(self) -> bool:
         """Releases a closed cluster's ranks; False if a thread runs something on them, which then does it itself."""
         with held_back():  # Stop may be pressed just then
-            if not self._busy.acquire(blocking=False):
+            if not self._take():
                 return False
             try:
                 if self._ranks is not None:

@@ -55,6 +55,7 @@ class HangWatch:
         self._ranks, self._timeout, self._still, self._effort = ranks, timeout, still, effort or working_cpu
         self._next = 0.0
         self._unfinished: set[int] = set()
+        self._changed = 0.0  # when a rank last returned
         self._last: dict[int, tuple[object, object]] = {}
         self._moved: dict[int, float] = {}
 
@@ -67,7 +68,7 @@ class HangWatch:
         positions = {rank: self._ranks.board[rank].read() for rank in unfinished}
         self._ranks.ask(unfinished)  # which has them look at their devices, too
         if set(unfinished) != self._unfinished:  # one has returned, and may just have given the others what they need
-            self._unfinished = set(unfinished)
+            self._unfinished, self._changed = set(unfinished), now
             self._last.clear()
         since = {rank: each.since / 1e9 for rank, each in positions.items() if self._waits(rank, each, now)}
         if not since:
@@ -80,7 +81,9 @@ class HangWatch:
         self._sample(positions, now)
         surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else its host may be computing
         others_stand_still = all(now - self._moved[rank] >= self._still for rank in set(unfinished) - surely_waits)
-        return longest if others_stand_still and now - since[longest] >= self._timeout else None
+        # The last to come may have ended before those that waited for it have noticed that it came.
+        nobody_left = now - self._changed >= self._still
+        return longest if others_stand_still and nobody_left and now - since[longest] >= self._timeout else None
 
     def _waits(self, rank: int, position: Position, now: float) -> bool:
         """Whether a rank waits, as far as is known now: what it says of its device soon gets old."""
@@ -114,9 +117,16 @@ def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
 
     With `waits`, the times count in which they wanted to run and others ran.
     """
-    tasks = Path(f"/proc/{pid}/task")
-    threads = [tasks / str(pid), *(task for task in tasks.glob("*") if _name(task).startswith(AUTOGRAD))]
-    return tuple(_cpu(task, waits=waits) for task in threads)
+    main = Path(f"/proc/{pid}/task/{pid}")
+    counted = [main, *(task for task in threads(pid) if _name(task).startswith(AUTOGRAD))]
+    return tuple(_cpu(task, waits=waits) for task in counted)
+
+
+def threads(pid: int) -> list[Path]:
+    """What `/proc` has of a process's threads; none of one that ends at this moment, for which `glob` would raise."""
+    with contextlib.suppress(OSError):
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    return []
 
 
 def _name(task: Path) -> str:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 
 class IdleWatch:
-    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; it refers to the owner weakly."""
+    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; it refers to the owner weakly.
+
+    The owner may be touched in the same moment: `expired` looks at `is_over` once nobody can touch it any more.
+    """
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()
@@ -21,15 +24,23 @@ class IdleWatch:
         """Start the time again."""
         self._touched = time.monotonic()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last touch was `seconds` ago."""
+        return self._left() <= 0
+
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(max(0.0, self._touched + self.seconds - time.monotonic())):
-            if time.monotonic() - self._touched >= self.seconds:
-                self.touch()
+        while not self._stopped.wait(max(0.0, self._left())):
+            if self.is_over:
                 owner = self._owner()
                 if owner is not None:
                     self._expired(owner)
                 del owner  # or this thread would keep it alive
+                self.touch()
+
+    def _left(self) -> float:
+        return self._touched + self.seconds - time.monotonic()

@@ -16,7 +16,7 @@ from zerolab import files
 from zerolab.runtime import faults, stack
 from zerolab.runtime.board import FAILED, IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
-from zerolab.runtime.hang import HangWatch, is_stopped, working_cpu
+from zerolab.runtime.hang import HangWatch, is_stopped, threads, working_cpu
 from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
 from zerolab.why.nodes import Nodes
@@ -86,14 +86,14 @@ class _Rank:
         if position != self._position:
             self._position, self._since = position, now
         then, cpu, read = self._spent
-        if now - then >= min(0.5, self._timeout / 3):
+        if now - then >= (every := min(0.5, self._timeout / 3)):
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
             if self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE:
                 self._worked = now
-                # The look before this one: the last that counts is then not earlier than that, however rare looks are.
-                self._work += then - self._since < (COMPUTES - 1) * self._timeout
+                # What follows the last movement, before it is reported, is the timeout less a look of either kind.
+                self._work += now - self._since < (COMPUTES - 1) * self._timeout + TICK + every
         return self._work, position
 
     @property
@@ -265,7 +265,16 @@ class Watch:
             cause = min(endings, key=lambda each: (each.blames_a_peer, each.time))
         how = self._ranks.members[cause.rank].said.get("ended", WORDLESS)
         if len(self._ranks.members) > 1 and not how.startswith("raised KeyboardInterrupt"):
-            self._tell(verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls()))
+            self._tell_end(verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls()))
+
+    def _tell_end(self, found: Verdict) -> None:
+        """What a hang ends in, such as the signals of a launcher, stands below it: it is not the cause."""
+        if self._last is None or not self._said:
+            self._tell(found)
+            return
+        end = found.text.splitlines()[0]
+        self._say(end)
+        self._write(self._last._replace(text=f"{self._last.text}\n{end}"))
 
     def _tell(self, found: Verdict) -> None:
         self._last = found
@@ -296,9 +305,9 @@ def _cpu(pid: int) -> float:
 def _below(pid: int) -> list[int]:
     """The processes that a process has started, and what those have."""
     found = []
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+    for task in threads(pid):
         with contextlib.suppress(OSError):
-            found += [int(child) for child in listed.read_text().split()]
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found + [child for each in found for child in _below(each)]
 
 
