@@ -3,7 +3,8 @@
     whole      [padded]  the unit's parameters end to end; the module's own parameters are views of it
     shard      [owned]   the part that this rank owns; in most stages a view of `whole`
     owned      [owned]   what the optimizer updates: the shard itself, or a master copy (mixed precision, or offload)
-    pieces               the same, one view for each parameter, once one of them was left alone; until then none
+    pieces               none, until a parameter gets no gradient in a step: then `owned` as a view for each parameter,
+                         so that the optimizer can leave that one alone
     gradient   [padded]  the parameters' gradients end to end, once all of them exist; else None
     mean       [owned]   the mean gradient over all ranks of what this rank owns; None before it is known
     unscaled   [owned]   the same as the optimizer takes it, once a GradScaler has divided it; else None

@@ -1,8 +1,8 @@
 """When a unit must be whole, for an engine that keeps no parameters but its shards.
 
-A unit is gathered before the outermost module runs that holds parameters of it, and again when the first gradient
-comes back to what such a module gave. It is released after the module, and in backward when it owes no gradient any
-more: all of its parameters have theirs, and so have the inputs that the unit was given. A unit that has no forward of
+A unit is gathered before the outermost module runs that holds parameters of it, and again in backward, when the first
+gradient of that module's output arrives. It is released after the module, and in backward once all of its parameters
+and all of its inputs have their gradients. A unit that has no forward of
 its own, a `ModuleList` of attention and MLP say, runs in parts: it is released when another unit is used.
 """
 
@@ -87,8 +87,9 @@ class Residency(Units):
         # Backward is no mirror of forward where a model branches, so each pass learns from its own last one.
         self._forward_order = Order(ahead=prefetch)
         self._backward_order = Order(ahead=prefetch)
-        # Not at its start: over gloo the exchange of the unit before still has its buffers then, three units' worth.
-        self._after_half: dict[str, list[str]] = {}  # what to gather when a unit has half its gradients
+        # What to gather when a unit has half its gradients. By then gloo has freed the buffers of the exchange
+        # before; at the unit's start, parts of three units would be there at once.
+        self._after_half: dict[str, list[str]] = {}
         self._compared: list[str] = []
         self._has_other_graphs = False  # a forward came before the last one's backward: a GAN's other loss, say
         self._behind: set[int] | None = None  # the numbers of all operations of this backward, where there are others
@@ -120,7 +121,8 @@ class Residency(Units):
     def begin_backward(self, reached: set[int], loss: torch.Tensor | None) -> None:
         """Compares with the other ranks; and learns which units owe nothing, for they ran in forwards of other losses.
 
-        A loop's own backward does not tell its loss: what is owed in other graphs, too, it reduces at its end.
+        A loop that calls `loss.backward()` itself does not tell us its loss. Then units that still owe gradients in
+        other graphs are reduced at the end.
         """
         self._backward_order.begin()
         units = [unit for unit, flats in self._units.items() if any(flat.has_any_of(reached) for flat in flats)]

@@ -27,7 +27,7 @@ class Zero1(Engine):
         return reduce_scatter(gradient, name=flat.layout.name)
 
     def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
-        """Keeps the whole gradient; the owned part of it is the mean, the rest is what this rank computed."""
+        """Makes the owned part the mean, in place. It is a view, so the whole gradient stays until the update."""
         flat.mean = flat.part(gradient).div_(self.world_size)
 
     def publish(self) -> None:

@@ -6,8 +6,9 @@ instead each unit is gathered just before its forward (Ψ) and again before its 
 (ZeRO, arXiv 1910.02054, sections 5.3 and 7.2.)
 
 Autograd remembers the storage that the forward used. So a release frees that very storage (`resize_(0)`) and the next
-gather refills it; giving a parameter other data would free nothing until backward. Autograd does not take the refill
-for a change: the parameters were set by `.data`, and so count their versions apart from `whole`.
+gather refills it; giving a parameter other data would free nothing until backward. Autograd counts the writes to a
+tensor, and refuses one that was written since the forward; the refill counts for `whole`, and not for the parameters,
+which were set by `.data`.
 """
 
 from typing import Any
@@ -59,7 +60,7 @@ class Zero3(Engine):
 
     def release(self, flat: Flat) -> None:
         """Gives the memory back. Until the next gather nothing may touch the parameters: their memory is gone."""
-        if flat.presence is Presence.ARRIVING:  # gathered ahead of a use that did not come
+        if flat.presence is Presence.ARRIVING:  # gathered ahead, and not used in this pass: others still write into it
             self.gather(flat)
         if flat.presence is Presence.WHOLE:
             flat.hide()

@@ -9,8 +9,8 @@ function that decides which. It gets
 
 Backward brings the **last** parameter's gradient first. Walk in that order and put each gradient into the current
 bucket; where it would not fit any more, the bucket is full and a new one begins with it. A gradient that alone is
-larger than the limit gets a bucket of its own. Return the buckets as lists of indices into `sizes`, in the order in
-which they fill. Nothing runs on ranks here.
+larger than the limit gets a bucket of its own. Return a list of buckets, each a list of indices into `sizes`, both in
+the order in which backward brings the gradients. Nothing runs on ranks here.
 
 Targets, for 24 drawn models:
 

@@ -5,7 +5,7 @@ the rank then does hold. It gets
 
 * `model`: a small model in fp32. One of its parameters is frozen (`requires_grad` is false), and two of its layers
   share one weight;
-* `rows`, `wanted`: this rank's rows, and what the model should make of them.
+* `rows`, `wanted`: this rank's rows of the batch, and the targets for them.
 
 Run forward, the loss `torch.nn.functional.mse_loss(model(rows), wanted)` and backward, and make one update with
 `torch.optim.Adam(model.parameters())`. Then return three numbers of bytes: of the parameters, of their gradients, and

@@ -3,8 +3,9 @@
 Write the training loop of `DDP` for one flat. Your function gets
 
 * `parameters`: all parameters of a model in one tensor, the same on every rank;
-* `gradients`: an iterator. Each step runs forward and backward on this rank's batch and gives this rank's gradient, one
-  tensor as large as `parameters`. You may write into it, and should, for there is no memory for a second gradient;
+* `gradients`: an iterator, for `for gradient in gradients:`. Each turn is one training step: it runs forward and
+  backward on this rank's batch, with the parameters as they are then, and gives this rank's gradient, one tensor as
+  large as `parameters`. You may write into it, and should, for there is no memory for a second gradient;
 * `optimizer_cls`: called with a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t`
   from `t.grad`;
 * `rank` and `world_size`.

@@ -7,9 +7,9 @@ exchange while backward goes on. `Engine` has all of that; four methods say what
 * `own(flat)` returns the tensor that this rank's optimizer updates;
 * `reduce(flat, gradient)` starts the exchange of the flat's gradient and returns what `all_reduce(gradient)` or
   `reduce_scatter(gradient)` gives. The engine waits for it;
-* `keep(flat, gradient)` gets the gradient after the exchange. It puts the mean that belongs to what `own` returned into
-  `flat.mean`. Divide in place: there is no memory for a second gradient;
-* `publish()` comes after the update, and sends whatever the other ranks still need.
+* `keep(flat, gradient)` gets the gradient after the exchange, and puts the mean gradient of the tensor that `own`
+  returned into `flat.mean`. Divide in place: there is no memory for a second gradient;
+* `publish()` comes after the update, and sends whatever the other ranks still need; if that is nothing, write `pass`.
 
 Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 

@@ -13,8 +13,8 @@ Targets, on 4, 2, 3 and 1 ranks:
 * every rank returns the product of all ranks' numbers: 24, 2, 6 and 1;
 * one `all_reduce` on every rank.
 
-When it passes, break it: put `if dist.get_rank() != 2:` before the call, so that rank 2 skips it, and run the check
-again.
+When it passes, break it: put `if dist.get_rank() != 2:` before the call, so that rank 2 skips it, and run the next two
+cells: the other ranks wait for rank 2, and `check` says so. Then take it out again, and run both once more.
 """
 
 import math

@@ -5,7 +5,8 @@ away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
 * `models.build("mlp-odd")` gives a small network, the same on every rank.
-* The gradient is clipped: if its norm is above 0.25, it is scaled down to it.
+* The gradient is clipped: if its norm is above 0.25, it is scaled down to 0.25. `to_local()` gives this rank's part of
+  a tensor that `fully_shard` has cut.
 
 Return the model after the last step.
 

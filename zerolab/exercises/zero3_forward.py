@@ -8,7 +8,7 @@ the units one after the other, each whole only while it is used, and return the 
 * `all_gather(tensor).wait()` sends the shard at this rank's place in the tensor to all, and fills the other places.
 * `unit.forward(inputs)` gives the unit's outputs; the flat must be whole.
 
-What ours does, as recorded, for the first two of six units:
+What ours does, as recorded, for the first two of six units (`gather` is `allocate`, `mine` and `all_gather` together):
 
     gather 0, forward 0, release 0, gather 1, forward 1, release 1, ...
 

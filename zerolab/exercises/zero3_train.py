@@ -3,8 +3,8 @@
 Write the loop around the two. Your function gets the units **whole**, the same on every rank; `forward(units, inputs)`
 and `backward(units, output_gradient)`, which are yours once they have passed, and ours until then; and
 
-* `batches`: an iterator. Each step gives `(inputs, loss_gradient)`, and `loss_gradient(outputs)` is where backward
-  begins;
+* `batches`: an iterator. Each step gives `(inputs, loss_gradient)`; `loss_gradient(outputs)` is the gradient of the
+  loss with respect to the outputs, with which backward begins;
 * `optimizer_cls`: of a list of tensors it gives a torch optimizer over them. `step()` updates a tensor `t` from
   `t.grad`. Plain tensors will do.
 
