@@ -63,8 +63,8 @@ class Event:
     the same clock; `t_start` and `t_end` then say when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
-    Without a model, and if a tensor is small, a collective has the `numbers` that this rank gave, and its wait those
-    that it received.
+    Without a model, a collective over a small tensor has the `numbers` that this rank gave, and its wait those that it
+    received.
     """
 
     rank: int

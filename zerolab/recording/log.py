@@ -177,7 +177,7 @@ class Log:
     def end_step(self, *, is_skipped: bool = False) -> None:
         """Ends the step, unless it has made no update so far: then gradients are being accumulated.
 
-        `is_skipped`: an engine says that it has skipped the step's update.
+        `is_skipped`: an engine has begun the step's update and may have skipped it: the step ends even without one.
         """
         current = self.current
         # The update is what makes a step: several backwards before it are micro-batches.

@@ -130,7 +130,7 @@ class Recorder:
         self._passes.forward_begins(module, inputs)
 
     def so_far(self) -> RankRecording:
-        """What was recorded so far, from any thread: a rank that hangs never leaves the with block."""
+        """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
         return self._finished or self._so_far(under_way, complete=False)
 

@@ -21,7 +21,7 @@ from zerolab.runtime.ranks import CHUNK, Member, Ranks
 
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
 SETTLE = 0.1  # seconds after a failure in which other ranks may still report theirs
-SETTLE_FOR_CAUSE = 1.0  # the same while every failure reported is only that a peer was lost
+SETTLE_FOR_CAUSE = 1.0  # the same, while every reported failure only says that a peer was lost
 LOOK = 0.4  # seconds that a rank has to report where it is
 DRAIN = 0.2  # seconds at most to collect prints, after the last result and between two calls
 
@@ -68,7 +68,7 @@ class Call:
         self._started = time.monotonic_ns()
         _, filename, line = stack.locate(sys._getframe(1))
         self._called = f"called at {stack.place(filename, line)}" if filename else ""
-        self.cell = stack.label(filename)  # or the file, outside of notebooks
+        self.cell = stack.label(filename)  # or the file, outside notebooks
         self._watch = HangWatch(ranks, timeout)
         self._outcomes: dict[int, Outcome] = {}  # by rank; one that is missing is still running
         self._at_rest = "finished"

@@ -34,7 +34,7 @@ STAGES = {
 # As faulthandler writes it: without the source line, and without a comma before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 ABSENT = "not taking part"
-"""The state of a rank that a call is not for."""
+"""The state of a rank that is not part of the call."""
 CRASH_FRAMES = 40  # shown at most of the stack of a rank that died
 STOPPED = "stopped"  # by a signal such as SIGSTOP
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
@@ -49,7 +49,7 @@ class RankError(RuntimeError):
         exception: name of the exception it raised, such as `ValueError`; None if it died.
         signal: name of the signal that killed it, such as `SIGSEGV`; None if none did.
         exitcode: what it passed to `os._exit`; None if it did not end that way.
-        phase: `forward`, `backward` or `step` within a training step, else `running`; before and after the function
+        phase: `forward`, `backward` or `step` within a training step, else `running`; before and after the function:
             `joining`, `unpickling`, `pickling` (the result), `idle`.
         collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
         where: its line, such as `cell [3], line 5: loss.backward()`; empty if unknown.

@@ -23,7 +23,7 @@ _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_
 _LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # they read a few entries of a table
 _OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  (torch names it so)
-_ATTENTION = {  # matrix multiplications (backward repeats one of forward's), and where the query is in the arguments
+_ATTENTION = {  # products like [length, size] x [size, length], and the query's place; backward repeats one
     "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (5, 1),
 }
