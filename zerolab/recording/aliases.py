@@ -1,12 +1,12 @@
 """When a collective releases its tensors: gloo's threads do so some time after the wait for it has returned.
 
-How long after depends on the scheduler and on Python's lock. So whether a buffer that the rank has dropped is still
-alive at the next event, or even at the peak, would be left to chance. A collective therefore gets aliases in place of
-its tensors, and the ledger waits until gloo's thread has dropped them before it adds up the live bytes.
+How long after depends on the scheduler and on the GIL, so chance would decide whether a buffer that the rank has
+dropped is still alive at the next event, or even at the peak. A collective therefore gets aliases in place of its
+tensors, and the ledger waits until gloo's thread has dropped them before it adds up the live bytes.
 
-An alias is not another view of the tensor. Of a large tensor gloo keeps only the views of a part that it makes itself,
-which outlive whatever it was given; and torch gives up Python's lock between the end of a tensor's Python object and
-that of its memory. An alias has a storage of its own over the same memory, which all views of it share.
+An alias is not another view of the tensor. Of a large tensor, gloo keeps only views of parts, which it makes itself
+and which outlive whatever it was given; and torch gives up the GIL between the end of a tensor's Python object and
+that of its memory. An alias has a storage of its own over the same memory, shared by all views of the alias.
 """
 
 import ctypes
@@ -20,22 +20,22 @@ import torch
 LONGEST = 1.0  # seconds; what is still alive then is kept by something other than gloo's thread
 
 
-class Lent(ctypes.c_byte * 2**40):  # type: ignore[misc]  # a type that is made on the way
-    """The memory of a tensor, of which an alias is made. It keeps the tensor until the last view of the alias is gone.
+class Lent(ctypes.c_byte * 2**40):  # type: ignore[misc]  # its base is made on the fly
+    """The memory of a tensor behind an alias. It keeps the tensor alive until the last view of the alias is gone.
 
-    The bytes of this type are none of its own: it begins where the tensor's storage does, and ends nowhere.
+    It owns no bytes: it begins where the tensor's storage begins, and its nominal length of 2**40 means nothing.
     """
 
     tensor: torch.Tensor | None
     gone: "SimpleQueue[None]"
 
     def __del__(self) -> None:
-        self.tensor = None  # its storage may end here, and the ledger hears of it: only then is the alias gone
+        self.tensor = None  # may free its storage, which tells the ledger: only then is the alias gone
         self.gone.put(None)
 
 
 class Releases:
-    """The collectives that have been waited for, and whose tensors gloo's thread may not have dropped yet."""
+    """The collectives that have been waited for, but whose tensors gloo's thread may not have dropped yet."""
 
     def __init__(self) -> None:
         self.pending: list[tuple[weakref.ref[Any], list[SimpleQueue[None]]]] = []
@@ -46,7 +46,7 @@ class Releases:
             self.pending.append((weakref.ref(work), aliases))
 
     def wait(self) -> None:
-        """Waits until everything that only gloo still refers to is free."""
+        """Waits until everything that only gloo still refers to is freed."""
         for place, (work, aliases) in reversed(list(enumerate(self.pending))):
             if work() is None:
                 del self.pending[place]
@@ -56,9 +56,9 @@ class Releases:
 
 
 def with_aliases(arguments: Any, aliases: "list[SimpleQueue[None]]") -> Any:
-    """The arguments of a collective with an alias for each tensor in main memory.
+    """The arguments of a collective, with an alias for each tensor in main memory.
 
-    To `aliases` a queue is appended for each, which gets an item when the alias and all views of it are gone.
+    Appends a queue to `aliases` for each, which gets an item once the alias and all its views are gone.
     """
     if isinstance(arguments, (tuple, list)):
         return type(arguments)(with_aliases(one, aliases) for one in arguments)

@@ -1,7 +1,7 @@
-"""What torch.distributed was asked for, read off the operation that it became.
+"""What torch.distributed was asked for, read from the operation that results.
 
 There are two families. `c10d` operations write into the caller's tensors and return a `Work` to wait for. Functional
-collectives (what DTensor sends by, and FSDP2's clipping) return new tensors, and `wait_tensor` waits for those.
+collectives (which DTensor uses, and FSDP2's clipping) return new tensors, and `wait_tensor` waits for those.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ _WORDS = {
 _LONG_WORDS = ("reduce_scatter", "all_reduce", "all_gather", "all_to_all")
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 _GATHERS = ("all_gather", "gather")  # the input is one rank's share of the whole
-_SCATTERS = ("reduce_scatter", "scatter")  # the output is
+_SCATTERS = ("reduce_scatter", "scatter")  # the output is one rank's share of the whole
 
 
 class Request(NamedTuple):
-    """One operation: its word, the elements and bytes of the whole buffer, who takes part, and from or to whom."""
+    """One operation: its name, the elements and bytes of the whole buffer, who takes part, and the peer, if any."""
 
     op: str
     tensors: list[torch.Tensor]
@@ -37,8 +37,8 @@ class Request(NamedTuple):
     ranks: list[int]
     peer: int | None
     group: dist.ProcessGroup
-    note: str | None = None  # what else is to be known of it
-    sent: int | None = None  # bytes for other ranks where ranks send unequally much; None: a fixed part of the buffer
+    note: str | None = None  # anything else worth knowing
+    sent: int | None = None  # bytes for other ranks if ranks send different amounts; None: a fixed part of the buffer
 
 
 def communicates(func: Any) -> bool:
@@ -53,7 +53,7 @@ def operation(name: str) -> str:
     for word in _LONG_WORDS:
         if name.startswith(word):
             return word
-    # The underscore in front stays: `_reduce_scatter_base_` begins as the plain `reduce_` would without it.
+    # The leading underscore stays: without it, `_reduce_scatter_base_` would begin like the plain `reduce_`.
     head = "_" * name.startswith("_") + name.lstrip("_").split("_")[0]
     return _WORDS.get(head, head)
 
@@ -71,12 +71,12 @@ def logical_bytes(op: str, nbytes: int, ranks: int) -> int:
 
 
 def unequal_elements(op: str, sizes: Sequence[int], rank: int) -> int:
-    """Elements that `rank` must send where ranks have parts of these `sizes`: others' parts, or its own to others."""
+    """Elements that `rank` must send if the ranks' parts have these `sizes`: the others' parts, or its own to each."""
     return sum(sizes) - sizes[rank] if op == "reduce_scatter" else sizes[rank] * (len(sizes) - 1)
 
 
 def read(func: Any, args: tuple[Any, ...]) -> Request | None:
-    """Reads an operation; None for those that communicate nothing, such as c10d's look for NaN."""
+    """Reads an operation; None for one that communicates nothing, such as c10d's check for NaN."""
     name = func._schema.name.removeprefix("c10d::")
     handles = [argument for argument in args if isinstance(argument, torch.ScriptObject)]
     if name == "check_for_nan" or not handles:
@@ -84,7 +84,7 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     op, group = operation(name), dist.ProcessGroup.unbox(handles[0])
     ranks = dist.get_process_group_ranks(group)
     counted = tensors_in(args[1 if op in _GATHERS else 0])
-    # A rank holds one share of what is gathered or scattered; an event has the size of the whole buffer.
+    # A rank holds one share of what is gathered or scattered; an event states the size of the whole buffer.
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
     numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
     nbytes = numel * counted[0].element_size() if counted else 0
@@ -105,7 +105,7 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
 
 
 def _sent_to_others(tensor: torch.Tensor, splits: Sequence[int], group: dist.ProcessGroup) -> int | None:
-    """The bytes of an all-to-all for other ranks, by how its rows are split; None where nobody says how: equally."""
+    """The bytes an all-to-all sends to other ranks, by how its rows are split; None without a split: equal parts."""
     if not splits:
         return None
     row = tensor.nbytes // max(len(tensor), 1)
@@ -113,13 +113,13 @@ def _sent_to_others(tensor: torch.Tensor, splits: Sequence[int], group: dist.Pro
 
 
 def _place(tensor: torch.Tensor) -> str:
-    """Which elements of its storage a message carries: what is cut from a larger tensor is a part of that."""
+    """Which elements of its storage a message carries: a slice of a larger tensor is only a part of that storage."""
     start, whole = tensor.storage_offset(), tensor.untyped_storage().nbytes() // tensor.element_size()
     return f"elements {start} to {start + tensor.numel()} of {whole}"
 
 
 def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Request]:
-    """Reads a functional collective; several requests for a batch of sends and receives, which is one operation."""
+    """Reads a functional collective; a batch of sends and receives is one operation, but several requests."""
     values = (*args, *keywords.values())
     given = {**dict(zip((argument.name for argument in func._schema.arguments), values, strict=False)), **keywords}
     group = _group(given["group_name"])
@@ -129,7 +129,7 @@ def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) 
     op, tensors = operation(func._schema.name.split("::")[1]), tensors_in(args[0])
     if op in ("send", "recv"):
         return [_message(op, tensors[0], group, args[1])]
-    # The input is the whole buffer, or this rank's share of it; what comes out has not been made yet.
+    # The input is the whole buffer, or this rank's share of it; the output does not exist yet.
     ranks = dist.get_process_group_ranks(group)
     numel = sum(tensor.numel() for tensor in tensors) * (len(ranks) if op == "all_gather" else 1)
     splits = given.get("input_split_sizes")

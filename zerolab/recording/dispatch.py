@@ -1,4 +1,4 @@
-"""Sees every operation that torch executes on this rank, those of autograd included."""
+"""Sees every operation that torch executes on this rank, autograd's included."""
 
 import sys
 from collections.abc import Callable
@@ -38,39 +38,39 @@ _NONE, _FRESH, _SHOWS, _COMMUNICATES = Effect
 
 
 class Kind(NamedTuple):
-    """What is known of an operation; found out once for each."""
+    """What is known about an operation; found out once for each."""
 
     effect: Effect
-    second_is_tensor: bool  # where a number may stand, which torch then makes a tensor of
-    execute: Any  # what the operation calls in its turn: one frame of Python less
+    second_is_tensor: bool  # a number may take its place, of which torch then makes a tensor
+    execute: Any  # what the operation itself calls: this saves a Python frame
     func: Any  # kept, so that no other operation gets its `id`
 
 
 class Watch(TorchDispatchMode):
-    """While active, tells the ledger about new storages, and hands over what communicates to `communicate`."""
+    """While active, tells the ledger about new storages, and hands whatever communicates to `communicate`."""
 
     def __init__(self, log: Log, communicate: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._communicate = log, log.ledger, communicate
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
-        self._wraps: dict[Any, bool] = {}  # whether one of an operation's kinds of tensors holds others
+        self._wraps: dict[Any, bool] = {}  # whether one of an operation's tensor types wraps other tensors
         compiler: Any = sys.modules.get("torch._dynamo.trace_rules")
-        if compiler is not None:  # somebody compiles a model: what watches it is not to be compiled with it
+        if compiler is not None:  # a model is being compiled: its watcher must not be compiled with it
             compiler.add("zerolab.recording")
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: else torch imports its compiler for the first operation, and asks it before each."""
+        """False, or torch would import its compiler at the first operation and ask it before each one."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Executes the operation; called a thousand times a step, so it does no more than it must."""
+        """Executes the operation; called a thousand times per step, so it does no more than it must."""
         if types and (self._wraps[types] if types in self._wraps else self._holds_others(types)):
-            return NotImplemented  # such a tensor holds others: let it take itself apart, and see those
-        # Between two operations the model's numbers have filled the processor's caches, so each line costs more here
-        # than in a tight loop: most operations (views, writes in place) return as early as possible.
+            return NotImplemented  # such a tensor wraps others: let it unwrap itself, and see those
+        # Between two operations the model's data fills the processor's caches, so each line costs more here than in a
+        # tight loop: most operations (views, in-place writes) return as early as possible.
         log = self._log
         log.operations += 1
         kind = self._kinds.get(id(func)) or self._learn(func)
@@ -91,7 +91,7 @@ class Watch(TorchDispatchMode):
                 self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_DTYPES:
             host = self._ledger.host
-            if host.total + _MOST_OF_A_NUMBER > host.here.total:  # else no peak can notice it
+            if host.total + _MOST_OF_A_NUMBER > host.here.total:  # else it cannot raise a peak
                 self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
@@ -139,7 +139,7 @@ def _kind_of(func: Any) -> Kind:
 
 
 def _bytes_of_number(number: object, other: object) -> int:
-    """`x / 2.0` makes a tensor of the number and another in the type of `x`; both live as long as the operation."""
+    """`x / 2.0` makes a tensor of the number, and another in the dtype of `x`; both live as long as the operation."""
     # On a GPU the kernel takes the number as an argument.
     dtype = other.dtype if isinstance(other, torch.Tensor) and (other.is_cpu or other.is_meta) else None
     made = _NUMBER_DTYPES[type(number)]

@@ -1,4 +1,4 @@
-"""The schema of a recording: what an event is, and the words it may use.
+"""The schema of a recording: what an event is, and which words it may use.
 
 Everything the recorder writes and everything a picture reads goes through these few types; they hold only plain
 values, so a recording is JSON and loads without executing anything.
@@ -17,7 +17,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 STATE = CATEGORIES[:3]  # what the formulas speak of
 PHASES: tuple[Phase, ...] = get_args(Phase)
 KINDS: tuple[Kind, ...] = get_args(Kind)
-COMPUTE, COMMUNICATION = "compute", "communication"  # how streams are called; a number tells like ones apart
+COMPUTE, COMMUNICATION = "compute", "communication"  # the names of streams; numbers tell several of a kind apart
 
 Spans = tuple[tuple[int, int], ...]
 """Half-open ranges of elements within a unit's flat, for example `((0, 128), (256, 384))`."""
@@ -53,18 +53,18 @@ class Event:
     """One entry of a recording.
 
     Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
-    order in which they started; `live` holds the live bytes of every category just after the event has ended, on the
-    device where the rank computes, and `host` those in main memory, if that is a GPU.
-    `number` counts the collectives of a `group` from 0, so that the same one can be found on every rank of it. `parent`
-    is the `seq` of the collective that a send or a receive belongs to, or that a wait waits for; a send or a receive
-    with a parent carries no bytes of its own. A `memory` event with op `peak` is a step's highest moment so far:
-    `live` is what was live at that moment, and `text` the operation that made it; `host peak` is the same of `host`.
-    `device_start` and `device_end` are when `stream` executed it, on the same clock, and of a wait when it blocked the
-    compute stream; `t_start` and `t_end` are then when the host asked for it.
+    order in which they started; `live` holds the live bytes of every category just after the event ended, on the
+    device where the rank computes; if that is a GPU, `host` holds those in main memory.
+    `number` counts the collectives of a `group` from 0, so that the same one can be found on each of its ranks.
+    `parent` is the `seq` of the collective that a send or a receive belongs to, or that a wait waits for; a send or a
+    receive with a parent carries no bytes of its own. A `memory` event with op `peak` is a step's peak so far: `live`
+    is what was live at that moment, and `text` the operation that caused it; `host peak` is the same for `host`.
+    `device_start` and `device_end` say when `stream` executed the event, or when a wait blocked the compute stream, on
+    the same clock; `t_start` and `t_end` then say when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
-    Where there is no model and a tensor is small, a collective has the `numbers` that this rank gave, and its wait
-    those that it brought.
+    Without a model, a collective over a small tensor has the `numbers` that this rank gave, and its wait those that it
+    received.
     """
 
     rank: int
@@ -96,19 +96,19 @@ class Event:
 
     @property
     def interval(self) -> Interval:
-        """From when to when it lasted: on the device, if that executed it."""
+        """Its start and end: on the device, if that executed it."""
         if self.device_start is None or self.device_end is None:
             return self.t_start, self.t_end
         return self.device_start, self.device_end
 
     @property
     def is_sized(self) -> bool:
-        """Whether it is known how many elements it is about: other tools do not tell it of all collectives."""
+        """Whether its number of elements is known: other tools do not record that for every collective."""
         return self.dtype is not None or self.numel > 0 or self.kind != "collective" or self.op == "barrier"
 
     @property
     def held(self) -> int:
-        """How many elements are in its spans."""
+        """The number of elements in its spans."""
         return sum(stop - start for start, stop in self.spans or ())
 
 
@@ -147,7 +147,7 @@ class RunInfo:
     All of it ends up in pages that people pass on, so nothing that identifies a machine or a person belongs here.
     """
 
-    stage: str | None = None  # None for a loop of one's own
+    stage: str | None = None  # None for a hand-written loop
     num_params: int | None = None
     optimizer: str | None = None  # its class
     precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
@@ -158,45 +158,45 @@ class RunInfo:
     formula: State | None = None  # on one rank; None if no closed form covers the run
     torch: str | None = None  # its version
     steps: int = 0  # those that all ranks have finished
-    first_step: int | None = None  # of a run that was started again: the number of the first step that is recorded
-    clocks: str | None = None  # of a run on several nodes: how exactly their clocks agree, in words
+    first_step: int | None = None  # of a resumed run: the number of the first recorded step
+    clocks: str | None = None  # of a run on several nodes: how closely their clocks agree, in words
     times_only: bool = False  # neither bytes of memory nor who holds what was recorded
-    origin: str | None = None  # which tool's files it was made of; None if zerolab recorded it
+    origin: str | None = None  # the tool whose files it was made from; None if zerolab recorded it
     lacks: list[str] = field(default_factory=list)  # what those files do not say
-    total_only: bool = False  # bytes of memory are known, and not what they are for
-    costs: dict[str, Any] | None = None  # of a simulation: seconds, the work of a step, and what is assumed
+    total_only: bool = False  # bytes of memory are known, but not what they are for
+    costs: dict[str, Any] | None = None  # of a simulation: seconds, the work of a step, the assumptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo(RunInfo):
-    """What one rank measured besides, in bytes; `state` and the peaks are those of its last step.
+    """What one rank measured in addition, in bytes; `state` and the peaks are those of its last step.
 
-    `state` is all of it, wherever it lies; the peaks are those of the device where the rank computes. If that is a GPU,
-    `host_state` is the part of `state` that lies in main memory, and the host has peaks of its own.
+    `state` is the whole state, wherever it lies; the peaks are those of the device where the rank computes. If that is
+    a GPU, `host_state` is the part of `state` in main memory, and the host has a peak of its own.
     """
 
     started_ns: int | None = None  # when it began to record
     state: State | None = None  # at the optimizer's update; None before step 2
-    step_counters: int = 0  # of that, what optimizers count their updates in, those of engines left out
+    step_counters: int = 0  # bytes of it that are step counters of optimizers outside engines
     peak: ByCategory | None = None
     peak_total: int | None = None
     peaks: dict[str, ByCategory] = field(default_factory=dict)  # of each phase
     host_state: State | None = None
     host_peak: ByCategory | None = None
-    # One number a step each.
+    # One number per step each.
     logical_bytes: list[int] = field(default_factory=list)
     wire_bytes: list[int | None] = field(default_factory=list)  # None where the system does not count them
     operations: list[int] = field(default_factory=list)
     card: list[Annotated[CardFigures, CARD_FIGURES]] = field(default_factory=list)  # empty on a CPU
-    losses: list[float | None] = field(default_factory=list)  # None in a file for one that is no number
-    # Elements of each tensor that was updated, by flat, for the flats of which not all was.
+    losses: list[float | None] = field(default_factory=list)  # None in a file for one that is not a number
+    # By flat, for flats that were updated only in part: the elements of each tensor that was updated.
     updated: dict[str, list[int]] = field(default_factory=dict)
-    clock: dict[str, float] | None = None  # what was taken out of its times: `offset_ns`, `drift_ppm`, `uncertainty_ns`
+    clock: dict[str, float] | None = None  # how its times were corrected: `offset_ns`, `drift_ppm`, `uncertainty_ns`
     derived: bool = False  # it did not run: a simulation derived it from rank 0
 
     @property
     def for_terms(self) -> dict[str, Any]:
-        """What `theory.terms` has to know of a rank, as its keywords."""
+        """What `theory.terms` needs to know about a rank, as its keywords."""
         return {"offload": self.offload, "on_gpu": self.host_state is not None, "updated": self.updated}
 
 
@@ -209,7 +209,7 @@ def count(number: int, thing: str) -> str:
 
 
 def as_meta(info: RunInfo) -> dict[str, Any]:
-    """What `meta` was in the first edition, with a warning that names `info`; removed in the next edition."""
+    """`meta` as in the first edition, with a warning that names `info`; it will be removed in the next edition."""
     warn(
         'meta["..."] is now the attribute info; the old form will be removed in the next edition',
         FutureWarning,
@@ -244,5 +244,5 @@ class RankRecording:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """`info` as the first edition had it."""
+        """`info` in the form of the first edition."""
         return as_meta(self.info)

@@ -1,9 +1,9 @@
-"""What the ranks send each other: one event for each collective, and one for each wait.
+"""What the ranks send each other: one event per collective, and one per wait.
 
 Two layers are watched. Everything that torch.distributed does, whoever asks for it (the learner, C++ DDP, FSDP or
-DTensor), passes through the dispatcher, as an operation of `c10d` or as a functional collective, whose own `c10d`
-operation is executed below the watch. The engines' own collectives are made of sends and receives; those become
-children of one event, and carry no bytes of their own, so that nothing is counted twice.
+DTensor), goes through the dispatcher, as a `c10d` operation or as a functional collective, whose own `c10d` operation
+runs below the watch. The engines' own collectives consist of sends and receives; those become children of one event,
+and carry no bytes of their own, so that nothing is counted twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,19 +36,19 @@ PHASES_OF: dict[str, Phase] = {
     "reduce_scatter": "reduce",
     "reduce": "reduce",
 }
-# By identity: to hash an operation, or to call it by its overload, takes longer than all that is noted of a message.
+# Keyed by identity: hashing an operation, or calling it through its overload, costs more than logging a message.
 _MESSAGES = {id(torch.ops.c10d.send.default): "send", id(torch.ops.c10d.recv_.default): "recv"}
 
 
 class Exchanges(Observer):
-    """Logs collectives and waits, and has ownership looked at again where they change it."""
+    """Logs collectives and waits, and has ownership checked again where they change it."""
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
         self._inside: Draft | None = None  # the engines' collective that is being started or finished
-        self._comparing = 0  # what is sent within comparisons of the ranks, which may lie in one another, is of no step
+        self._comparing = 0  # open comparisons of the ranks, which can be nested: what they send is part of no step
         self._works: WeakKeyDictionary[Any, tuple[Draft, list[SimpleQueue[None]]]] = WeakKeyDictionary()
-        self._small: dict[int, list[torch.Tensor]] = {}  # of a collective's event, what its numbers come to lie in
+        self._small: dict[int, list[torch.Tensor]] = {}  # by `seq` of a collective: where its results arrive
         self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
@@ -80,14 +80,14 @@ class Exchanges(Observer):
         """Logs the collective."""
         flat, unit = call.flat, self._ownership.flat_of(call)
         if call.op != "all_gather":
-            self._ownership.sync(unit)  # so that it is known as the gradient that it is
+            self._ownership.sync(unit)  # so that it already counts as a gradient
         ranks = dist.get_process_group_ranks(call.group) if call.group is not None else range(dist.get_world_size())
         nbytes = flat.numel() * flat.element_size()
         draft = self._log_collective(call.op, flat, flat.numel(), nbytes, ranks, numbered=True)
         if call.sizes is not None:
             elements = c10d.unequal_elements(call.op, call.sizes, dist.get_rank(call.group))
             draft["logical_bytes"] = elements * flat.itemsize
-        if draft["unit"] is None:  # a flat that was empty whenever holdings were looked at: ZeRO-3's first gather
+        if draft["unit"] is None:  # the flat was empty at every look at the holdings: ZeRO-3's first gather
             draft["unit"] = unit
         self._look(draft, [flat], [flat])
         with self._within(draft):
@@ -97,7 +97,7 @@ class Exchanges(Observer):
 
     @contextmanager
     def _within(self, draft: Draft) -> Iterator[None]:
-        """What is allocated in here belongs to the communication, what is sent to the collective `draft`."""
+        """Within this block, allocations count as communication, and messages belong to the collective `draft`."""
         ledger = self._log.ledger
         category, phase = ledger.category, ledger.phase
         self._inside, ledger.category = draft, COMMUNICATION
@@ -110,7 +110,7 @@ class Exchanges(Observer):
 
     @contextmanager
     def waiting(self, call: Call) -> Iterator[None]:
-        """Logs the wait, and has a look at what the collective has brought."""
+        """Logs the wait, and looks at what the collective has brought."""
         draft = self._calls.pop(call, None)
         if draft is None:  # it was started before the recording
             yield
@@ -127,7 +127,7 @@ class Exchanges(Observer):
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """Excludes what is sent from the step."""
+        """Keeps what is sent during a comparison out of the step."""
         self._comparing += 1
         try:
             yield
@@ -136,17 +136,17 @@ class Exchanges(Observer):
 
     @contextmanager
     def _awaiting(self, *drafts: Draft) -> Iterator[None]:
-        """The events last as long as this does, even if the wait raises."""
+        """Makes the events last as long as the block, even if the wait raises."""
         self._awaited += drafts
         try:
             yield
         finally:
-            del self._awaited[-len(drafts) :]  # waits lie within one another
+            del self._awaited[-len(drafts) :]  # waits can be nested
             for draft in drafts:
                 self._log.end(draft)
 
     def under_way(self) -> list[Draft]:
-        """The waits that have not ended, and the collectives that they wait for."""
+        """The waits that have not ended, and the collectives they wait for."""
         return list(self._awaited)
 
     # What passes through the dispatcher.
@@ -154,7 +154,7 @@ class Exchanges(Observer):
     def communicate(
         self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any], execute: Callable[..., Any] | None = None
     ) -> Any:
-        """Logs and executes an operation that communicates, by `execute` if something else than torch is to do so."""
+        """Logs and executes an operation that communicates; `execute`, if given, runs it in torch's place."""
         execute = execute or func._op
         aliases: list[SimpleQueue[None]] = []
         given = args
@@ -173,7 +173,7 @@ class Exchanges(Observer):
             if self._comparing:
                 for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
                     self._log.ledger.exclude(tensor)
-            # No thread of gloo's has what is sent from one to another, and without a ledger nobody asks.
+            # gloo's threads do not keep point-to-point tensors, and without a ledger nobody asks.
             if draft["peer"] is None and not self._log.times_only:
                 given = with_aliases(args, aliases)
             handed_over = self._launch(request, self._inside or draft)
@@ -187,9 +187,9 @@ class Exchanges(Observer):
         return result
 
     def _launch(self, request: c10d.Request, whole: Draft) -> Callable[[Any], None] | None:
-        """What to call with the Work of a part of collective `whole`, if the device executes it.
+        """A callback for the Work of a part of collective `whole`, if the device executes it; else None.
 
-        A barrier has the host wait, and the ends of single sends and receives are not known within a batch of them.
+        A barrier makes the host wait, and in a batch of sends and receives the end of a single one is not known.
         """
         if self._log.streams is None or request.op == "barrier" or request.peer is not None:
             return None
@@ -216,7 +216,7 @@ class Exchanges(Observer):
         result = func(*args, **keywords)
         for position, tensor in enumerate(c10d.tensors_in(result)):
             ledger.see(tensor)
-            # By storage, as torch itself finds what `wait_tensor` is to wait for: tensors change on their way.
+            # Keyed by storage, as torch itself finds what `wait_tensor` has to wait for: tensor objects change.
             self._arriving[tensor.untyped_storage()] = drafts[min(position, len(drafts) - 1)]
         self._ownership.communicated(drafts[0]["unit"], drafts[0]["phase"], args)
         for draft in drafts:
@@ -227,7 +227,7 @@ class Exchanges(Observer):
         draft = self._arriving.pop(tensor.untyped_storage(), None)
         if draft is None:  # waited for already
             return func(tensor)
-        # What was started as one is waited for once, though it may have given several tensors.
+        # A collective that returned several tensors is still waited for once.
         for storage in [storage for storage, other in self._arriving.items() if other is draft]:
             del self._arriving[storage]
         with self._awaiting(self._log_wait(draft), draft):
@@ -238,7 +238,7 @@ class Exchanges(Observer):
         self._newest = None
         if draft is None:
             return original(work, *args, **keywords)
-        if draft.get("parent") is not None:  # the wait for the whole exchange is an event, one for each message is not
+        if draft.get("parent") is not None:  # the wait for the whole exchange is an event, the one for a message is not
             result = self._wait(original, work, *args, **keywords)
             self._log.end(draft)
             return result
@@ -256,7 +256,7 @@ class Exchanges(Observer):
         return result
 
     def _wait_event(self, original: Callable[..., Any], event: Any, stream: Any = None) -> Any:
-        """One stream waits for another, by `Stream.wait_event`, `wait_stream` or this, as FSDP does for its gathers."""
+        """One stream waits for another, via `Stream.wait_event`, `wait_stream` or this; FSDP does, for its gathers."""
         streams = self._log.streams
         if streams is None or not streams.computes_here(stream):
             return original(event, stream)
@@ -268,12 +268,12 @@ class Exchanges(Observer):
     # The events.
 
     def _log_message(self, op: str, tensors: list[torch.Tensor], _: Any, peer: int, *__: Any) -> Draft:
-        """A send or receive of the engines' own collectives: there are 6 (N-1) of them for each unit in a step."""
+        """A send or receive of the engines' own collectives; there are 6 (N-1) of them per unit and step."""
         inside, tensor = self._inside or {}, tensors[0]
         shared = {key: inside[key] for key in ("phase", "unit", "group", "dtype")}
         ranks = inside["group"]
         shared["peer"] = peer if ranks is None else ranks[peer]
-        # The same two lines each time, of collectives.py: a walk up the frames is half of what an event costs.
+        # Always the same two lines of collectives.py, so they are kept: walking the frames is half an event's cost.
         shared["source"] = self._lines.get(op) or self._lines.setdefault(op, self._log.sources.here())
         return self._log.add("collective", op, **shared, numel=tensor.numel(), parent=inside["seq"])
 
@@ -285,7 +285,7 @@ class Exchanges(Observer):
             shared = {key: self._inside[key] for key in ("phase", "unit", "group")}
             parent = self._inside["seq"]
             return self._log.add("collective", op, **shared, dtype=dtype, numel=numel, parent=parent, peer=peer)
-        # Ranks send and receive unequally often, so only what all of them call has a number.
+        # Ranks may send and receive different numbers of messages, so only what all of them call is numbered.
         draft = self._log_collective(op, tensor, numel, nbytes, ranks, numbered=op not in ("send", "recv"))
         draft["peer"] = peer
         if sent is not None:
@@ -315,16 +315,16 @@ class Exchanges(Observer):
         return draft
 
     def _unit_of(self, tensor: torch.Tensor | None) -> str | None:
-        """The unit whose memory a tensor is, or else the one that whoever sends it names."""
+        """The unit whose memory the tensor is in, or else the unit that the sender names."""
         known = self._log.ledger.unit_of(tensor) if tensor is not None else None
         named = self._labels.unit
-        flats = (named, f"{named} frozen")  # who gathers both names the module, for which the first stands
+        flats = (named, f"{named} frozen")  # who gathers both names only the module: take the first
         return known or next((flat for flat in flats if flat in self._ownership.units), None)
 
     def _look(self, draft: Draft, given: Any, brought: Any) -> None:
-        """Notes what a collective is given, where there are few numbers and no model; and where to look afterwards.
+        """Notes the numbers a collective is given, if they are few and there is no model, and where to look afterwards.
 
-        Not where a device sends: to look would have the host wait for it.
+        Not where a device sends: reading them would make the host wait for it.
         """
         apart = self._log.times_only or self._log.streams is not None
         if self._inside is None and not self._ownership.units and not apart:
@@ -340,7 +340,7 @@ class Exchanges(Observer):
         shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}
         waiting = self._log.add("wait", draft["op"], **shared, parent=draft["seq"])
         waiting["step"] = draft["step"]
-        # What the host itself sends it also waits for; the stream is not blocked, it has nothing to do.
+        # What the host sends, the host waits for: the stream is not blocked then, it has nothing to do.
         if self._log.streams is not None and self._log.streams.has(draft["seq"]):
             self._log.streams.begin(waiting["seq"], COMMUNICATION_STREAM)
         return waiting

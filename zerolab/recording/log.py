@@ -1,4 +1,4 @@
-"""The log of one rank: events as they happen, and the training step in which they do."""
+"""The log of one rank: events as they happen, and the training step they belong to."""
 
 import itertools
 from collections import defaultdict
@@ -18,37 +18,37 @@ from zerolab.recording.sources import Sources
 from zerolab.recording.streams import OnDevice, Streams
 from zerolab.recording.wire import bytes_sent
 
-# Not an Event yet: those are frozen, and most of these end, and learn their unit, after they were logged.
+# Not an Event yet: events are frozen, and most drafts get their end and their unit only after they are logged.
 Draft = dict[str, Any]
-"""An event that may not have ended: the fields of `Event`, but `rank`; `live` as `Levels`."""
+"""An event that may not have ended yet: the fields of `Event` except `rank`, with `live` as `Levels`."""
 
 Levels = dict[str, list[int]]
-"""Bytes by device and category, as the ledger lists them; which device is the rank's is known only later."""
+"""Bytes by device and category, in the ledger's order; which device is the rank's is known only later."""
 
 
 def levels_on(levels: Levels, device: str) -> dict[str, int]:
-    """The bytes on one device by category; empty where they are not among the levels."""
+    """The bytes on one device by category; empty if the levels lack the device."""
     return dict(zip(CATEGORIES, levels[device], strict=True)) if device in levels else {}
 
 
 COMPUTING = ("module", "optimizer")
-"""The kinds of events that the compute stream executes, if there is one."""
+"""The kinds of events that run on the compute stream, if there is one."""
 
 
 @dataclass(slots=True)
 class StepFigures:
-    """What is measured of one training step: bytes by device and category, and bytes sent."""
+    """What is measured in one training step: bytes by device and category, and bytes sent."""
 
     number: int
     state: Levels | None = None  # at the optimizer's update
-    step_counters: int = 0  # of that, what the optimizers of a loop of one's own count their updates in
+    step_counters: int = 0  # bytes of it that are step counters of optimizers outside engines
     peak: Levels = field(default_factory=dict)
-    peaks: dict[str, Levels] = field(default_factory=dict)  # of each phase
+    peaks: dict[str, Levels] = field(default_factory=dict)  # by phase
     wire_at_start: int | None = None
     wire_bytes: int | None = None
     operations: int = 0
-    card: CardFigures | None = None  # of a rank on a GPU
-    tentative: bool = False  # begun by a model in evaluation mode: without a backward it was none
+    card: CardFigures | None = None  # None unless the rank is on a GPU
+    tentative: bool = False  # begun by a model in evaluation mode: without a backward it is no step
 
 
 class Log:
@@ -57,9 +57,9 @@ class Log:
     def __init__(
         self, ledger: Ledger, sources: Sources, clock: Callable[[], int] = monotonic_ns, *, times_only: bool = False
     ) -> None:
-        self.times_only = times_only  # nobody tells the ledger of any memory
+        self.times_only = times_only  # the ledger is told about no memory
         self.ledger, self.sources, self.clock = ledger, sources, clock
-        self.streams: Streams | None = None  # of the device, if it has some
+        self.streams: Streams | None = None  # the device's, if it has any
         self._device, self.card = HOST, card_of(torch.device(HOST))
         self.drafts: list[Draft] = []
         self.steps: list[StepFigures] = []  # the finished ones
@@ -68,34 +68,34 @@ class Log:
         self.in_backward = False
         self.operations = 0
         self._losses: list[float | torch.Tensor] = []
-        # Of the collectives of each group, apart from events: only these are the same on all ranks of the group.
+        # Collectives are numbered per group, apart from events: only their numbers agree on all ranks of the group.
         self.numbers: defaultdict[tuple[int, ...] | None, Iterator[int]] = defaultdict(itertools.count)
         self._logged_peaks: Levels = {}
         self._take_peaks_as_logged()
 
     @property
     def step(self) -> int:
-        """The training step that is under way, counted from 1; 0 between steps."""
+        """The current training step, counted from 1; 0 between steps."""
         return self.current.number if self.current is not None else 0
 
     @property
     def device(self) -> str:
-        """Where the rank computes, by torch's name; the host as long as nothing ever lay elsewhere."""
+        """Where the rank computes, by torch's name; the host as long as nothing has been allocated elsewhere."""
         return self.ledger.device_of(self._device)
 
     def compute_on(self, device: torch.device) -> None:
-        """The rank computes there, from the next step on."""
+        """Sets where the rank computes, from the next step on."""
         if device.type != self._device:
             self._device, self.card = device.type, card_of(device)
 
     def add(self, kind: str, op: str, **fields: Any) -> Draft:
-        """Logs an event that starts now. It has ended at once unless `end` is called for it later."""
-        # Before the event, which came later than the peak did.
+        """Logs an event that starts now, and also ends now unless `end` is called for it later."""
+        # First, because the peak came before this event.
         self.log_peak()
         now = self.clock()
         draft: Draft = {"kind": kind, "op": op, "t_start": now, "t_end": now, "step": self.step, "phase": self.phase}
         draft |= fields
-        # Walking up the frames is nearly half of what an event costs; callers that know there is no line pass None.
+        # Walking up the frames is nearly half the cost of an event; callers that know there is no line pass None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"], draft["seq"] = {} if self.times_only else self.ledger.levels(), len(self.drafts)
@@ -105,7 +105,7 @@ class Log:
         return draft
 
     def end(self, draft: Draft) -> None:
-        """The event has ended now."""
+        """Ends the event now."""
         self.log_peak()
         if self.streams is not None:
             self.streams.end(draft["seq"])
@@ -114,7 +114,7 @@ class Log:
             draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
-        """Logs the step's highest moment so far on each device, if there was a new one since the last event."""
+        """Logs the step's peak so far on each device, if there was a new one since the last event."""
         if self.times_only:
             return
         self.ledger.settle()
@@ -122,7 +122,7 @@ class Log:
         new = [(name, tally) for name, tally in self.ledger.tallies.items() if tally.peak is not known.get(name)]
         for device, tally in sorted(new, key=lambda place: place[1].peak_time):
             known[device] = tally.peak
-            # While memory only grows the next event has the same bytes.
+            # While memory only grows, the next event shows the same bytes.
             if self.current is not None and tally.peak_total > tally.total and device in (self.device, HOST):
                 time, text = tally.peak_time, f"in {tally.peak_operation}"
                 op = "peak" if device == self.device else "host peak"
@@ -135,27 +135,27 @@ class Log:
         self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        """Notes a step's loss; a GPU's is on its way until `read_losses`, for the host is not to wait within a run."""
+        """Notes a step's loss; on a GPU it stays in flight until `read_losses`: the host must not wait during a run."""
         if not loss.is_cuda:
             self._losses.append(loss.item())
             return
-        with _disable_current_modes():  # the copy is no part of the run
+        with _disable_current_modes():  # the copy is not part of the run
             self._losses.append(loss.detach().to("cpu", non_blocking=True))
 
     def read_losses(self) -> None:
-        """Reads those that are on their way, when they have come."""
+        """Waits for the losses that are still in flight, and reads them."""
         if any(isinstance(loss, torch.Tensor) for loss in self._losses):
             torch.cuda.synchronize()
         self._losses = [float(loss) for loss in self._losses]
 
     def known_losses(self) -> list[float | None]:
-        """The losses; None for one that is on its way."""
+        """The losses; None for one that is still in flight."""
         return [loss if isinstance(loss, float) else None for loss in self._losses]
 
     def begin_step(self) -> None:
-        """A new training step begins; one that is still open has ended."""
+        """Begins a training step, and ends the one that is still open."""
         self.end_step()
-        # From the last one that ended: a step that raised before its update is begun again under its number.
+        # Counted from the last step that ended: one that raised before its update starts again under the same number.
         number = self.steps[-1].number + 1 if self.steps else 1
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
         self.ledger.settle()
@@ -165,10 +165,10 @@ class Log:
         self._take_peaks_as_logged()
 
     def drop_tentative_step(self) -> None:
-        """Takes back a step that turns out to have no backward: its events belong to no step."""
+        """Takes back a step that turned out to have no backward: its events belong to no step."""
         if self.current is not None and self.current.tentative:
             for draft in reversed(self.drafts):
-                # Checks within it are of no step anyway; where another step stands it has not begun yet.
+                # Checks within it belong to no step anyway; an event of another step is from before this one.
                 if draft["step"] not in (0, self.current.number):
                     break
                 draft["step"] = 0
@@ -177,10 +177,10 @@ class Log:
     def end_step(self, *, is_skipped: bool = False) -> None:
         """Ends the step, unless it has made no update so far: then gradients are being accumulated.
 
-        `is_skipped`: an engine says that the step was to have an update, and has none.
+        `is_skipped`: an engine has begun the step's update and may have skipped it: the step ends even without one.
         """
         current = self.current
-        # An update is what makes a step: several backwards before it are micro-batches.
+        # The update is what makes a step: several backwards before it are micro-batches.
         if current is None or (current.state is None and not is_skipped):
             return
         self.current = None
@@ -203,12 +203,12 @@ class Log:
         self.steps.append(current)
 
     def enter(self, phase: Phase) -> None:
-        """Begins another phase of the step."""
+        """Enters a phase of the step."""
         self.phase = phase
         self.ledger.enter(phase)
 
     def compute(self, phase: Phase) -> None:
-        """Begins a phase in which the model computes: what is allocated counts as activations."""
+        """Enters a phase in which the model computes: what is allocated counts as activations."""
         self.enter(phase)
         self.ledger.category = ACTIVATIONS
 
@@ -218,7 +218,7 @@ class Log:
 
     def enter_backward(self) -> None:
         """Backward has begun."""
-        # Autograd has no hook for its beginning: the first operation or hook within it calls this, and later ones too.
+        # Autograd has no hook for the start of backward: operations and hooks within it call this; the first counts.
         if not self.in_backward:
             self.in_backward = True
             if self.current is not None:
@@ -228,9 +228,9 @@ class Log:
     def events(
         self, rank: int, under_way: Iterable[Draft] = (), on_device: Mapping[int, OnDevice] = MappingProxyType({})
     ) -> list[Event]:
-        """All events so far, as plain values; those that are under way last until now.
+        """All events so far, as plain values; those under way last until now.
 
-        Another thread may ask while events are added: each is complete when it enters the list, and copied in one go.
+        Another thread may ask meanwhile: each event enters the list complete, and the list is copied in one step.
         """
         lasting, now, device = {draft["seq"] for draft in under_way}, self.clock(), self.device
         events = []

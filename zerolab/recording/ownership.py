@@ -1,4 +1,4 @@
-"""Who holds what: asked of the engines where there are any, else read off the model and its optimizers from outside."""
+"""Who holds what: the engines say, where there are any; otherwise it is read from the model and its optimizers."""
 
 import weakref
 from collections.abc import Iterable, Iterator
@@ -24,44 +24,44 @@ Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
 """A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""
 
 Places = dict[int | str, tuple[str, int]]
-"""The flat and the start in it of each parameter, by id and by name: FSDP2 gives a gathered one another identity."""
+"""Each parameter's flat and its start there, by id and by name: FSDP2 gathers a parameter as another object."""
 
 Parts = list[tuple[str, weakref.ref[nn.Module]]]
-"""The modules of a model, and what stands before the names of their parameters."""
+"""The modules of a model, each with the prefix of its parameters' names."""
 
-EVERYTHING = ""  # in the place of a flat's name
+EVERYTHING = ""  # in place of a flat's name
 
-# Engines speak in words, the ledger counts in a list.
+# Engines name categories, the ledger indexes a list by them.
 _INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
 
 
 class Ownership:
-    """Keeps the ledger's categories right, and logs a `hold` event whenever this rank holds something else."""
+    """Keeps the ledger's categories right, and logs a `hold` event whenever what this rank holds changes."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # Nothing is kept alive by being recorded: what the learner drops must be freed as if nobody were recording.
+        # Recording keeps nothing alive: what the learner drops must be freed as if nobody were recording.
         self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
         self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
-        self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's specification, kept for it
+        self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's spec, which it keeps alive
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them, and below merged
+        self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them; merged in `_logged`
         self._logged: dict[tuple[int, str], Spans] = {}
-        self._later: set[str] = set()  # flats that the next look at any of them includes
-        self._gathered: set[str] = set()  # flats of another system that are on their way, or whole
+        self._later: set[str] = set()  # flats that the next look at any flat includes
+        self._gathered: set[str] = set()  # flats of another system that are whole, or being gathered
         self._emptied = False  # whether another system has emptied a storage since the last look
         self.units: dict[str, UnitInfo] = {}
         self.stage: str | None = None
-        self.precision: str | None = None  # as the engine says it; its layouts have the dtypes of the module as it was
-        self.had_state = False  # whether the first update that is recorded finds the optimizers' state
+        self.precision: str | None = None  # as the engine says; its layouts have the module's original dtypes
+        self.had_state = False  # whether optimizers already had state at the first recorded update
         self.offload = False  # whether the engine's optimizer updates copies in main memory
-        self.optimizer: str | None = None  # the class of the one that made the last update
-        # Where an optimizer has not updated all of a flat: elements of each tensor that it has updated.
+        self.optimizer: str | None = None  # the class of the one that updated last
+        # For each flat that was updated only in part: the elements of each tensor that was updated.
         self.updated: dict[str, list[int]] = {}
-        self.follows_others = False  # something gathers and reduces in code of another system
-        self._sees_buffers = False  # that, or torch's DDP, which only reduces: parameters stay where they are
+        self.follows_others = False  # another system's code gathers and reduces
+        self._sees_buffers = False  # either that, or torch's DDP, which only reduces: its parameters stay put
 
     def add_engine(self, engine: Holder) -> None:
         """From now on `engine.holdings()` says what is held."""
@@ -70,15 +70,15 @@ class Ownership:
         self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
-        # It was a plain model until an engine was made of it, and would be counted twice.
+        # It may have been noted as a plain model before an engine trained it, and would be counted twice.
         self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
 
     def add_model(self, model: nn.Module, outermost: nn.Module) -> dict[str, nn.Module]:
-        """Notes a model that no engine trains, within its wrappers; returns its units by name, the root's included.
+        """Notes a model that no engine trains, inside its wrappers; returns its units by name, the root included.
 
-        Those of a second model, such as a GAN's, have its class before their names.
+        For a second model, such as a GAN's, the names are prefixed with its class.
         """
         layouts = partition(model, 1, units_of(model))
         self.follows_others |= is_sharded(outermost)
@@ -103,7 +103,7 @@ class Ownership:
         return {f"{prefix}{name}": module for name, module in modules.items()}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notes an optimizer that is about to update something, and what is held at that moment."""
+        """Notes an optimizer that is about to update, and what is held at that moment."""
         self.optimizer = str(getattr(optimizer, "name", type(optimizer).__name__))
         # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
@@ -111,18 +111,18 @@ class Ownership:
         self.sync(updates=True)
 
     def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Notes optimizers that have made updates before the recording, and so have their state."""
+        """Notes optimizers that made updates before the recording and so already have state."""
         self._optimizers.update(optimizers)
         self.had_state = bool(self._optimizers)
 
     def before_inner_update(self, inner: torch.optim.Optimizer, outer: torch.optim.Optimizer) -> None:
-        """Notes an optimizer that another hands its work to, and its state with it: ZeroRedundancyOptimizer does."""
+        """Notes an optimizer to which another hands its work and its state, as ZeroRedundancyOptimizer does."""
         if outer in self._optimizers:
             self._optimizers.add(inner)
             self.optimizer = type(inner).__name__
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Looks again if the update has made new state, as a first one does: else nothing has changed hands."""
+        """Notes what was updated; looks again if that made new state, as a first update does: else nothing moved."""
         flats = [flat for engine in self._living() if engine.optimizer is optimizer for flat in engine.flats]
         for flat in flats:
             if isinstance(flat, Flat) and not flat.layout.frozen:
@@ -136,7 +136,7 @@ class Ownership:
             self.sync(updates=True)
 
     def step_counters(self) -> int:
-        """Bytes of the single numbers that the optimizers keep, those of engines left out."""
+        """Bytes of the single numbers, such as step counters, that optimizers outside engines keep."""
         counted = 0
         for state in (state for optimizer in self._optimizers for state in optimizer.state.values()):
             for value in state.values():
@@ -145,9 +145,9 @@ class Ownership:
         return counted
 
     def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
-        """Notes what another system sends or receives: only now can its buffers be distinguished from other tensors.
+        """Notes what another system sends or receives: only now can its buffers be told from other tensors.
 
-        `unit` is what it is of, if that is known.
+        `unit` is the unit it belongs to, if known.
         """
         if self._sees_buffers and not self._log.times_only:
             if self.follows_others:
@@ -162,23 +162,23 @@ class Ownership:
         return module in self._models or any(engine.model is module for engine in self._living())
 
     def flat_of(self, call: Call) -> str | None:
-        """The name of the flat whose gradient is collected, or whose parameters are gathered, by this collective."""
+        """The name of the flat whose gradient this collective reduces, or whose parameters it gathers."""
         if call.name in self.units:
             return call.name
-        # Somebody's own engine need not say it; a flat that lies in this very tensor is held as a whole.
+        # A learner's engine need not name it; then it is the flat that is held whole in this very tensor.
         holdings = (holding for engine in self._living() for holding in engine.holdings())
         return next((holding.unit for holding in holdings if holding.tensor is call.flat), None)
 
     def look_later(self, flat: str | None) -> None:
-        """Something is about to change in a flat: the next look at any flat includes it."""
+        """Something is about to change in a flat: include it in the next look at any flat."""
         if flat is not None:
             self._later.add(flat)
 
     def released(self, flat: str | None) -> None:
-        """A storage was emptied. Other systems have one for each parameter: the next look sees them all at once."""
+        """A storage was emptied. Other systems have one per parameter: the next look sees them all at once."""
         if self.follows_others:
             if self._log.in_backward and not self._emptied:
-                self.look_at(flat)  # and this one the moment at which a unit's gradient is still whole
+                self.look_at(flat)  # this look sees the unit's gradient while it is still whole
             self._emptied = True
             self._later.add(flat or EVERYTHING)
             self._gathered.discard(flat or EVERYTHING)
@@ -186,9 +186,9 @@ class Ownership:
             self.sync(flat)
 
     def look_at(self, flat: str | None) -> None:
-        """Looks at what another system has of a unit, now and the next time, and of what it has gathered.
+        """Looks at what another system holds of a unit and of what it has gathered, now and at the next look.
 
-        None for all units. Looks at all of them each time would take longer than a step of a hundred blocks.
+        None means all units. Looking at all of them each time would take longer than a step of a hundred blocks.
         """
         flats = self._flats_of(flat)
         self._later |= flats | self._gathered
@@ -196,14 +196,14 @@ class Ownership:
         self._later |= flats
 
     def _flats_of(self, flat: str | None) -> set[str]:
-        """All flats of a flat's unit, which has a second one of frozen parameters, say."""
+        """All flats of a flat's unit, which may have a second one, such as that of its frozen parameters."""
         unit = flat.split(" ")[0] if flat else ""
         return {name for name in self.units if name.split(" ")[0] == unit}
 
     def sync(self, flat: str | None = None, *, updates: bool = False) -> None:
-        """Looks again: corrects the ledger's categories and logs what has changed; cheap if only in one flat.
+        """Looks again: corrects the ledger's categories and logs what has changed; cheap for a single flat.
 
-        What optimizers of no engine keep changes with their updates, and is looked at only where `updates` says so.
+        State of optimizers outside engines changes only with updates: without an engine it is looked at if `updates`.
         """
         if self._log.times_only:
             return
@@ -212,13 +212,13 @@ class Ownership:
         stays = not (updates or self._engines)
         self._later.clear()
         self._emptied = False
-        # Assigned first and logged after: an event's live bytes must already be in the right category.
+        # Assign first and log afterwards: an event's live bytes must already be in the right category.
         now: dict[tuple[int, str], Spans] = {}
         for category, unit, span, tensor in self._held(updates=not stays) if names is None else self._held_in(names):
             assign(tensor, category, unit)
             if unit is not None and span[1] > span[0]:
                 now[category, unit] = (*now.get((category, unit), ()), span)
-        # What is not mentioned any more has been let go of, and that is an event as well.
+        # What no longer appears has been let go, and that is an event as well.
         for key in self._seen:
             if key not in now and (names is None or key[1] in names) and not (stays and key[0] == OPTIMIZER_STATE):
                 now[key] = ()
@@ -236,7 +236,7 @@ class Ownership:
         return [engine for known in self._engines if (engine := known()) is not None]
 
     def _held_in(self, names: set[str]) -> list[Held]:
-        """What is held in some flats of the engines; of everything where an engine cannot say it by flat."""
+        """What is held in some flats of the engines; in all flats, if an engine cannot say it by flat."""
         flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
         # Other systems keep one buffer for many flats: there is no cheap look at a single one.
         if not all(isinstance(flat, Flat) for _, flat in flats):
@@ -257,10 +257,10 @@ class Ownership:
         return held + self._held_by_models(None, updates=updates)
 
     def _held_by_models(self, names: set[str] | None, *, updates: bool) -> list[Held]:
-        """What models hold that no engine trains, in some flats or in all; and what their optimizers hold."""
+        """What models without an engine hold, in some flats or in all; with `updates`, their optimizers' state, too."""
         held: list[Held] = []
         for model, places in self._models.items():
-            seen = set()  # a tied one has several names
+            seen = set()  # a tied parameter has several names
             for prefix, part in self._parts(model, again=updates):
                 module = part()
                 for key, parameter in module._parameters.items() if module is not None else ():
@@ -276,7 +276,7 @@ class Ownership:
         return held
 
     def _parts(self, model: nn.Module, *, again: bool) -> Parts:
-        """The modules of a model; which it has is looked at again for each update."""
+        """The modules of a model; `again` looks them up anew, as at each update."""
         known = None if again else self._parts_of.get(model)
         if known is None:
             known = [(f"{name}." if name else "", weakref.ref(part)) for name, part in model.named_modules()]
@@ -300,16 +300,16 @@ class Ownership:
             for value in state.values():
                 mine = local_of(value) if isinstance(value, torch.Tensor) else None
                 if mine is not None:
-                    # A step counter is state, but no part of the flat's elements.
+                    # A step counter is state, but it covers none of the flat's elements.
                     whole = value.numel() == parameter.numel()
                     yield OPTIMIZER_STATE, unit, self._span(value, start) if whole else (0, 0), mine
 
     def _span(self, tensor: torch.Tensor, start: int) -> tuple[int, int]:
-        """Where this rank's elements of a parameter lie in its flat, which holds the parameter from `start` on."""
+        """Where this rank's elements of a parameter lie in its flat, in which the parameter begins at `start`."""
         spec = getattr(tensor, "_spec", None)
         if spec is None:
             return start, start + tensor.numel()
-        # A parameter and its gradients share a DTensor's specification. By its id, for to hash it takes ten calls.
+        # A parameter and its gradients share one DTensor spec. Keyed by id, since hashing it takes ten calls.
         known = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, rows_of(spec)))
         first, last = known[1]
         return (start + first, start + last) if last else (0, 0)

@@ -1,4 +1,4 @@
-"""Forward, backward and the update: which module works when, and which training step it is."""
+"""Forward, backward and the update: which module runs when, and in which training step."""
 
 import weakref
 from collections.abc import Iterator
@@ -30,20 +30,20 @@ COMPILED_HIDDEN = "this model is compiled: what happens within its compiled part
 
 
 class Passes(Observer):
-    """Logs the units' forward and backward, the optimizer's updates, and counts the training steps."""
+    """Logs the units' forward and backward and the optimizer's updates, and counts the training steps."""
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
-        # By identity: a module's class may define equality and hashing, and would run the learner's code.
+        # Keyed by identity: a module's class may define equality and hashing, and that would run the learner's code.
         self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._roots = {ROOT}  # names of whole models
         self._running: list[tuple[nn.Module, Draft]] = []
-        self._backward: list[Draft] = []  # the root's, and on top of it that of the current unit
+        self._backward: list[Draft] = []  # the root's, and on top of it the current unit's
         self._updating: list[tuple[Any, Draft]] = []
-        self._is_updating = False  # an engine has said that its update begins, and not yet that it is over
+        self._is_updating = False  # an engine has begun its update and not yet ended it
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
-        self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are seen
+        self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are watched
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
@@ -74,14 +74,14 @@ class Passes(Observer):
         self._names |= {id(module): (weakref.ref(module), name) for name, module in modules.items()}
 
     def watch_gradients(self, model: nn.Module) -> None:
-        """Has each parameter's gradient counted as one as soon as it exists, before anybody else can move it."""
+        """Makes each parameter's gradient count as one as soon as it exists, before anybody else can move it."""
         for parameter in () if self._log.times_only else model.parameters():
             if self._stack is None or parameter in self._watched or not (parameter.requires_grad and parameter.is_leaf):
                 continue
             self._watched[parameter] = True
             handle = parameter.register_post_accumulate_grad_hook(self._on_gradient)
             hooks: Any = parameter._post_accumulate_grad_hooks
-            for other in [key for key in hooks if key != handle.id]:  # an engine's own move the gradient
+            for other in [key for key in hooks if key != handle.id]:  # go last: an engine's hooks move the gradient
                 hooks[other] = hooks.pop(other)
             self._stack.callback(handle.remove)
 
@@ -96,7 +96,7 @@ class Passes(Observer):
 
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called."""
-        # Activation checkpointing runs it again within backward; who stops recording in a hook has others called yet.
+        # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
         if self._stack is None or torch._C._current_graph_task_id() != -1:
             return
         known = self._names.get(id(module))
@@ -106,15 +106,15 @@ class Passes(Observer):
                 return  # inside a unit, or a loss
             name = self._learn(module)
         elif self._running and self._running[-1][1]["unit"] == name and self._running[-1][0] is not module:
-            return  # a model that was called before without its wrapper
+            return  # a model that was called earlier without its wrapper
         if self._running and self._running[0][0] is module:
-            self._running.clear()  # the last forward has raised
+            self._running.clear()  # the last forward raised
         if not self._running:
             self._begin(training=unwrapped(module).training)  # Lightning leaves its DDP in evaluation mode
         self._running.append((module, self._log.add("module", "forward", unit=name)))
 
     def _learn(self, module: nn.Module) -> str:
-        """Notes a model that is called for the first time, and gives the name of its root."""
+        """Notes a model that is called for the first time, and returns the name of its root."""
         model = unwrapped(module)
         if is_compiled(module):
             text = COMPILED_HIDDEN if self._log.times_only else COMPILED_EAGER
@@ -129,17 +129,17 @@ class Passes(Observer):
         return root
 
     def beginning(self) -> None:
-        """Begins a training step where a loop says so; without, it begins with the first forward after an update."""
+        """Begins a training step where a loop says so; else one begins with the first forward after an update."""
         self.begin_step()
 
     def updating(self) -> None:
-        """The update begins before the optimizer's, for gradients may be cast for it."""
+        """An engine's update begins, before its optimizer's: gradients may have to be cast first."""
         if self._log.step:
             self._log.enter("step")
         self._is_updating = True
 
     def updated(self, engine: Holder) -> None:
-        """The step's communication is over; there is none after an overflow in fp16, and no update either."""
+        """The step is over, with its communication; after an overflow in fp16 it had neither that nor an update."""
         self._ownership.sync()
         self._log.end_step(is_skipped=self._is_updating)
         self._is_updating = False
@@ -150,7 +150,7 @@ class Passes(Observer):
             self._log.add_loss(loss)
 
     def begin_step(self) -> bool:
-        """A training step begins, unless one is under way that has made no update yet; whether it did."""
+        """Begins a training step, unless one without an update so far is under way; returns whether it did."""
         begins = self._log.current is None or self._log.current.state is not None
         if begins:
             self._log.begin_step()
@@ -159,7 +159,7 @@ class Passes(Observer):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """No training: a step that has made its update is over, and the next begins with a forward after it."""
+        """No training: a step that has made its update ends, and the next begins with a forward after the block."""
         self._evaluations += 1
         self._log.drop_tentative_step()
         self._log.end_step()
@@ -174,7 +174,7 @@ class Passes(Observer):
         log.in_backward = False
         self._backward.clear()
         self._updating.clear()
-        self._is_updating = False  # the last update has raised
+        self._is_updating = False  # the last update raised
         if self._evaluations or not torch.is_grad_enabled():
             log.end_step()
         else:
@@ -202,12 +202,12 @@ class Passes(Observer):
             self._log.rest()
 
     def _before_backward(self, unit: str, root: str, gradient: torch.Tensor) -> None:
-        """The gradient of a unit's output has arrived: its backward begins, and that of the unit before it is over."""
+        """The gradient of a unit's output has arrived: its backward begins, and the previous unit's ends."""
         log = self._log
         log.enter_backward()
         if not self._backward:
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-        if not self._backward or self._backward[0]["unit"] != root:  # a GAN's goes from one model into the other
+        if not self._backward or self._backward[0]["unit"] != root:  # a GAN's backward goes from one model to the other
             self._end_backward()
             self._backward.append(log.add("module", "backward", unit=root))
         if unit == root or self._backward[-1]["unit"] == unit:
@@ -247,7 +247,7 @@ class Passes(Observer):
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
-        while self._updating:  # more than one if an inner update has raised
+        while self._updating:  # more than one if an inner update raised
             other, draft = self._updating.pop()
             self._log.end(draft)
             if other is optimizer:

@@ -32,9 +32,9 @@ from zerolab.runtime.observers import holders, within
 def evaluation() -> Iterator[None]:
     """Marks an evaluation in your own training loop: nothing within it counts towards a recorded step.
 
-    You do not need it where gradients are off, nor for a forward of a model in evaluation mode (`model.eval()`) that no
-    backward follows: those are recognised. Mark anything else that is not training, such as a forward in training mode
-    whose loss you only print. Use it between an update and the next forward: a step that has not made its update yet
+    You do not need it where gradients are off, nor for a forward in evaluation mode (`model.eval()`) that no backward
+    follows: those are recognised. Mark anything else that is not training, such as a forward in training mode whose
+    loss you only print. Use it between an update and the next forward: a step that has not made its update yet
     continues within it. It does nothing if nothing is being recorded.
     """
     with within(lambda observer: observer.evaluating()):
@@ -42,15 +42,15 @@ def evaluation() -> Iterator[None]:
 
 
 class Recorder:
-    """Records everything that happens within `with Recorder() as recorder:`; `finish()` gives it as plain data.
+    """Records everything that happens within `with Recorder() as recorder:`; `finish()` returns it as plain data.
 
-    It works with and without a process group. What already exists is noted, but counts only if it is state of a model
-    that is being trained.
+    It works with and without a process group. Tensors that already exist are noted, but count only if they are state
+    of a model that is being trained.
 
     Args:
-        clock: nanoseconds on the clock that the events are to be on.
+        clock: returns nanoseconds; the times of the events are on this clock.
         simulated: whether this is a simulated rank. It shares its process with tensors that are not its own, so older
-            tensors are not searched for; and its shapes and the few real numbers count as if on one device.
+            tensors are not searched for; its shapes and its few real numbers count as if they were on one device.
         times_only: whether to leave out the bytes of memory and who holds what. Then only modules, optimizers and
             collectives are watched, and no other operation, so the run is hardly slower.
     """
@@ -75,8 +75,8 @@ class Recorder:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
         self._started = self._clock()
         self._member = membership(self._member)
-        with ExitStack() as stack:  # what was put in place is removed if the rest fails
-            # Before anything is patched, so that the search is not recorded itself.
+        with ExitStack() as stack:  # if one step fails, the earlier ones are undone
+            # Before anything is patched, so that the search itself is not recorded.
             if not self._simulated:
                 self._count_what_exists()
             timer = streams.find_timer() if self._clock is monotonic_ns else None
@@ -103,7 +103,7 @@ class Recorder:
             on_device = self._on_device(failed=kind is not None)
             self._finished = self._so_far([], complete=kind is None, on_device=on_device)
         finally:
-            self._ledger.close()  # last: describing the run still asks for figures
+            self._ledger.close()  # last: describing the run still needs its figures
 
     def finish(self) -> RankRecording:
         """What was recorded, as plain values that can be pickled and written as JSON."""
@@ -112,30 +112,30 @@ class Recorder:
         return self._finished
 
     def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Notes optimizers that have made updates before, of a loop of one's own."""
+        """Notes optimizers of a hand-written loop that made updates before the recording."""
         self._ownership.add_optimizers(optimizers)
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Counts tensors from before, such as buffers and a batch, which a simulation does not look for."""
+        """Counts tensors that already exist, such as buffers and a batch: a simulation does not search for them."""
         for tensor in tensors:
             self._ledger.see(tensor)
 
     def live(self) -> dict[str, int]:
-        """The live bytes of now by category, on the device of a simulated rank."""
+        """The current live bytes by category, on the device of a simulated rank."""
         self._ledger.settle()
         return dict(zip(CATEGORIES, self._ledger.host.live, strict=True))
 
     def forward_begins(self, module: torch.nn.Module, inputs: Any) -> None:
-        """For those who start recording in a hook before a forward: by then torch has chosen whom to call, not us."""
+        """For callers that start recording in a forward pre-hook: torch has by then chosen its hooks, without ours."""
         self._passes.forward_begins(module, inputs)
 
     def so_far(self) -> RankRecording:
-        """What was recorded so far, from any thread: a rank that hangs never leaves the with block."""
+        """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
         under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
         return self._finished or self._so_far(under_way, complete=False)
 
     def _on_device(self, *, failed: bool) -> dict[int, streams.OnDevice]:
-        """When the device executed each event; nothing after an error: it may never finish what it has been given."""
+        """When the device executed each event; empty after an error: the device may never finish its work then."""
         marks, self._log.streams = self._log.streams, None
         if failed:
             return {}
@@ -159,7 +159,7 @@ class Recorder:
         )
 
     def _count_what_exists(self) -> None:
-        """Shows the ledger every tensor and engine that there is: memory from before the recording."""
+        """Shows the ledger every tensor that already exists, and registers every engine."""
         gc.collect()  # an engine and its hooks refer to each other, so an unused one may still be alive
         kinds = [] if self._log.times_only else [torch.Tensor, torch.nn.Parameter]
         tensors = [tensor for tensor in _all_of(kinds) if tensor.layout is torch.strided]
@@ -183,7 +183,7 @@ class Recorder:
 
 def _all_of(kinds: Iterable[type]) -> list[Any]:
     """Every object whose type is exactly one of these and that has survived a garbage collection."""
-    wanted = {id(kind) for kind in kinds}  # ids, for a class may have a metaclass that cannot be hashed
+    wanted = {id(kind) for kind in kinds}  # ids, since a class may have a metaclass that cannot be hashed
 
     def oldest() -> Iterable[Any]:
         return chain.from_iterable(map(gc.get_objects, [2]))  # the list is made when its first element is asked for
@@ -191,9 +191,9 @@ def _all_of(kinds: Iterable[type]) -> list[Any]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        # All is done within the call of `list`, in C, so that no other thread runs while its objects are held here: a
-        # tuple that it is building from an iterator could not grow, and Python would raise SystemError there. The two
-        # lists are the same: nothing new is in the oldest generation.
+        # All of this happens in C within the call of `list`, so no other thread runs while its objects are held here: a
+        # tuple that it is building from an iterator could not grow, and Python would raise SystemError there. Both
+        # lists are the same, since nothing new enters the oldest generation.
         return list(compress(oldest(), map(wanted.__contains__, map(id, map(type, oldest())))))
     finally:
         if collects:

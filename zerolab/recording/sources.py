@@ -1,6 +1,6 @@
-"""Which line of source caused an event: the innermost frame in an engine, or in what the learner wrote.
+"""Which line of source caused an event: the innermost frame in an engine or in the learner's code.
 
-Importing this module is cheap; the runtime fills `LABELS` in each rank before a function that points into cells runs.
+Importing this module is cheap; the runtime fills `LABELS` in each rank before it runs a function that refers to cells.
 """
 
 import functools
@@ -15,20 +15,20 @@ from types import FrameType
 from zerolab.recording.events import Source, SourceLine
 
 LABELS: dict[str, str] = {}
-"""File name of a notebook cell, as its code objects carry it -> label, such as `cell [3]`."""
+"""From a notebook cell's file name, as its code objects have it, to its label, such as `cell [3]`."""
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _LESSON_FOLDERS = ("engines", "exercises")  # the code a learner reads or writes; the rest of the package is machinery
-_PASSED_THROUGH = "scaling.py"  # between the engine's line and torch: the engine's is the one to show
+_PASSED_THROUGH = "scaling.py"  # lies between the engine's line and torch: show the engine's line
 _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
 )
-_AUTOGRAD = "from autograd"  # frames above this one were entered by autograd, not by a line of the learner's
+_AUTOGRAD = "from autograd"  # in place of a key: autograd called the frames inside this one
 
 
 def label(filename: str) -> str | None:
-    """What a file is called in a recording, never with an absolute path; None for files of no lesson."""
+    """What a recording calls a file, never an absolute path; None if it is neither a lesson's nor a learner's."""
     if filename in LABELS:
         return LABELS[filename]
     if filename.startswith("<"):
@@ -40,14 +40,14 @@ def label(filename: str) -> str | None:
     return None if str(path).startswith(_MACHINERY) else path.name
 
 
-@functools.cache  # asked at every run for each of a thousand modules, and looking up links took a tenth of a second
+@functools.cache  # asked at every run about each of a thousand modules; resolving links took a tenth of a second
 def is_own(filename: str) -> bool:
     """Whether a file is the learner's: not Python's, not a package's, not ours."""
     return not os.path.realpath(filename).startswith(_MACHINERY)
 
 
 class Sources:
-    """Finds the line that an event comes from, and keeps the text of every file that one came from."""
+    """Finds the line that an event comes from, and keeps the text of every file that events come from."""
 
     def __init__(self) -> None:
         self.texts: dict[str, Source] = {}
@@ -57,8 +57,8 @@ class Sources:
     def here(self, *, in_backward: bool = False) -> SourceLine | None:
         """The innermost line of a lesson that is being executed.
 
-        A frame that autograd called has no such line: you get the line that started backward, marked as such. Where
-        autograd runs in its own thread there is not even that, and you get the last line seen.
+        An operation of autograd's has no such line: you get the line that started backward, marked as such. Where
+        autograd runs in its own thread, there is not even that, and you get the last line seen.
         """
         frame: FrameType | None = sys._getframe(1)
         from_autograd = False
@@ -82,7 +82,7 @@ class Sources:
             key = _AUTOGRAD if filename.endswith(("torch/autograd/graph.py", "torch\\autograd\\graph.py")) else None
         else:
             source = Source(name, "".join(linecache.getlines(filename)))
-            # Named by what it holds: a cell that was edited and run again is another source under the same label.
+            # Keyed by content: a cell that was edited and run again is another source with the same label.
             key = hashlib.sha256(f"{source.label}\n{source.text}".encode()).hexdigest()[:12]
             self.texts[key] = source
         self._keys[filename] = key

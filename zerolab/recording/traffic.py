@@ -1,4 +1,4 @@
-"""What a rank sends in one step: how often each kind of collective, over how many elements and bytes."""
+"""What a rank sends in one step: how many collectives of each kind, over how many elements and bytes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def traffic(recording: "Recording", step: int | None, rank: int | None) -> Table:
-    """One row a kind of collective. ValueError for an unknown step or rank."""
+    """One row per kind of collective. Raises ValueError for an unknown step or rank."""
     of_rank = recording.rank(rank)
     last = of_rank.info.steps
     chosen = last if step is None else step

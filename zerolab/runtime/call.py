@@ -21,13 +21,13 @@ from zerolab.runtime.ranks import CHUNK, Member, Ranks
 
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
 SETTLE = 0.1  # seconds after a failure in which other ranks may still report theirs
-SETTLE_FOR_CAUSE = 1.0  # the same while every failure reported is only that a peer was lost
-LOOK = 0.4  # seconds that a rank has to say where it is
-DRAIN = 0.2  # seconds at most in which prints are collected after the last result, and between two calls
+SETTLE_FOR_CAUSE = 1.0  # the same, while every reported failure only says that a peer was lost
+LOOK = 0.4  # seconds that a rank has to report where it is
+DRAIN = 0.2  # seconds at most to collect prints, after the last result and between two calls
 
 
 def start(choice: Choice) -> Ranks:
-    """Ranks that have joined their process group. RankError if one of them cannot."""
+    """Start ranks and wait until they have joined their process group. RankError if one of them cannot."""
     ranks = Ranks(choice)
     try:
         Call(ranks, range(choice.world_size), Output(), START_LIMIT).finish()
@@ -38,8 +38,8 @@ def start(choice: Choice) -> Ranks:
 
 
 def run(ranks: Ranks, message: bytes, chosen: Sequence[int], timeout: float) -> list[bytes]:
-    """Have the chosen ranks do something; what each returned, packed. RankError if one of them cannot."""
-    call = Call(ranks, chosen, Output(chosen), timeout)  # from now on ranks say where they are in this call
+    """Have the chosen ranks do something; return each one's result, packed. RankError if one of them fails."""
+    call = Call(ranks, chosen, Output(chosen), timeout)  # places that ranks note from now on belong to this call
     ranks.last_cell = call.cell
     for page in ranks.board:
         page.forget()
@@ -68,18 +68,18 @@ class Call:
         self._started = time.monotonic_ns()
         _, filename, line = stack.locate(sys._getframe(1))
         self._called = f"called at {stack.place(filename, line)}" if filename else ""
-        self.cell = stack.label(filename)  # or the file, outside of notebooks
+        self.cell = stack.label(filename)  # or the file, outside notebooks
         self._watch = HangWatch(ranks, timeout)
-        self._outcomes: dict[int, Outcome] = {}  # by rank; one that is missing still runs
+        self._outcomes: dict[int, Outcome] = {}  # by rank; one that is missing is still running
         self._at_rest = "finished"
 
     def finish(self) -> list[bytes]:
-        """What each chosen rank returned, packed. RankError if one failed, CollectiveHang if none gets any further."""
+        """What each chosen rank returned, packed. RankError if one failed, CollectiveHang if none makes progress."""
         try:
             stuck = None
             while self._unfinished() and stuck is None and time.monotonic() < self._settled():
                 if not self._take(TICK):
-                    self._ranks.ask(self._unfinished())  # a rank that is killed later could not say where it was
+                    self._ranks.ask(self._unfinished())  # if it is killed later, it cannot say where it was
                 stuck = self._watch.look(self._unfinished()) if self._settled() == float("inf") else None
             self._drain()
             if stuck is not None:
@@ -109,9 +109,9 @@ class Call:
         return self._error() if self._failures() else None
 
     def standings(self) -> list[Standing]:
-        """Where every rank stands; those that still run are asked."""
+        """Where every rank stands; those still running are asked."""
         self._ranks.ask(self._unfinished())
-        # With a limit: a rank in native code that holds the interpreter lock cannot answer.
+        # With a limit: a rank in native code that holds the GIL cannot answer.
         deadline = time.monotonic() + LOOK
         while time.monotonic() < deadline and any(self._ranks.members[rank].asked for rank in self._unfinished()):
             self._take(0.05)
@@ -130,15 +130,15 @@ class Call:
         if outcome.kind == "died":
             state, where = faults.ending_words(outcome.value), faults.line_of_crash(member.crash_text()) or where
             return Standing(rank, state, position, phase, where, page.read_stage())
-        told, position = outcome.value, page.read_host()  # which has raised, whatever its device does
+        told, position = outcome.value, page.read_host()  # the host's: it has raised, whatever its device does
         state = "lost a peer" if outcome.blames_a_peer else f"raised {told['exception']}"
         return Standing(rank, state, position, told["phase"] or phase, told["where"] or where, told["stage"])
 
     def _last_place(self, member: Member) -> tuple[str, str]:
-        """Phase and line that a rank was last known at: it notes them at each collective, and when it is asked."""
+        """The last known phase and line of a rank: it notes them at each collective, and reports them when asked."""
         page, seen = self._ranks.board[member.rank], member.seen
         noted = page.read_place()
-        # Where the device waits it is that collective's line that matters: the host may be anywhere by now.
+        # If the device waits, the line of that collective is what matters: the host may be anywhere by now.
         waits_on_device = page.read().state == ON_DEVICE
         if not waits_on_device and seen is not None and seen[3] and seen[0] > max(noted.time, self._started):
             return seen[2:]
@@ -186,7 +186,7 @@ class Call:
         return first + (SETTLE_FOR_CAUSE if only_consequences else SETTLE)
 
     def _drain(self) -> None:
-        """Take what was printed by now; with a limit, since a thread may print all the time."""
+        """Take in what has been printed so far; with a limit, since a thread may never stop printing."""
         deadline = time.monotonic() + DRAIN
         while self._take(0) and time.monotonic() < deadline:
             pass

@@ -35,12 +35,12 @@ class Cluster:
 
     Args:
         world_size: number of ranks; by default as many as there are GPUs if there are two or more, else 4.
-        device: "cpu", "cuda", or "auto": GPUs where there are any with more than 2 GB free a rank. More ranks than
+        device: "cpu", "cuda", or "auto": GPUs if there are any with more than 2 GB free per rank. More ranks than
             GPUs share them, over gloo. `ZEROLAB_DEVICES=0,2` or `cpu` chooses among those that are visible.
         timeout: seconds that a rank may wait in one collective while no other rank moves.
 
     Raises:
-        TypeError, ValueError: an argument that makes no sense, more ranks than the memory holds or the host allows
+        TypeError, ValueError: an invalid argument, more ranks than fit in memory or than the host allows
             (`ZEROLAB_MAX_RANKS`), or a GPU that ranks cannot use; the message has the value and the remedy.
         RankError: a rank could not join the process group.
     """
@@ -50,7 +50,7 @@ class Cluster:
         idle_limit = variables.idle_seconds()
         if world_size is not None:
             devices.check_limits(world_size)  # before any process is started
-        if device != "cuda":  # for "cuda" it must first be known that there is a GPU
+        if device != "cuda":  # for "cuda", there must first be a GPU
             launcher()  # it imports torch in the background while this process does the same
         self._choice = choice = devices.choose(world_size, device)
         for note in choice.notes:
@@ -59,25 +59,25 @@ class Cluster:
         self.timeout = float(timeout)
         # Not reentrant: a callback that calls `run` during a run is refused instead of deadlocking.
         self._busy = threading.Lock()
-        # Held while idle ranks are ended: a call that comes just then waits for that instead of being refused.
+        # Held while idle ranks are ended: a call that arrives just then waits instead of being refused.
         self._ending = threading.Lock()
         self._owner = os.getpid()
         self._closed = False
-        self._lost = ""  # how the ranks were lost whose memory the next ones lack
+        self._lost = ""  # how the previous ranks, and with them their memory, were lost
         self._ranks: Ranks | None = None
         try:
             self._start()
-        except BaseException:  # Stop came late: the caller has no cluster to close, and the traceback may keep this one
+        except BaseException:  # a late Stop, too: the caller has no cluster to close, and the traceback may keep it
             self._release()
             raise
         self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
         _open[id(self)] = self
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Calls `fn(*args, **kwargs)` on every rank; one result per rank, tensors as copies in CPU memory.
+        """Calls `fn(*args, **kwargs)` on every rank; returns one result per rank, tensors as copies in CPU memory.
 
         `fn` may be defined in a cell and may close over values; they travel by value. What ranks print appears
-        labelled. Plain tensors come back without gradient tracking, parameters remain parameters.
+        labelled. Plain tensors come back without gradient tracking; parameters remain parameters.
 
         Raises:
             RankError: a rank raised or died; CollectiveHang if the ranks wait for each other.
@@ -86,29 +86,29 @@ class Cluster:
         return self._call("run", fn, args, kwargs, range(self.world_size))
 
     def record(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> "Recording":
-        """As `run`, watched: what the ranks did, as a Recording; its `results` are what `run` would return.
+        """Like `run`, but records what the ranks do; the Recording's `results` are what `run` would return.
 
         Raises:
-            RankError: as `run`; its `recording` holds what the ranks that still live had recorded by then, those
-                that hang included.
+            RankError: as from `run`; its `recording` holds what the surviving ranks had recorded by then, those that
+                hang included.
         """
         return self._record("record", fn, args, kwargs)
 
     def record_times(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> "Recording":
-        """As `record`, but only times: of units, updates, collectives and waits, and what these send.
+        """Like `record`, but only for times: those of units, updates, collectives and waits, and what these send.
 
-        Bytes of memory and who holds what are not recorded, and no operation of torch's is looked at, so that the run
-        takes hardly longer than unrecorded. Raises as `record`.
+        Bytes of memory and who holds what are not recorded, and torch's operations are not watched, so the run takes
+        hardly longer than without recording. Raises what `record` raises.
         """
         return self._record("record times", fn, args, kwargs)
 
     def record_fingerprints(
         self, out: str | os.PathLike[str], fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> "Recording":
-        """As `record`, with fingerprints of what is trained, for `zerolab diff`; the recording is saved in `out`.
+        """Like `record`, with fingerprints of what is trained, for `zerolab diff`; saves the recording in `out`.
 
-        The fingerprints lie beside it, in `out` + ".fingerprints". They take about 150 ns for each element of the model
-        at each of five moments of a step. Raises as `record`, and ValueError for a file that cannot be written.
+        The fingerprints are saved beside it, in `out` + ".fingerprints". They take about 150 ns per element of the
+        model at each of five moments of a step. Raises what `record` raises, and ValueError if `out` cannot be written.
         """
         from zerolab import files
         from zerolab.difference.watch import all_steps
@@ -133,7 +133,7 @@ class Cluster:
             self._release()
             return
         ranks = self._ranks
-        # A thread that runs something still reads the pipes; closed, their numbers could become those of other files.
+        # A thread that runs something still reads the pipes; if they were closed, other files could get their numbers.
         if not self._finish() and ranks is not None:
             ranks.end()
 
@@ -167,9 +167,9 @@ class Cluster:
                 "cluster there, or make one of this process's own with Cluster()"
             )
         self._idle.touch()
-        # Before the lock is taken and the ranks are looked at: a call that is refused here costs nothing.
+        # Before the lock is taken and the ranks are checked: a call that is refused here costs nothing.
         packed = travel.pack_call(fn, args, kwargs)
-        # Outside of `interruptible` Stop is deferred: it could leave this cluster busy, or some of its ranks alive.
+        # Outside `interruptible`, Stop is deferred: it could leave this cluster busy, or some of its ranks alive.
         with held_back():
             if not self._take():
                 raise RuntimeError(
@@ -191,7 +191,7 @@ class Cluster:
                 self._busy.release()
                 if self._closed:
                     self._finish()  # `close` has left that to this thread
-        # Outside of the block that replaces ranks: a result that cannot be unpickled here is not their fault.
+        # Outside the block that replaces ranks: a result that cannot be unpickled here is not their fault.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
     def _answers(self, task: str, packed: bytes, chosen: Sequence[int]) -> list[bytes]:
@@ -199,7 +199,7 @@ class Cluster:
         ranks = self._usable_ranks()
         self._refuse_if_closed()  # or while fresh ranks started
         self._lost = FAILED  # until this call has returned: after any other end these ranks must not be used again
-        # A pickle within a pickle: the rank has the text of the cells before it unpickles the call.
+        # A pickle within a pickle, so that the rank has the text of the cells before it unpickles the call.
         message = pickle.dumps((task, self._sent_cells.news(), packed))
         try:
             return call.run(ranks, message, chosen, self.timeout)
@@ -211,13 +211,13 @@ class Cluster:
             raise
 
     def _usable_ranks(self) -> Ranks:
-        """The present ranks, or fresh ones if the last call failed; RankError if one died since."""
+        """The present ranks, or fresh ones if the last call failed; raises RankError if one has died since."""
         if self._lost:
-            self._release()  # unless Stop kept them from being released
+            self._release()  # in case Stop prevented it earlier
         if self._ranks is not None:
             call.show_late_output(self._ranks)  # before this run prints, or the two could not be told apart
             if not self._ranks.are_all_alive():
-                if death := call.death_at_rest(self._ranks):  # what the ranks held is lost, and must not go unnoticed
+                if death := call.death_at_rest(self._ranks):  # what the ranks held is lost, which must not go unnoticed
                     raise death
                 self._lost = FAILED
                 self._release()
@@ -229,22 +229,22 @@ class Cluster:
 
     def _start(self) -> Ranks:
         self._sent_cells = Cells()  # fresh ranks have been sent none
-        # Stop acts only where the start waits: elsewhere it could leave ranks or pipes behind.
+        # Stop takes effect only where the start waits: elsewhere it could leave ranks or pipes behind.
         with held_back(), waiting(f"starting {self.world_size} rank{'s' * (self.world_size > 1)}"):
             self._ranks = call.start(self._choice)
-            # A method of the ranks: one of this object would keep it alive.
+            # A method of the ranks, since one of this object would keep it alive.
             self._finalizer = weakref.finalize(self, self._ranks.kill)
             self._finalizer.atexit = False  # as the process exits, the launcher ends all ranks at once
         return self._ranks
 
     def _take(self) -> bool:
-        """Makes this thread the one that uses the ranks; False if another one runs something on them."""
+        """Claims the ranks for this thread; returns False if another one is running something on them."""
         with self._ending:
             return self._busy.acquire(blocking=False)
 
     def _end_idle_ranks(self) -> None:
-        """Frees their memory, unless a call is running; the next call starts fresh ones."""
-        with self._ending:  # no call begins now; the last one may have begun or ended since the time was looked at
+        """Ends idle ranks to free their memory, unless a call is running; the next call starts fresh ones."""
+        with self._ending:  # no call begins now; but one may have begun or ended since the clock was checked
             if self._ranks is None or self._busy.locked() or not self._idle.is_over:
                 return
             minutes = f"{self._idle.seconds / 60:g} minutes"
@@ -260,7 +260,7 @@ class Cluster:
             raise RuntimeError(f"{self!r} was closed; make a new one with Cluster()")
 
     def _finish(self) -> bool:
-        """Releases a closed cluster's ranks; False if a thread runs something on them, which then does it itself."""
+        """Releases a closed cluster's ranks; returns False if another thread uses them, which then releases them."""
         with held_back():  # Stop may be pressed just then
             if not self._take():
                 return False
@@ -281,7 +281,7 @@ class Cluster:
 
 
 def most_recent() -> Cluster | None:
-    """The open cluster that was made last."""
+    """The open cluster that was made last; None if there is none."""
     return list(_open.values())[-1] if _open else None
 
 

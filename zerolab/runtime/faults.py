@@ -30,12 +30,12 @@ STAGES = {
     PACKING: ("pickling", "while the result was pickled"),
     RESTING: ("idle", "while it was idle"),
 }
-"""What a rank was at: one word for `RankError.phase`, and the words of the message."""
+"""What a rank was doing: one word for `RankError.phase`, and the words of the message."""
 # As faulthandler writes it: without the source line, and without a comma before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 ABSENT = "not taking part"
-"""The state of a rank that a call is not for."""
-CRASH_FRAMES = 40  # that are shown of the stack of a rank that died
+"""The state of a rank that is not part of the call."""
+CRASH_FRAMES = 40  # shown at most of the stack of a rank that died
 STOPPED = "stopped"  # by a signal such as SIGSTOP
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
@@ -48,19 +48,19 @@ class RankError(RuntimeError):
         pid: its process number.
         exception: name of the exception it raised, such as `ValueError`; None if it died.
         signal: name of the signal that killed it, such as `SIGSEGV`; None if none did.
-        exitcode: what it gave to `os._exit`; None if it did not end that way.
-        phase: `forward`, `backward` or `step` within a training step, else `running`, or what came before and after:
+        exitcode: what it passed to `os._exit`; None if it did not end that way.
+        phase: `forward`, `backward` or `step` within a training step, else `running`; before and after the function:
             `joining`, `unpickling`, `pickling` (the result), `idle`.
         collective: its last collective, such as `all_gather #3`; empty if it called none in that run.
-        where: its line, such as `cell [3], line 5: loss.backward()`; empty if nobody knows.
-        traceback: the rank's own traceback, cells named as `cell [3]`; empty if it died without one.
-        frames: the frames of it that are the learner's, or that their code called.
-        native: what native code said as it aborted the rank, such as gloo about sizes that differ; empty otherwise.
-        mismatches: what the ranks disagree on, a sentence each; empty if they called the same, or nobody knows.
+        where: its line, such as `cell [3], line 5: loss.backward()`; empty if unknown.
+        traceback: the rank's own traceback, with cells named as `cell [3]`; empty if it died without one.
+        frames: the frames of the traceback that are the learner's, or that their code called.
+        native: what native code said as it aborted the rank, such as gloo about sizes that differ; else empty.
+        mismatches: what the ranks disagree on, one sentence each; empty if they made the same calls, or if unknown.
         what: what happened, the first sentence of the message.
-        said: what the exception on the rank said.
-        standings: where every rank stood, a `Standing` each.
-        recording: after `record`, what the ranks that still lived had recorded by then; else None.
+        said: the message of the rank's exception.
+        standings: where every rank stood, one `Standing` each.
+        recording: after `record`, what the surviving ranks had recorded by then; else None.
     """
 
     rank: int | None = None
@@ -78,12 +78,12 @@ class RankError(RuntimeError):
         self.__dict__.update(facts)
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: only the message, which includes the rank's traceback; the kernel's own would not help."""
+        """For IPython: only the message, which includes the rank's traceback; the kernel's traceback would not help."""
         return f"{type(self).__name__}: {self}".splitlines()
 
 
 class CollectiveHang(RankError):
-    """A rank waits in a collective for longer than the cluster's `timeout`, and no other rank moves.
+    """A rank has waited in a collective for longer than the cluster's `timeout`, and no other rank moves.
 
     Attributes:
         drawing: who waits for whom; a notebook shows it as a picture.
@@ -113,7 +113,7 @@ class Outcome:
 
     @property
     def blames_a_peer(self) -> bool:
-        """Whether the rank only noticed that another had gone."""
+        """Whether the rank only noticed that another was gone."""
         return self.kind == "raised" and bool(self.value["peer"])
 
 
@@ -130,12 +130,12 @@ class Standing:
 
     @property
     def waits(self) -> bool:
-        """Whether it is in a call that needs other ranks to end."""
+        """Whether it is in a call that cannot end without other ranks."""
         return self.state == "running" and self.position.state in (INSIDE, IN_FLIGHT, ON_DEVICE)
 
     @property
     def doing(self) -> str:
-        """In words, for example `waiting in all_reduce #3`."""
+        """What it is doing, in words, for example `waiting in all_reduce #3`."""
         label, state = self.position.label, self.position.state
         if not label:
             return f"{self.state}, no collective yet"
@@ -176,7 +176,7 @@ def rank_error(
     mismatches: Sequence[str] = (),
     native: str = "",
 ) -> RankError:
-    """The error for the rank at fault, which raised or died; `crash` is the Python stack that it wrote as it died.
+    """The error for the rank at fault, which raised or died; `crash` is the Python stack it wrote as it died.
 
     `mismatches` and `native` are as in RankError.
     """
@@ -231,7 +231,7 @@ def _facts(standing: Standing, pid: int, mismatches: Sequence[str], standings: S
 
 
 def whereabouts(mismatches: Sequence[str], standings: Sequence[Standing]) -> str:
-    """What the ranks disagree on, where that is known, and a table of where they stand."""
+    """What the ranks disagree on, if that is known, and a table of where they stand."""
     return _paragraphs("\n".join(mismatches), _indented(table(standings)))
 
 
@@ -249,7 +249,7 @@ def stopped() -> KeyboardInterrupt:
 
 
 def table(standings: Sequence[Standing]) -> str:
-    """Rank, phase, last collective and its number, source line; one row a rank, aligned."""
+    """Rank, phase, last collective and its number, source line; one row per rank, aligned."""
     rows = [("rank", "phase", "last collective", "at")]
     rows += [(str(each.rank), each.phase or "-", each.doing, each.where or "-") for each in standings]
     # The last column is not padded, because trailing blanks would be stored in notebooks.
@@ -276,7 +276,7 @@ def line_of_crash(crash: str) -> str:
 
 
 def _own_reason(crash: str) -> tuple[str, str]:
-    """Why a rank ended itself, in its own words, empty if it did not; and the rest of what it wrote as it ended."""
+    """Why a rank ended itself, in its own words (empty if it did not), and the rest of what it wrote as it ended."""
     said = [line for line in crash.splitlines() if line.startswith(OWN_END)]
     return "; ".join(said), "\n".join(line for line in crash.splitlines() if line not in said)
 
@@ -293,9 +293,9 @@ def _death(code: int | None, native: str, stage: int) -> str:
 
 
 def _readable(crash: str) -> str:
-    """What faulthandler wrote, with labels for files, lines of source, and without the runtime's own frames."""
+    """What faulthandler wrote, with labels for files and with lines of source, but without the runtime's frames."""
     lines, frames = [], 0
-    # Python appends a screenful with the names of all extension modules.
+    # Python appends a screenful of extension modules' names.
     for line in crash.partition("\nExtension modules")[0].splitlines():
         found = _CRASH_FRAME.fullmatch(line.strip())
         if found is None:

@@ -1,4 +1,4 @@
-"""Tells ranks that wait for each other from a long computation, by sampling what they do and not by the clock alone."""
+"""Tells ranks that wait for each other from a long computation: by sampling what they do, not by the clock alone."""
 
 import contextlib
 import time
@@ -8,22 +8,22 @@ from typing import Any, Protocol
 
 from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 
-STILL = 1.0  # seconds without a movement after which a rank counts as standing still
+STILL = 1.0  # seconds without movement after which a rank counts as standing still
 _HEAD_START = 0.6  # seconds from the first sample until there is a second to compare it with
 _INTERVAL = 0.2
 AUTOGRAD = "pt_autograd"
-"""How torch names the threads in which it runs a backward on a device: one for each."""
+"""Prefix of the names of the threads in which torch runs backward on a device, one per device."""
 
 
 class Member(Protocol):
-    """One rank: its process, and its last answer: when it was given, what changes as the rank moves, phase, line."""
+    """One rank: its process, and its last answer: when, a number that changes as the rank moves, phase, line."""
 
     pid: int
     seen: tuple[int, int, str, str] | None
 
 
 class Ranks(Protocol):
-    """What is watched: ranks that say on their pages where they stand, and answer when they are asked."""
+    """What is watched: ranks that note on their pages where they stand, and answer when asked."""
 
     members: Any  # a Member for each rank
 
@@ -32,21 +32,21 @@ class Ranks(Protocol):
         """Each rank's page."""
 
     def ask(self, ranks: Collection[int]) -> None:
-        """Ask ranks where they stand; the answers come in later, as `Member.seen`."""
+        """Ask ranks where they stand; the answers arrive later, as `Member.seen`."""
 
 
 class HangWatch:
     """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
 
-    A thread moves if its Python stack or its CPU time changed within the last second; while a backward runs in torch's
-    own threads, as on a GPU, theirs counts, too. So a rank may compute for an hour while the others wait for it,
-    whatever `timeout` is.
+    A thread moves if its Python stack or its CPU time has changed within the last second; while a backward runs in
+    torch's own threads, as on a GPU, their CPU time counts, too. So a rank may compute for an hour while the others
+    wait for it, whatever `timeout` is.
 
     Args:
         ranks: what is watched.
         timeout: seconds that a rank may wait.
-        still: seconds without a movement after which a rank counts as standing still.
-        effort: what changes while a process works, by its number.
+        still: seconds without movement after which a rank counts as standing still.
+        effort: takes a process id, and returns something that changes while that process works.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class HangWatch:
         self._moved: dict[int, float] = {}
 
     def look(self, unfinished: Collection[int]) -> int | None:
-        """The rank that waits longest if this is a hang, else None. Cheap while no rank waits for long."""
+        """The rank that has waited longest, if this is a hang, else None. Cheap while no rank waits for long."""
         now = time.monotonic()
         if now < self._next:
             return None
         self._next = now + _INTERVAL
         positions = {rank: self._ranks.board[rank].read() for rank in unfinished}
-        self._ranks.ask(unfinished)  # which has them look at their devices, too
+        self._ranks.ask(unfinished)  # which makes them look at their devices, too
         if set(unfinished) != self._unfinished:  # one has returned, and may just have given the others what they need
             self._unfinished, self._changed = set(unfinished), now
             self._last.clear()
@@ -81,12 +81,12 @@ class HangWatch:
         self._sample(positions, now)
         surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else its host may be computing
         others_stand_still = all(now - self._moved[rank] >= self._still for rank in set(unfinished) - surely_waits)
-        # The last to come may have ended before those that waited for it have noticed that it came.
+        # The last rank to arrive may have returned before those that waited for it notice that it came.
         nobody_left = now - self._changed >= self._still
         return longest if others_stand_still and nobody_left and now - since[longest] >= self._timeout else None
 
     def _waits(self, rank: int, position: Position, now: float) -> bool:
-        """Whether a rank waits, as far as is known now: what it says of its device soon gets old."""
+        """Whether a rank waits, as far as is known now: what it says about its device is soon out of date."""
         return position.state in (INSIDE, IN_FLIGHT) or (position.state == ON_DEVICE and self._answers(rank, now))
 
     def _answers(self, rank: int, now: float) -> bool:
@@ -96,8 +96,8 @@ class HangWatch:
     def _sample(self, positions: Mapping[int, Position], now: float) -> None:
         for rank, position in positions.items():
             member: Member = self._ranks.members[rank]
-            # A host that waits for its device spins, so that its CPU time says nothing. But one that cannot answer
-            # computes, and what it has said of its device is old.
+            # A host that waits for its device spins, so its CPU time says nothing. But one that does not answer is
+            # computing, and what it last said about its device is out of date.
             cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else self._effort(member.pid)
             seen = member.seen and member.seen[1], cpu
             if self._last.get(rank) != seen:
@@ -113,9 +113,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
-    """CPU times of a process's main thread and of those in which autograd runs; its other threads only serve.
+    """CPU times of a process's main thread and of its autograd threads; the others only serve these.
 
-    With `waits`, the times count in which they wanted to run and others ran.
+    With `waits`, the time they were ready to run while others ran counts, too.
     """
     main = Path(f"/proc/{pid}/task/{pid}")
     counted = [main, *(task for task in threads(pid) if _name(task).startswith(AUTOGRAD))]
@@ -123,7 +123,7 @@ def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
 
 
 def threads(pid: int) -> list[Path]:
-    """What `/proc` has of a process's threads; none of one that ends at this moment, for which `glob` would raise."""
+    """A process's threads in `/proc`; none if the process is just ending, for which `glob` would raise."""
     with contextlib.suppress(OSError):
         return list(Path(f"/proc/{pid}/task").iterdir())
     return []
@@ -137,7 +137,7 @@ def _name(task: Path) -> str:
 
 
 def _cpu(task: Path, *, waits: bool) -> int | None:
-    """CPU time of a thread, in whatever its kernel counts; None where there is no /proc."""
+    """CPU time of a thread, in whatever unit its kernel counts; None where there is no /proc."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         ran, waited, *_ = map(int, (task / "schedstat").read_text().split())  # nanoseconds
         return ran + waited * waits

@@ -7,26 +7,26 @@ from collections.abc import Callable
 
 
 class IdleWatch:
-    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; it refers to the owner weakly.
+    """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; holds the owner weakly.
 
-    The owner may be touched in the same moment: `expired` looks at `is_over` once nobody can touch it any more.
+    The owner may be touched at that very moment, so `expired` checks `is_over` once nobody can touch it any more.
     """
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
         self._stopped = threading.Event()
-        # When the owner is collected the thread ends at once, and not after twenty minutes.
+        # When the owner is collected, the thread ends at once, not twenty minutes later.
         self._owner = weakref.ref(owner, lambda _: self.stop())
         self._expired, self.seconds, self._touched = expired, seconds, time.monotonic()
         if seconds > 0:
             threading.Thread(target=self._watch, name="zerolab-idle", daemon=True).start()
 
     def touch(self) -> None:
-        """Start the time again."""
+        """Restart the countdown."""
         self._touched = time.monotonic()
 
     @property
     def is_over(self) -> bool:
-        """Whether the last touch was `seconds` ago."""
+        """Whether the last touch was at least `seconds` ago."""
         return self._left() <= 0
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """The rank's side: joins the process group, then runs one function after another for the kernel.
 
-A rank lives exactly as long as the kernel holds the other end of its lifeline. It has a session of its own, so that
-the stop button does not reach it, and everything it writes, native code included, goes to one pipe.
+A rank lives exactly as long as the kernel holds the other end of its lifeline. It has a session of its own, so the
+stop button does not reach it, and everything it writes, native output included, goes to one pipe.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from zerolab.runtime.enqueued import Gpu
 from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 
 NCCL_WATCHDOG = ("TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
-"""With these at 0 the threads of torch's NCCL groups never abort the process: what goes wrong on a GPU is raised in
-Python, where it has a line, and hangs are found by the cluster."""
+"""With these at 0, the threads of torch's NCCL groups never abort the process: an error on a GPU is raised in Python,
+where it has a line, and the cluster finds the hangs."""
 _exit = os._exit  # as it was before `_dump_stack_at_exit`
-_recorder: list[Any] = []  # of the call that is under way, or was the last; at most one
+_recorder: list[Any] = []  # of the current or the last call; at most one
 
 
 def main(inherited: Fds) -> None:
@@ -69,11 +69,11 @@ def _write_reason(crash: int, error: BaseException) -> None:
 
 
 def _isolate(inherited: Fds) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the kernel may block some; the fork server has done it already
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the kernel may block some; the fork server has unblocked its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stopped run ends its ranks anyway
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     surroundings.set_up(inherited.output)
-    # From a signal handler, so that even a segmentation fault tells the learner's line.
+    # It writes from a signal handler, so that even a segmentation fault shows the learner's line.
     faulthandler.enable(inherited.crash, all_threads=False)
     _dump_stack_at_exit(inherited.crash)
     sys.modules["__main__"] = types.ModuleType("__main__")  # not the server's
@@ -93,7 +93,7 @@ def _dump_stack_at_exit(crash: int) -> None:
 
 
 def _answer_questions(lifeline: Connection, watched: int, crash: int) -> None:
-    """Side thread: say where the main thread is when asked; end the rank when the kernel has gone."""
+    """Side thread: say where the main thread is when asked; end the rank when the kernel is gone."""
     try:
         while True:
             question = lifeline.recv_bytes()
@@ -113,28 +113,28 @@ def _standing(watched: int) -> tuple[int, int, str, str]:
         number, lines = lookout.look(watched)
         phase, where = stack.describe(lines)  # which may read files, while the thread goes on
     with contextlib.suppress(Exception):
-        if counter.look():  # the rank's device computes
+        if counter.look():  # the rank's device is computing
             number = when
     return when, number, phase, where
 
 
 def _recorded() -> bytes:
-    """What the call that is under way, or was the last, has recorded so far, pickled; None if nobody recorded it."""
+    """What the current or the last call has recorded so far, pickled; None if it is not recorded."""
     try:
         return pickle.dumps(_recorder[-1].so_far() if _recorder else None)
-    except Exception:  # noqa: BLE001  # the other thread still records, and being asked must not end a rank
+    except Exception:  # noqa: BLE001  # the main thread is still recording, and being asked must not end a rank
         return pickle.dumps(None)
 
 
 def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> None:
-    """Take over the kernel's environment and join the process group; done after a first all_reduce."""
+    """Take over the kernel's environment and join the process group, up to and including a first all_reduce."""
     page.write_stage(JOINING)
     os.environ.clear()  # the fork server's is from when it was started; a cell may have set variables since
     os.environ.update(setup.environment)
     loopback = "lo" if sys.platform == "linux" else "lo0"
     os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
     gpu = setup.gpus[setup.rank % len(setup.gpus)] if setup.gpus else None
-    # What torchrun's scripts and DeepSpeed give to set_device: a GPU's number, which is not the rank's if ranks share.
+    # What torchrun scripts and DeepSpeed pass to set_device: a GPU's number, which is not the rank's if ranks share.
     local_rank = setup.rank if gpu is None else gpu
     os.environ.update(RANK=str(setup.rank), WORLD_SIZE=str(setup.world_size), LOCAL_RANK=str(local_rank))
     for name in NCCL_WATCHDOG:
@@ -174,7 +174,7 @@ def _take(gpu: int, *, in_order: bool) -> torch.device:
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Says of an error of CUDA's what it means; without `what`, the error stays as it is."""
+    """Explain an error of CUDA's in words; without `what`, leave it as it is."""
     try:
         yield
     except RuntimeError as error:
@@ -201,20 +201,20 @@ def _perform(message: bytes, page: Page, shares: bool) -> bytes:
     page.write_place("", *_first_line(function))
     page.write_stage(RUNNING)
     result = _call(function, args, kwargs) if task == "run" else _record(task, function, args, kwargs)
-    page.write_place("", *_first_line(function))  # its last line has nothing to do with how its result is pickled
+    page.write_place("", *_first_line(function))  # the line it noted last has nothing to do with pickling its result
     page.write_stage(PACKING)
-    packed = travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut
+    packed = travel.pack_result(result, travel.LIMIT * (1 if task == "run" else 4))  # a recording cannot be cut short
     del result
     if shares:
-        torch.cuda.empty_cache()  # what this rank has cached, the others on its GPU cannot use
+        torch.cuda.empty_cache()  # the other ranks on its GPU cannot use what this one has cached
     return packed
 
 
 def _first_line(function: Any) -> tuple[str, int]:
-    """Where a function begins: the line that a rank is at until it notes a more precise one."""
+    """Where a function begins: a rank counts as being at that line until it notes a more precise one."""
     while isinstance(function, functools.partial):
         function = function.func
-    if not isinstance(function, types.FunctionType | types.MethodType):  # of anything else `__code__` may be anything
+    if not isinstance(function, types.FunctionType | types.MethodType):  # elsewhere `__code__` may be anything
         return "", 0
     return function.__code__.co_filename, function.__code__.co_firstlineno
 
@@ -222,27 +222,27 @@ def _first_line(function: Any) -> tuple[str, int]:
 def _record(task: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from zerolab.recording.recorder import Recorder
 
-    gc.collect()  # engines of earlier runs are reference cycles, and would be counted
+    gc.collect()  # engines of earlier runs are in reference cycles, and would be counted
     with Recorder(times_only=task == "record times") as recorder:
-        _recorder.append(recorder)  # after an error, too, the kernel asks for it
+        _recorder.append(recorder)  # the kernel asks for it even after an error
         result = _call(function, args, kwargs)
     return result, recorder.finish()
 
 
 def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a function, once the rank's device is done, too: before, nobody knows that it has succeeded."""
+    """The result of a function, once the rank's device is done, too: only then is it known to have succeeded."""
     result = function(*args, **kwargs)
     counter.finish()
     return result
 
 
 def _attempt(action: Any, pid: int, page: Page) -> bytes:
-    """Call something; bytes that tell the kernel what came of it, after all that was printed has been written.
+    """Call `action` and return its outcome, pickled for the kernel, once everything printed has been written.
 
     Args:
         action: what to call.
-        pid: the rank's process number; a learner's `os.fork` may bring a second process back here.
-        page: the rank's, which says what it was at.
+        pid: the rank's process id; a learner's `os.fork` may bring a second process back here.
+        page: the rank's page, which says what the rank was doing.
     """
     failure = None
     try:

@@ -1,10 +1,10 @@
 """What a step would cost: a clock with two streams, NCCL's collectives, and a roofline for everything else.
 
 A collective takes what `zerolab.theory.nccl` says. An operation takes as long as its arithmetic at the part of the
-card's rate that matrix multiplications reach, or as its bytes at the memory's bandwidth, whichever is longer (Williams,
-Waterman, Patterson 2009, "Roofline"). Computing that overlaps a collective loses part of the collective's time, since
-both want the same memory and cores. The model leaves out the host's own time, unless `operation_seconds` gives it, and
-what a compiler fuses. Both parts were fitted to published runs (`zerolab.theory.seconds.FITTED`).
+card's rate that matrix multiplications reach, or as its bytes at a part of the memory's bandwidth, whichever is longer
+(Williams, Waterman, Patterson 2009, "Roofline"). Computing that overlaps a collective loses part of the collective's
+time, since both want the same memory and cores. The model leaves out compiler fusion, and the host's own time unless
+`operation_seconds` gives it. The parts were fitted to published runs (`zerolab.theory.seconds.FITTED`, `MEMORY_PART`).
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ class Hardware:
     """
 
     gpu: Gpu  # each rank's own
-    network: Link  # between nodes, one card a GPU
+    network: Link  # between nodes, one network card per GPU
     gpus_per_node: int = 8
     utilisation: float | None = None  # the part of the dense rate that matrix multiplications reach; None: as fitted
     memory_utilisation: float = MEMORY_PART  # the part of the memory's bandwidth that all else reaches, gaps included
-    operation_seconds: float = 0.0  # what an operation takes besides; 0 for a GPU, as its host goes ahead
+    operation_seconds: float = 0.0  # what each operation takes on top; 0 for a GPU, as its host runs ahead
     sharp: bool = False  # whether the network does the sums, as NVIDIA's SHARP does
-    overlap: bool = True  # whether communication runs beside computation; False where the same cores do both
-    on_gpu: bool = True  # whether torch does as on GPUs: a norm in one kernel, Adam's update of all tensors at once
+    overlap: bool = True  # whether communication overlaps computation; False where the same cores do both
+    on_gpu: bool = True  # whether torch acts as on GPUs: a norm in one kernel, Adam's update of all tensors at once
 
     def __post_init__(self) -> None:
         check_count("number of GPUs in a node", self.gpus_per_node)
@@ -62,15 +62,15 @@ class Hardware:
 
     def collective_seconds(self, op: str, nbytes: int, members: Sequence[int]) -> float:
         """How long a collective over a whole buffer of `nbytes` takes the ranks `members`."""
-        # Where the members lie counts, not only how many: of hybrid sharding's two kinds of groups, one lies in a node
-        # and the other has a rank in each.
+        # Where the members are matters, not only how many there are: hybrid sharding has groups within a node, and
+        # groups with one rank in each node.
         nodes = len({rank // self.gpus_per_node for rank in members})
         return Group(len(members), nodes, catalog.link(self.gpu.link), self.network, self.sharp).seconds(op, nbytes)
 
     def compute_seconds(self, flops: float, nbytes: float, precision: str, *, at_once: bool = False) -> float:
         """How long an operation takes if it does `flops` operations and reads and writes `nbytes`.
 
-        `at_once` is one on many tensors, between which there are no gaps: it has the memory's whole bandwidth.
+        `at_once`: one kernel works on many tensors without gaps between them, at the memory's whole bandwidth.
         """
         arithmetic = flops / (self.gpu.flops[precision] * self.matrix_part)
         part = 1.0 if at_once else self.memory_utilisation
@@ -85,12 +85,12 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.computed = 0.0  # seconds until which the compute stream is busy
+        self.computed = 0.0  # until when, in seconds, the compute stream is busy
         self.communicated = 0.0
         self.waited = 0.0  # seconds that computation stood still for communication
 
     def now(self) -> int:
-        """Nanoseconds since the start, as the code that runs would read them."""
+        """Nanoseconds since the start, as the running code would read them."""
         return round(self.computed * 1e9)
 
     def compute(self, seconds: float) -> None:
@@ -98,8 +98,8 @@ class Clock:
         self.computed += seconds
 
     def communicate(self, seconds: float) -> None:
-        """A collective is started: it runs when those before it are done, and not before now."""
-        # What counts is the order in which they start, the same on every rank, or NCCL's collectives would never meet.
+        """A collective starts: it runs once those before it are done, and not before now."""
+        # The order of starting decides; it is the same on every rank, or NCCL's collectives would never match up.
         self.communicated = max(self.communicated, self.computed) + seconds
 
     def wait(self, until: float) -> None:
@@ -110,7 +110,7 @@ class Clock:
 
 @dataclass
 class Work:
-    """What a step consists of, counted while it is executed: the quantities that hardware turns into seconds."""
+    """The work of a step, counted while it is executed: the quantities that hardware turns into seconds."""
 
     flops: float = 0.0  # of matrix multiplications
     moved_bytes: float = 0.0  # read and written by all other operations
@@ -120,14 +120,14 @@ class Work:
 
 
 class Meter:
-    """Counts the work of what is executed, and advances the clock by what it takes on `hardware`."""
+    """Counts the work that is executed, and advances the clock by the time it takes on `hardware`."""
 
     def __init__(self, clock: Clock, hardware: Hardware, precision: str) -> None:
         self.clock, self.work = clock, Work()
         self._hardware, self._precision = hardware, precision
 
     def compute(self, flops: float, nbytes: float, *, at_once: bool = False) -> None:
-        """An operation of `flops` arithmetic operations that reads and writes `nbytes`, of many tensors `at_once`."""
+        """An operation of `flops` that reads and writes `nbytes`; `at_once` if it is one kernel on many tensors."""
         work = self.work
         work.operations += 1
         if flops:  # large multiplications are bound by arithmetic, so their bytes are not counted as moved
@@ -137,7 +137,7 @@ class Meter:
         self.clock.compute(self._hardware.compute_seconds(flops, nbytes, self._precision, at_once=at_once))
 
     def communicate(self, op: str, nbytes: int, members: Sequence[int]) -> None:
-        """A collective over a whole buffer of `nbytes` is started among the ranks `members`."""
+        """A collective over a whole buffer of `nbytes` starts among the ranks `members`."""
         passes, ranks = PASSES.get(op, 1), len(members)
         self.work.messages += passes * (ranks - 1)
         self.work.sent_bytes += passes * nbytes * (ranks - 1) / ranks

@@ -1,7 +1,7 @@
-"""One rank of a world that does not exist: tensors without memory, torch's fake process group, a clock driven by costs.
+"""One rank of a world that does not exist: tensors without memory, torch's fake process group, a cost model's clock.
 
-The engines run unchanged. In torch's fake group they skip the checks that need values: ranks that are derived from one
-cannot differ.
+The engines run unchanged. In torch's fake group they skip the checks that need values: ranks that are derived from a
+single one cannot differ.
 """
 
 import sys
@@ -23,7 +23,7 @@ from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
 def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Shapes]:
     """Makes this process one rank of a group that does not exist; all tensors made here are shapes without memory.
 
-    With `on_gpu`, what torch does differently on a GPU is done as it is there.
+    With `on_gpu`, torch does what it does on a GPU, where that differs.
 
     Raises:
         RuntimeError: this process belongs to a process group already.
@@ -32,9 +32,9 @@ def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Sh
         raise RuntimeError("this process is in a process group already: simulate from the notebook, not on its ranks")
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    shapes = Shapes()  # made outside of itself: what it gives the group to send is a real, empty tensor
+    shapes = Shapes()  # not made under itself: the empty tensor that it gives the group to send is real
     with ExitStack() as stack:
-        # torch puts "[rank0]: " before all errors of the process from here on, and once more with each world.
+        # From here on torch puts "[rank0]: " before each error of the process, once more with each world.
         stack.callback(setattr, sys, "excepthook", sys.excepthook)
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
         stack.callback(dist.destroy_process_group)
@@ -45,20 +45,20 @@ def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Sh
 
 
 class Timed(Observer):
-    """Lets collectives take the time that the meter gives them; a recorder with `clock=meter.clock.now` reads that."""
+    """Makes collectives take the time that the meter gives them; a recorder with `clock=meter.clock.now` sees it."""
 
     def __init__(self, meter: Meter) -> None:
         self._clock = meter.clock
         self._ready: WeakKeyDictionary[Call, float] = WeakKeyDictionary()
-        self._waits = False  # the works within an exchange are waited for with it, not each once more
+        self._waits = False  # inside the wait for an exchange: its works need no wait of their own
 
     def started(self, call: Call, _exchange: Any) -> None:
-        """Notes when it will have arrived."""
-        self._ready[call] = self._clock.communicated  # it was started last
+        """Notes when the collective will be done."""
+        self._ready[call] = self._clock.communicated  # it was the last to start
 
     @contextmanager
     def waiting(self, call: Call) -> Iterator[None]:
-        """Lets the time pass until then."""
+        """Advances the clock to that time."""
         self._clock.wait(self._ready.pop(call, 0.0))
         self._waits = True
         try:
@@ -67,7 +67,7 @@ class Timed(Observer):
             self._waits = False
 
     def wait(self, original: Callable[..., Any], work: Any, *args: Any) -> Any:
-        """Around a wait of torch's: of a collective outside of ours, asked for and waited for at once."""
+        """Wraps torch's own wait: for a collective that is not ours, started and waited for at once."""
         if not self._waits:
             self._clock.wait(self._clock.communicated)
         return original(work, *args)
@@ -75,12 +75,12 @@ class Timed(Observer):
 
 @contextmanager
 def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
-    """Lets everything take the time that the meter gives it, for the duration of the block."""
+    """Makes everything within the block take the time that the meter gives it."""
     observer = Timed(meter)
     with ExitStack() as stack:
         stack.enter_context(watching(observer))
         stack.enter_context(replace(dist.Work, "wait", observer.wait))
-        # Its own `wait` hides the one that is replaced, here and by the recorder; inside, C++ still finds it.
+        # Its own `wait` would hide `Work.wait`, which is replaced here and by the recorder; C++ still finds its own.
         stack.enter_context(replace(FakeWork, "wait", lambda _, work, *args: dist.Work.wait(work, *args)))
         shapes.meter = meter
         stack.callback(setattr, shapes, "meter", None)

@@ -1,7 +1,7 @@
-"""simulate(): stages side by side at any size, executed by the very engine files on a fake rank of N.
+"""simulate(): stages side by side at any size, run by the engine files themselves on a fake rank of N.
 
-Rank 0 runs, recorded by the same recorder. The others have equal shards and do the same in the same order, so they are
-derived from rank 0 and the partition, and are marked so. Bytes are counted, not estimated; seconds are a cost model's.
+Rank 0 runs, watched by the same recorder. The others have equal shards and do the same in the same order, so they are
+derived from rank 0 and the partition, and marked so. Bytes are counted, not estimated; seconds are a cost model's.
 """
 
 import gc
@@ -41,10 +41,10 @@ SHOWN_RANKS = 8  # a recording of a thousand equal ranks would show nothing more
 
 @dataclass(frozen=True)
 class Simulation(Comparison):
-    """What `simulate` found: rows as `compare` gives them, but `losses` [] and `wire_bytes` None, and recordings.
+    """What `simulate` found: recordings, and rows like those of `compare`, but `losses` [] and `wire_bytes` None.
 
-    `step_seconds` and the times of the recordings are a cost model's, whose assumptions `hardware` says. A recording
-    holds rank 0, which ran, and up to seven ranks that are derived from it; `rows` have all N.
+    `step_seconds` and the times in the recordings are a cost model's, whose assumptions are in `hardware`. A recording
+    holds rank 0, which ran, and up to seven ranks that are derived from it; `rows` cover all N.
     """
 
     hardware: Hardware
@@ -71,23 +71,23 @@ def simulate(
     """Runs two training steps of AdamW under each stage on a fake rank 0 of `world_size`.
 
     Args:
-        stages: of ddp, zero1, zero2, zero3; a sequence, or joined by commas. Other systems are not simulated, hybrid
-            sharding (hsdp) among them: `compare` runs it, and `theory.systems.traffic_bytes` has its formula.
+        stages: any of ddp, zero1, zero2, zero3; a sequence, or joined by commas. No other system is simulated, nor is
+            hybrid sharding (hsdp): `compare` runs it, and `theory.systems.traffic_bytes` has its formula.
         world_size: number of ranks N, at least 1.
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
         precision: "fp32", "bf16" or "fp16".
-        rows: sequences a rank, for the catalog's models.
-        length: tokens a sequence; None takes all that the model's context holds. A Llama may be given more.
-        checkpointing: what of each block is computed again in backward: "none", "block" for all of it, or "selective"
-            for all but attention and every second matrix multiplication.
+        rows: sequences per rank, for the catalog's models.
+        length: tokens per sequence; None takes the model's full context. A Llama may be given more.
+        checkpointing: what backward recomputes of each block: "none", "block" for all of it, or "selective" for all
+            but attention and every second matrix multiplication.
         gpu: a name of `catalog.GPUS`; its memory is no limit here.
         network: a name of `catalog.LINKS`, between nodes.
-        bandwidth: bytes a second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
-        gpus_per_node: ranks that the GPU's own link joins.
+        bandwidth: bytes per second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
+        gpus_per_node: ranks that the GPU's own link connects.
         utilisation: the part of the GPU's dense rate that matrix multiplications reach; None takes what was fitted
             to published runs (`seconds.FITTED`).
-        hardware: all of that in one, in place of the five before it.
+        hardware: all of these in one object, in place of the five arguments before it.
         progress: called with a sentence as each stage begins.
 
     Raises:
@@ -112,10 +112,10 @@ def simulate(
 
 @contextmanager
 def collecting_new_garbage_only() -> Iterator[None]:
-    """Within it Python's collector skips existing objects; cycles among new ones are freed at the end.
+    """Makes Python's garbage collector skip existing objects; cycles among new ones are freed at the end of the block.
 
-    Half a million objects of torch, and the events of stages before, would be looked through again at each collection:
-    half of a small simulation's time. Freed at the end, a stage's cycles cannot go in the middle of a later recording.
+    Otherwise each collection would traverse torch's half a million objects and the events of earlier stages: half of a
+    small simulation's time. A stage's cycles are freed at its end, so none goes in the middle of a later recording.
     """
     gc.freeze()
     try:
@@ -145,7 +145,7 @@ def _hardware(
 def _prepare(
     model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, checkpointing: str
 ) -> Prepared:
-    """The module and one rank's batch, all of them shapes; called where whatever is made has no memory."""
+    """The module and one rank's batch, all of them shapes; called where new tensors have no memory."""
     built, inputs, targets = _build(model, batches, rows, length)
     checkpoint_blocks(built, checkpointing)
     return built, inputs, targets
@@ -173,12 +173,12 @@ def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, lengt
 
 
 def _shapes_of(values: Any) -> Any:
-    """The same nest of values, its tensors as shapes."""
+    """The same nested values, with their tensors as shapes."""
     return tree_map_only(torch.Tensor, lambda t: t.detach().to(META).requires_grad_(t.requires_grad), values)
 
 
 def _without_memory(module: nn.Module) -> nn.Module:
-    """The module itself. Raises ValueError for one that was made elsewhere, or of values that lay somewhere."""
+    """The module itself. Raises ValueError if it, or a tensor in it, was made elsewhere and has values."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.device != META and tensor.numel() > 1:
             raise ValueError(
@@ -201,13 +201,13 @@ def execute(
 ) -> tuple[RankRecording, dict[str, Any]]:
     """One stage on rank 0: what it recorded, and what its last step costs.
 
-    `options` are the engine's; a step adds up `micro_batches` gradients; `begun` is called with the recorder and what
-    `prepare` made before the engine is.
+    `options` are the engine's; a step adds up `micro_batches` gradients; `begun` is called with the recorder and with
+    what `prepare` made, before the engine is made.
     """
     clock = Clock()
     meter = Meter(clock, hardware, precision)
     with world(world_size, on_gpu=hardware.on_gpu) as shapes:
-        # The model is built before the recorder starts: real ranks are recorded from the engine on, too.
+        # The model is built before the recorder starts: real ranks, too, are recorded from the engine on.
         model, inputs, targets = made = prepare()
         with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
             begun(recorder, made)
@@ -226,8 +226,8 @@ def execute(
 
 
 def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
-    """Rank 0's recording, beside it the first ranks that are derived from it."""
-    one = Recording.merge([executed])  # derived ranks share its clock, so that merging one is enough
+    """Rank 0's recording, and with it those of the next ranks, derived from it."""
+    one = Recording.merge([executed])  # derived ranks share its clock, so merging one is enough
     (rank0,) = one.ranks
     ranks = [derive(rank0, rank) for rank in range(min(one.world_size, SHOWN_RANKS))]
     info = replace(one.info, costs=costs)
@@ -235,7 +235,7 @@ def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
 
 
 def derive(executed: RankRecording, rank: int) -> RankRecording:
-    """What `rank` would have recorded, from what rank 0 did: the same, with its own shards in place of rank 0's."""
+    """What `rank` would have recorded, derived from rank 0: the same, with its own shards in place of rank 0's."""
     if rank == executed.rank:
         return executed
     shards = {unit.name: unit.padded // executed.world_size for unit in executed.units}
@@ -256,7 +256,7 @@ def _derived(event: Event, rank: int, shards: dict[str, int]) -> Event:
     """The event as `rank` would have it. Not by `dataclasses.replace`, which takes three times as long."""
     values = list(_values_of(event))
     values[_RANK] = rank
-    # Only what is exactly rank 0's shard moves; whole units and activations are alike everywhere.
+    # Only what is exactly rank 0's shard moves; whole units and activations are the same on every rank.
     shard = shards.get(event.unit or "")
     if shard and event.spans == ((0, shard),):  # with one rank there is none to derive
         values[_SPANS] = ((rank * shard, (rank + 1) * shard),)

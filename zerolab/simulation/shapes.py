@@ -1,8 +1,8 @@
-"""Executes operations on shapes alone: torch's meta tensors have a size, a type and a storage, and no memory.
+"""Executes operations on shapes alone: torch's meta tensors have a size, a dtype and a storage, but no memory.
 
-Every new tensor is made there, so a model of any size can be built and trained; single numbers (Adam's step counter)
+Every new tensor is a meta tensor, so a model of any size can be built and trained; single numbers (Adam's step counter)
 stay real, because code asks for their values. Two faults that real ranks would notice, but meta tensors do not, are
-checked for here: an operation that needs values, and one that reads a storage that has been released.
+checked for here: an operation that needs values, and one that reads a released storage.
 """
 
 from collections.abc import Iterable
@@ -19,18 +19,18 @@ from zerolab.recording import c10d
 from zerolab.simulation.costs import Meter
 
 META = torch.device("meta")
-_ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch nothing
-_LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # of a table they read a few places
+_ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch no memory
+_LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # they read a few entries of a table
 _OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  (torch names it so)
-_ATTENTION = {  # matrix multiplications [length, size] x [size, length] or the like; backward computes one again
+_ATTENTION = {  # products like [length, size] x [size, length], and the query's place; backward repeats one
     "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (5, 1),
 }
 
 
 class Kind(NamedTuple):
-    """What is known of an operation; found out once for each."""
+    """What is known about an operation; found out once for each."""
 
     effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "computes"
     places: bool  # it has an argument `device`
@@ -38,40 +38,40 @@ class Kind(NamedTuple):
     looks_up: bool
     overwrites: bool
     is_fresh: bool  # its results are new tensors, whose shapes follow from the arguments'
-    at_once: bool  # many tensors in one kernel, as an optimizer's update of all of them
+    at_once: bool  # many tensors in one kernel, as in an optimizer's foreach update
     flops: Any  # a formula, or None
     func: Any  # kept, so that no other operation gets its `id`
 
 
 Outcome = tuple[Any, float, int]
-"""What an operation gives for arguments of some shapes, as `_make` takes it; its flops, and the bytes that it moves."""
+"""An operation's result for arguments of given shapes, as `_make` takes it; its flops, and the bytes that it moves."""
 
 
 class Shapes(TorchDispatchMode):
-    """While active, every tensor that is made has no memory; the `meter`, if there is one, is told what is executed."""
+    """While active, no new tensor has memory; the `meter`, if there is one, is told what is executed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self.meter: Meter | None = None
-        self.engine: Any = None  # whose unit a released storage belongs to, to name it
+        self.engine: Any = None  # it names the unit that a released storage belongs to
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
         self._known: dict[Any, Outcome] = {}
         self._nothing = torch.empty(0)  # what the fake group is given to send
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: else torch imports its compiler for the first operation."""
+        """False, or torch would import its compiler at the first operation."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Executes the operation; called a hundred thousand times a simulation, so it does no more than it must."""
+        """Executes the operation; called a hundred thousand times per simulation, so it does no more than it must."""
         keywords = kwargs or {}
         kind = self._kinds.get(id(func))
         if kind is None:
             kind = self._kinds[id(func)] = _kind_of(func)
-        if kind.places and not _is_real(args):  # wherever code asks for, be it "cpu" or a GPU that is not here
+        if kind.places and not _is_real(args):  # whatever device the code asks for: "cpu", or a GPU that is not here
             keywords = {**keywords, "device": META}
         if kind.effect == "free":
             return func(*args, **keywords)
@@ -87,7 +87,7 @@ class Shapes(TorchDispatchMode):
         return self._compute(kind, args, keywords)
 
     def _compute(self, kind: Kind, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Executes, or repeats the result for equal shapes: many of torch's meta implementations are slow Python."""
+        """Executes it, or repeats the result for equal shapes: many of torch's meta implementations are slow Python."""
         func = kind.func
         read = self._bytes_read(func, args)
         key = (id(func), _shape_of(args), _shape_of(tuple(keywords.items()))) if kind.is_fresh else None
@@ -140,7 +140,7 @@ class Shapes(TorchDispatchMode):
             self._bytes_read(func, request.tensors)
             if self.meter is not None:
                 self.meter.communicate(request.op, request.nbytes, request.ranks)
-        # c10d has no form for meta tensors; what counts of the answer is the handle that is waited for.
+        # c10d has no kernels for meta tensors; all that matters of the result is the handle to wait for.
         return func(*tree_map_only(torch.Tensor, lambda _: self._nothing, args))
 
     def _refuse(self, func: Any, tensor: torch.Tensor) -> None:
@@ -154,11 +154,11 @@ class Shapes(TorchDispatchMode):
 
 
 def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **keywords: Any) -> Any:
-    """`scaled_dot_product_attention` as the CPU and GPUs do it, fused: the matrix of all pairs is never stored.
+    """`scaled_dot_product_attention` as CPUs and GPUs do it, fused: the matrix of all pairs is never stored.
 
     torch chooses by device, and for meta it takes the unfused form, with activations that real ranks do not have.
     """
-    # Hugging Face says aloud that there is neither a mask nor dropout.
+    # Hugging Face passes a mask of None and a dropout of 0 explicitly.
     if keywords.get("attn_mask", 0) is None:
         del keywords["attn_mask"]
     if keywords.get("dropout_p") == 0:
@@ -172,7 +172,7 @@ def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **key
 def rms_norm(original: Any, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """`rms_norm` as GPUs do it, in one kernel that keeps its input and one number per row.
 
-    torch chooses by device here, too: for meta and on the CPU it spells the norm out, and keeps more.
+    torch chooses by device here, too: for meta and on the CPU it decomposes the norm, and keeps more.
     """
     if x.device != META or weight is None or len(shape) != 1:
         return original(x, shape, weight, eps)
@@ -180,7 +180,7 @@ def rms_norm(original: Any, x: Any, shape: Any, weight: Any = None, eps: float |
 
 
 class _FusedNorm(torch.autograd.Function):
-    """Memory and traffic of the fused kernel, which torch has for GPUs alone; the values of a shape do not matter."""
+    """Memory and traffic of the fused kernel, which torch has only for GPUs; shapes have no values to get right."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -220,7 +220,7 @@ def _kind_of(func: Any) -> Kind:
 
 
 def _flops_of(func: Any, name: str) -> Any:
-    """A formula of (args, keywords, result), as torch's own counter has it; attention on CPU is not in its list."""
+    """A formula of (args, keywords, result) from torch's own flop counter, which lacks attention on the CPU."""
     formula = flop_registry.get(func.overloadpacket)
     if formula is not None:
         return lambda args, keywords, result: float(formula(*args, **keywords, out_val=result))
@@ -236,14 +236,14 @@ def _is_real(args: tuple[Any, ...]) -> bool:
 
 
 def _needs_values(func: Any, args: tuple[Any, ...]) -> bool:
-    """Looking up by numbers gives a known shape; only by a mask it depends on values."""
+    """Indexing by integers gives a known shape; only indexing by a mask needs values."""
     if func.overloadpacket is not torch.ops.aten.index:
         return True
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
 
 
 def _shape_of(value: Any) -> Any:
-    """What a result's shape depends on, as something that can be compared: 1, 1.0 and True are different numbers."""
+    """What a result's shape depends on, as a key to compare: 1, 1.0 and True differ in it."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.is_meta
     if value.__class__ is tuple or value.__class__ is list:
@@ -252,7 +252,7 @@ def _shape_of(value: Any) -> Any:
 
 
 def _has_no_memory(result: Any) -> bool:
-    """Whether another such result can be made: numbers, and the few tensors that have values, are computed."""
+    """Whether `_make` can repeat the result: numbers, and the few tensors that have values, must be computed."""
     if isinstance(result, (tuple, list)):
         return all(_has_no_memory(part) for part in result)
     return result is None or (isinstance(result, torch.Tensor) and result.is_meta)
@@ -281,10 +281,10 @@ def _bytes_of(result: Any) -> int:
 
 
 def default_to_foreach(original: Any, params: list[torch.Tensor], *args: Any, **keywords: Any) -> tuple[bool, bool]:
-    """Adam as torch runs it on GPUs: all of its tensors at once, with a temporary for each, where the CPU has one."""
+    """Adam as torch runs it on GPUs: all tensors at once, with a temporary for each, where the CPU needs one in all."""
     return (False, True) if params and params[0].device == META else original(params, *args, **keywords)
 
 
 FUSED = ((functional, "scaled_dot_product_attention", attention),)
 ON_GPUS = ((functional, "rms_norm", rms_norm), (adam, "_default_to_fused_or_foreach", default_to_foreach))
-"""What to replace while shapes are executed, on every device and on a GPU, as `patches.replace` takes each."""
+"""What to replace while shapes are executed, always and on GPUs only, each as `patches.replace` takes it."""

@@ -1,9 +1,9 @@
 """Which stages fit a model onto GPUs, what they cost, and the settings for them: arithmetic only, no torch.
 
-Bytes are those at the peak of a step (`moments`): state, gathered units, and what the blocks keep for
-backward, in one of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes, less what CUDA takes.
-Seconds are those of `seconds`, fitted to published runs: the quality of kernels cannot be computed, and
-`Plan.sensitivity` says how much the seconds depend on it. GB is 1e9 bytes.
+Bytes are those at the peak of a step (`moments`): state, gathered units, and what the blocks keep for backward, in one
+of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes, less what CUDA takes. Seconds are those
+of `seconds`, fitted to published runs: the quality of kernels cannot be computed, and `Plan.sensitivity` says how much
+the seconds depend on it. GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in another
 class Plan(Table):
     """What `plan` found: a table with one row per stage, and what follows from it.
 
-    `title` says what was asked, `memory` is that of a GPU in bytes and `usable` what CUDA leaves of it, `parts` has the
-    bytes of each stage at its highest moment by `moments.PARTS`, `steps` its seconds by what they are spent on; `job`
-    and `setting` are what both were computed for.
+    `title` says what was asked; `memory` is a GPU's memory in bytes, and `usable` what CUDA leaves of it; `parts` has
+    each stage's bytes at its peak, by `moments.PARTS`, and `steps` its seconds, by what they are spent on; `job` and
+    `setting` are what both were computed for.
     """
 
     def __init__(self, job: Job, setting: seconds.Setting, memory: float) -> None:
@@ -42,7 +42,7 @@ class Plan(Table):
 
     @property
     def fitting(self) -> list[str]:
-        """The stages that fit, those that shard the least first: they are simpler, and send no more."""
+        """The stages that fit, starting with those that shard the least: they are simpler, and send no more."""
         return [str(row["stage"]) for row in self if row["fits"]]
 
     @property
@@ -51,7 +51,7 @@ class Plan(Table):
         if self.fitting:
             lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
             return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
-        # The last stage shards the most, so what it lacks is what you need.
+        # The last stage shards the most, so what it lacks is what is missing.
         row = self[-1]
         return (
             f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of the {self.usable / 1e9:.1f} GB that CUDA "
@@ -60,7 +60,7 @@ class Plan(Table):
 
     @property
     def _remedy(self) -> str:
-        """What helps, tried in this order: smaller batches, more computing, more GPUs."""
+        """What helps, tried in this order: smaller batches, more recomputation, more GPUs."""
         stage = str(self[-1]["stage"])
         fewer = [replace(self.job, rows=count) for count in range(self.job.rows - 1, 0, -1)]
         again = [replace(self.job, checkpointing=name) for name in CHECKPOINTING[1:] if name != self.job.checkpointing]
@@ -95,7 +95,7 @@ class Plan(Table):
         )
 
     def settings(self, stage: str | None = None) -> dict[str, Any]:
-        """The same in other systems, as the function `settings` returns it; None takes the first stage that fits.
+        """The plan for other systems, as the function `settings` returns it; None takes the first stage that fits.
 
         Raises ValueError if none fits.
         """
@@ -124,7 +124,7 @@ def plan(
     gpus_per_node: int = 8,
     utilisation: float | None = None,
 ) -> Plan:
-    """One row per stage: bytes per GPU at the highest moment, whether they fit, and what is missing if not; seconds.
+    """One row per stage: bytes per GPU at the peak, whether they fit, what is missing if they do not, and seconds.
 
     Args:
         model: a name of the catalog, or a shape of your own.
@@ -132,16 +132,16 @@ def plan(
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the catalog's.
         bandwidth: bytes per second of a ring, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32", "bf16" or "fp16".
-        rows: sequences a rank.
-        length: tokens a sequence; None takes the model's context.
-        checkpointing: what of a block backward computes again: "none", "selective" (all but attention and every second
+        rows: sequences per rank.
+        length: tokens per sequence; None takes the model's context.
+        checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18) or "fsdp2"
             (16); only the stages of the scheme are planned.
         attention: "fused", or "math", which stores its matrix.
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
             do), or by one kernel ("fused").
-        gpu: a name of the catalog, for its rate, and for memory and link where they are not given.
+        gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
         gpus_per_node: how many GPUs the GPU's own link connects.
@@ -202,12 +202,12 @@ def _total(job: Job, stage: str) -> float:
 
 
 def _check_sizes(memory: float, bandwidth: float | None) -> None:
-    """Refuses what no GPU has; names and counts are refused where they are looked up."""
+    """Refuses what no GPU has; names and counts are checked where they are used."""
     sizes = (
         ("memory", memory, "bytes", "80 GB is 80e9, 80 GiB is 80 * 2**30"),
         ("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9"),
     )
-    # Somebody who writes 80 means gigabytes; the answer would be about a GPU of 8e-08 GB.
+    # Whoever writes 80 means gigabytes; the answer would be about a GPU of 8e-08 GB.
     for name, value, unit, example in sizes:
         if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")

@@ -1,9 +1,9 @@
-"""What it changes when collectives start and when they are waited for: a walk through a step on two streams. No torch.
+"""How much it matters when collectives start and are waited for: a walk through a step on two streams. No torch.
 
-A model of GPUs, not measured on any. The computing and the sending are those of `seconds`; here each unit waits for its
-own gather and its own reduction, by one of the schedules below. What is the same in all of them is left out, such as
-the update, and how sending slows the computing beside it. Gathers and reductions share one link: if they have a group
-each, two that run beside each other go at half the rate; in one group the second waits for the first.
+A model of GPUs, not measured on any. The times of computing and sending are those of `seconds`; here each unit waits
+for its own gather and its own reduction, under one of the schedules below. What is the same in all of them is left out,
+such as the update, and how sending slows the computing that overlaps it. Gathers and reductions share one link: if each
+kind has its own group, two that overlap run at half the rate; in one group the second waits for the first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from zerolab.theory.seconds import (
 
 @dataclass(frozen=True)
 class Schedule:
-    """When collectives of a unit start and are waited for.
+    """When the collectives of a unit start and are waited for.
 
     Args:
-        waits_at_half: computing waits for a reduction when the next unit has half its gradients, or else all of them.
-        own_groups: gathers do not stand behind reductions.
-        gathers_at_half: zero3's backward gathers the next unit at half of this one, or else at its beginning.
-        publishes_when_used: in stages 1 and 2 a unit's forward waits for its own updated parameters, or else the update
+        waits_at_half: computing waits for a reduction once the next unit has half its gradients; else once it has all.
+        own_groups: gathers do not queue behind reductions.
+        gathers_at_half: zero3's backward gathers the next unit halfway through this one; else at the start of this one.
+        publishes_when_used: in stages 1 and 2 a unit's forward waits for its own updated parameters; else the update
             waits for all of them.
     """
 
@@ -40,7 +40,7 @@ class Schedule:
     publishes_when_used: bool = True
 
 
-PCIE_GEN5 = 64e9  # bytes a second to main memory: NVIDIA's data sheet of the H100 has 128 GB/s for both directions
+PCIE_GEN5 = 64e9  # bytes per second to main memory: NVIDIA's H100 data sheet has 128 GB/s for both directions
 GLOO = Schedule(waits_at_half=True, own_groups=False, publishes_when_used=False)
 NCCL = Schedule()
 FSDP2 = Schedule(gathers_at_half=False)
@@ -52,28 +52,28 @@ SCHEDULES = {
     "and parameters when used": NCCL,
     "FSDP2": FSDP2,
 }
-"""By what is changed, from an engine's schedule over gloo to the one over NCCL; and FSDP2's, which starts the next
+"""Named by what changes, from an engine's schedule over gloo to the one over NCCL; and FSDP2's, which starts the next
 gather at the beginning of a unit's backward, and waits for a reduction before it starts the next one (torch 2.13,
 `_fsdp_param_group.py`: `reduce_scatter_max_input_buffers` is 1)."""
 
 
 class _Link:
-    """The end of the latest gather and of the latest reduction; one of each is under way at most."""
+    """When the latest gather and the latest reduction end; at most one of each is under way."""
 
     def __init__(self, own_groups: bool) -> None:
         self._own_groups = own_groups
         self.gathered = self.reduced = 0.0
 
     def gather(self, start: float, seconds: float) -> None:
-        """A gather is started."""
+        """A gather starts."""
         self.gathered, self.reduced = self._beside(start, seconds, self.reduced)
 
     def reduce(self, start: float, seconds: float) -> None:
-        """A reduction is started."""
+        """A reduction starts."""
         self.reduced, self.gathered = self._beside(start, seconds, self.gathered)
 
     def _beside(self, start: float, seconds: float, other: float) -> tuple[float, float]:
-        """When it ends, and when the other kind does."""
+        """When it ends, and when the one of the other kind does."""
         left = max(other - start, 0.0)
         if not self._own_groups:
             return start + left + seconds, other
@@ -83,7 +83,7 @@ class _Link:
 
 
 def seconds(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> float:
-    """Seconds of forward and backward of one micro-batch, what they wait for included.
+    """Seconds that forward and backward of one micro-batch take, including what they wait for.
 
     Args:
         shape: the model, of equal blocks and a root unit, which holds the embedding and the output.
@@ -108,20 +108,20 @@ def _forward(shape: Architecture, stage: str, setting: Setting, schedule: Schedu
     now, arrived = first, first + gather
     for _ in range(shape.depth):
         now = max(now, arrived)
-        # zero3 gathers one unit ahead; what is published has all been asked for at the update.
+        # zero3 gathers one unit ahead; zero1 and zero2 start publishing all units at the update.
         arrived = (now if stage == "zero3" else arrived) + gather
         now += block
     return now + head
 
 
 def offload_seconds(shape: Architecture, stage: str, setting: Setting, *, own_stream: bool) -> float:
-    """Seconds that an offloaded update waits for mean gradients, by the schedule over NCCL.
+    """Seconds that an offloaded update waits for mean gradients, under the schedule over NCCL.
 
     Args:
-        shape: the model, as of `seconds`.
+        shape: the model, as for `seconds`.
         stage: ddp, zero1, zero2 or zero3.
         setting: what it runs on.
-        own_stream: each unit's mean leaves when it is there; else all of them when the backward is over.
+        own_stream: each unit's mean is copied as soon as it exists; else all of them once backward is over.
     """
     numels = [shape.block_params] * shape.depth + [shape.root_params]
     ways = [4 * numel / (1 if stage == "ddp" else setting.world_size) / PCIE_GEN5 for numel in numels]
@@ -129,7 +129,7 @@ def offload_seconds(shape: Architecture, stage: str, setting: Setting, *, own_st
         return sum(ways)
     means = _means(shape, stage, setting, NCCL)
     arrived = 0.0
-    for at, way in zip(means, ways, strict=True):  # one after the other
+    for at, way in zip(means, ways, strict=True):  # copied one after the other
         arrived = max(arrived, at) + way
     return arrived - means[-1]
 
@@ -139,7 +139,7 @@ def _backward(shape: Architecture, stage: str, setting: Setting, schedule: Sched
 
 
 def _means(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> list[float]:
-    """When each unit's mean gradient is there, from the backward's beginning; the root's is its end."""
+    """When each unit's mean gradient is ready, from the start of backward; the root's comes last, at the end of it."""
     again = RECOMPUTED[setting.checkpointing]
     half = ((2 + again) * block_seconds(shape, setting) + attention_seconds(shape, setting) / 2) / 2
     gather = gather_seconds(shape.block_params, setting) if stage == "zero3" else 0.0
@@ -148,7 +148,7 @@ def _means(shape: Architecture, stage: str, setting: Setting, schedule: Schedule
     link.gather(now, gather)
     now += 2 * head_seconds(shape, setting)
     means = []
-    for left in reversed(range(shape.depth)):  # units that come after this one, but for the root
+    for left in reversed(range(shape.depth)):  # units still to come after this one, except the root
         now = max(now, link.gathered)
         if left and not schedule.gathers_at_half:
             link.gather(now, gather)
@@ -158,7 +158,7 @@ def _means(shape: Architecture, stage: str, setting: Setting, schedule: Schedule
         if left and schedule.gathers_at_half:
             link.gather(now, gather)
         now = max(now + half, link.reduced)
-        means.append(now)  # of the unit before, whose reduction is waited for here
+        means.append(now)  # the previous unit's, whose reduction is waited for here
         link.reduce(now, reduce_seconds(stage, shape.block_params, setting))
     last = max(now, link.reduced)
     return [*means[1:], last, last + reduce_seconds(stage, shape.root_params, setting)]

@@ -1,13 +1,13 @@
 """How long a step takes, in closed form: computing, moving, sending, and waiting for what is sent.
 
-* Matrices: two operations per parameter and token in forward, four in backward, and those of forward again where
+* Matrices: two operations per parameter and token in forward, four in backward, and forward's two again where
   activations are recomputed, at the part of the card's dense rate that large matrices reach. Embeddings are looked up.
 * Attention: 12 L d s operations per token, as quoted utilisations count them (PaLM, arXiv 2204.02311, appendix B). A
   causal kernel does half of them plus a sixth, as its backward begins with its forward (arXiv 2205.14135).
 * Everything else is bound by memory: the bytes that a block keeps for backward, times how often the kernels move them.
 * The update reads parameters, gradients and both moments, writes all but the gradients, and clips: `UPDATE_BYTES`.
-* Collectives are NCCL's (`zerolab.theory.nccl`). Those of a block run while another block computes, and slow it
-  down. A step waits for whatever takes longer than that, for the first gather, and for the last reduction.
+* Collectives are NCCL's (`zerolab.theory.nccl`). Those of a block run while another block computes, and slow it down.
+  A step waits for whatever outlasts that, for the first gather, and for the last reduction.
 
 All `Constants` were fitted together to one half of the runs in tests/published_runs.csv (tests/bench/fit_seconds.py).
 docs/published-runs.md shows both halves.
@@ -42,12 +42,12 @@ ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
 """Part of the dense rate that attention's kernel reaches, not fitted: FlashAttention-2's on A100 is 50 to 73 %, on H100
 35 % (Dao 2023, arXiv 2307.08691, abstract; Shah et al. 2024, arXiv 2407.08608, abstract)."""
 PUBLISHED_UTILISATION = {"a100": (0.292, 0.672), "h100": (0.299, 0.486)}
-"""The lowest and the highest utilisation of the published runs on a chip, without one that would be above 1."""
+"""The lowest and the highest utilisation of the published runs on a chip, leaving out one that would be above 1."""
 KERNELS = {"eager": "eager", "compiled": "fused", "tuned": "fused"}
 UPDATE_BYTES = 40  # per parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
 LOGIT_WORDS = 4  # of 16 bits, for each logit: the logit and its gradient in fp32, moved as often as kept bytes
 RECOMPUTED = {"none": 0.0, "selective": 0.5, "block": 1.0}
-"""Part of a block's forward that is computed again; selective: every other block or matrix multiplication."""
+"""Part of a block's forward that backward recomputes; selective: every other block or matrix multiplication."""
 WORD = {"fp32": 4, "bf16": 2, "fp16": 2}
 QUOTED_OPERATIONS = 12  # of attention per token, times layers, width and length; the causal mask does not count
 
@@ -131,7 +131,7 @@ def _owners(stage: str, setting: Setting) -> int:
 
 
 def quoted_flops(shape: Architecture) -> float:
-    """Operations per token of forward and backward, as quoted utilisations count: 6 per matrix parameter, 12 L d s.
+    """Operations per token of forward and backward, as quoted utilisations count: 6 per matrix parameter + 12 L d s.
 
     Source: torchtitan, utils.py, get_num_flop_per_token; mosaicml/llm-foundry, scripts/train/benchmarking/README.md.
     Neither recomputation nor the causal mask counts.
@@ -161,7 +161,7 @@ def chip(gpu: Gpu) -> str:
 
 
 def block_seconds(shape: Architecture, setting: Setting) -> float:
-    """Forward of one block."""
+    """Seconds of one block's forward."""
     tokens, rate = _tokens(shape, setting), setting.rate * matrix_part(setting.gpu, setting.constants)
     multiplied = 2 * shape.block_params * tokens / rate
     # Forward moves a third of what a step moves.
@@ -169,13 +169,13 @@ def block_seconds(shape: Architecture, setting: Setting) -> float:
 
 
 def attention_seconds(shape: Architecture, setting: Setting) -> float:
-    """Forward of one block's attention: half the quoted operations, due to the mask; backward takes 2.5 times it."""
+    """Seconds of one attention's forward: half the quoted operations, due to the mask; backward takes 2.5 times it."""
     flops = QUOTED_OPERATIONS / 6 * shape.width * shape.context * _tokens(shape, setting)
     return flops / (setting.rate * ATTENTION_PART[chip(setting.gpu)])
 
 
 def head_seconds(shape: Architecture, setting: Setting) -> float:
-    """Forward of the output matrix and the loss."""
+    """Seconds of forward of the output matrix and the loss."""
     flops = 2 * shape.width * shape.vocabulary * _tokens(shape, setting)
     return (
         flops / (setting.rate * matrix_part(setting.gpu, setting.constants))
@@ -202,7 +202,7 @@ def _nodes(setting: Setting) -> int:
 def _communication(
     shape: Architecture, stage: str, setting: Setting, forward: float, backward: float
 ) -> tuple[float, float]:
-    """Seconds of all collectives of a step, and of those that no computing hides."""
+    """Seconds of all collectives of a step, and the part of them that no computing hides."""
     gather, reduce = gather_seconds(shape.block_params, setting), reduce_seconds(stage, shape.block_params, setting)
     first, last = gather_seconds(shape.root_params, setting), reduce_seconds(stage, shape.root_params, setting)
     if stage == "zero3":
@@ -213,19 +213,19 @@ def _communication(
         return setting.micro_batches * sending, setting.micro_batches * exposed
     if stage == "ddp":  # an all-reduce does both halves
         gather = first = 0.0
-    # Only the last micro-batch is reduced; in stage 2 each is, as there is no room to accumulate whole gradients.
+    # Only the last micro-batch is reduced; in zero2 each one is, as there is no room to accumulate whole gradients.
     reductions = setting.micro_batches if stage == "zero2" else 1
     late = shape.depth * (reductions * max(0.0, reduce - backward) + max(0.0, gather - forward))
     return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
 
 
 def gather_seconds(numel: int, setting: Setting) -> float:
-    """A gather of `numel` parameters."""
+    """Seconds of a gather of `numel` parameters."""
     return _within(setting).seconds("all_gather", WORD[setting.precision] * numel)
 
 
 def reduce_seconds(stage: str, numel: int, setting: Setting) -> float:
-    """The reduction of `numel` gradients under a stage."""
+    """Seconds of the reduction of `numel` gradients under a stage."""
     nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel
     seconds = _within(setting).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
     if setting.hybrid and _nodes(setting) > 1:

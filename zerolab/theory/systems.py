@@ -1,8 +1,8 @@
-"""Other systems beside the formulas: which closed form is theirs, and what they hold beyond it.
+"""Other systems compared with the formulas: which closed form is theirs, and what they hold beyond it.
 
 What this project's engines hold beyond the formula follows from the layout of their flats (`theory.terms`). Other
-systems have layouts of their own, so here the terms are read from their tensors at the optimizer's update. What the
-ledger counts as model state, but the system does not show, is a term too (`not_shown`): nothing is hidden in a sum.
+systems have their own layouts, so here the terms are read from their tensors at the optimizer's update. What the ledger
+counts as model state, but the system does not show, is a term too (`not_shown`): nothing is hidden in a sum.
 """
 
 from collections import Counter
@@ -30,10 +30,10 @@ FORMS = {
     "muon-owners": "zero2",
     "muon-rows": "zero3",
 }
-"""The stage whose closed form a system should follow; hsdp on half the ranks. Of Muon `theory.muon` has its own."""
+"""The stage whose closed form a system should follow; hsdp's on half the ranks. For Muon, `theory.muon` has its own."""
 
 GATHERED_IN_8_BITS = 1 + 4 / 256
-"""Bytes an element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
+"""Bytes per element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
 
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
@@ -45,7 +45,7 @@ def check(stage: str, world_size: int, precision: str) -> None:
         ValueError: an odd number of ranks for hsdp, or 16 bits where a system keeps no fp32 masters.
         ImportError: DeepSpeed is asked for and not installed.
     """
-    # Before ranks start: there it would be an error of a device mesh, on each of them.
+    # Before ranks start: there it would be a device mesh's error, raised on each of them.
     if stage == "hsdp" and world_size % 2:
         raise ValueError(f"hsdp needs two halves of equal size, and {world_size} ranks have none: take an even N")
     if precision != "fp32" and stage in WITHOUT_MASTERS:
@@ -86,14 +86,14 @@ def _shards(stage: str, world_size: int) -> int:
 
 @contextmanager
 def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
-    """Gives a dictionary that is filled at each update of `engine` with what `shown` finds; empty without an engine."""
+    """Yields a dictionary that each update of `engine` fills with what `shown` finds; empty without an engine."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     latest: dict[str, int] = {}
     if engine is None:
         yield latest
         return
-    updated = [False]  # since the last forward: some systems update group by group, or with one optimizer in another
+    updated = [False]  # since the last forward: some systems update group by group, or nest one optimizer in another
 
     def before_forward(*_: Any) -> None:
         updated[0] = False
@@ -104,7 +104,7 @@ def shown_at_updates(engine: Any) -> Iterator[dict[str, int]]:
             latest.clear()
             latest.update(shown(engine))
 
-    # Hooks of torch, not of a system: every system calls the module, and ends in some torch optimizer.
+    # torch's hooks, not a system's: every system calls the module, and ends up in some torch optimizer.
     handles = engine.model.register_forward_pre_hook(before_forward), register_optimizer_step_pre_hook(before_update)
     try:
         yield latest
@@ -117,8 +117,8 @@ def shown(engine: Any) -> dict[str, int]:
     """Bytes that `engine.holdings()` shows now, each storage once.
 
     Returns:
-        Bytes by category; `step_counters`, which are part of the optimizer state; and as `padding of` a category, what
-        its storages have beyond the parameters in them.
+        Bytes by category; `step_counters`, which are part of the optimizer state; and, as `padding of` a category, what
+        its storages hold beyond the parameters in them.
     """
     storages: dict[int, tuple[str, int, bool]] = {}
     covered: dict[int, dict[tuple[str, int], list[tuple[int, int]]]] = {}
@@ -142,7 +142,7 @@ def shown(engine: Any) -> dict[str, int]:
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:
-    """Elements in the spans. Several views may show the same ones, which count once."""
+    """Elements in the spans. Several views may show the same elements, which count once."""
     numel = last = 0
     for start, stop in sorted(spans):
         numel += max(0, stop - max(start, last))
@@ -164,7 +164,7 @@ def terms(
     * `step_counters`, `padding`: as in `theory.terms`, but as the system has them.
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
     * `more_parameters`, `more_gradients`, `more_optimizer_state`: the system shards by whole parameters or rows, so
-      that a rank may have more or less than its Nth; or it has another copy, or another precision, than the formula
+      a rank may have more or less than its Nth; or it keeps a copy more than the formula, or another precision
       (DeepSpeed's fp32 masters in fp32; FSDP's bf16, whose shards are fp32). Negative where it has less.
     * `not_shown`: what the ledger counts as model state, but the system's own tensors do not account for.
     """
@@ -186,7 +186,7 @@ def terms(
 
 
 def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: int = 0) -> dict[str, int]:
-    """DeepSpeed's own estimate of a GPU's model state in 16 bit, as ZeRO's form and named differences from it.
+    """DeepSpeed's own estimate of a GPU's model state in 16 bits, as ZeRO's form and named differences from it.
 
     Args:
         stage: "zero2" or "zero3"; DeepSpeed estimates no other.
@@ -196,13 +196,13 @@ def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: 
 
     Returns:
         Bytes, whose sum is what `estimate_zero2_model_states_mem_needs` (2P + 18P/N) or
-        `estimate_zero3_model_states_mem_needs` (4 largest + 18P/N) returns without offload, but for rounding:
+        `estimate_zero3_model_states_mem_needs` (4 largest + 18P/N) returns without offload, except for rounding:
 
         * `formula`: ZeRO's own, 2P + 14P/N or 16P/N (arXiv 1910.02054, table 1).
         * `fp32_gradient_shard`: 4P/N, the copy of the gradients that the update reads; `theory.terms` has it, too.
         * `parameters_not_counted`: in zero3 -2P/N. The 18 are those of zero2, which counts parameters separately as
           2P; in zero3 the rank's own shard of them is not counted.
-        * `largest_layer`: in zero3 parameters and gradients of one whole layer, 2 + 2 bytes.
+        * `largest_layer`: in zero3 parameters and gradients of one whole layer, 2 + 2 bytes per element.
 
     Raises ValueError for another stage.
     """
