@@ -109,7 +109,7 @@ wrong = (
         by="    for piece in pieces:\n        dist.all_reduce(piece)\n",
     ),
     Wrong(
-        says="sizes differ between ranks",
+        says="tensors of different sizes",
         replace="    for owner, piece in enumerate(pieces):\n        dist.reduce(piece, dst=owner)\n",
         by="    dist.reduce(pieces[dist.get_rank()], dst=dist.get_rank())\n",
     ),

@@ -219,7 +219,7 @@ def wrong_torch_reduce_scatter(flat, rank, world_size):
 
 
 def wrong_too_large_a_message(flat, rank, world_size):
-    """sizes differ between ranks"""
+    """tensors of different sizes"""
     parts = flat.chunk(world_size)
     peers = [peer for peer in range(world_size) if peer != rank]
     received = [torch.empty_like(parts[rank]) for _ in peers]
