@@ -100,7 +100,7 @@ def test_a_variable_that_the_host_has_set_wrong_is_named_on_its_line(monkeypatch
 @pytest.mark.parametrize(
     ("cards", "words"),
     [
-        ([CARD | {"mig": "Enabled"}] * 2, "GPU 0 is cut into MIG slices"),
+        ([CARD | {"mig": "Enabled"}] * 2, "GPU 0 is split into MIG slices"),
         ([CARD | {"compute_mode": "Exclusive_Process"}], "GPU 0 is in compute mode Exclusive_Process"),
     ],
 )

@@ -104,7 +104,7 @@ EXCLUSIVE = drivers.RTX.format(index="{index}", free=7571, mode="Exclusive_Proce
 @pytest.mark.parametrize(
     ("card", "sentence"),
     [
-        (drivers.H200_MIG, r"GPU 1, NVIDIA H200, is cut into MIG slices, .*CUDA_VISIBLE_DEVICES=MIG-"),
+        (drivers.H200_MIG, r"GPU 1, NVIDIA H200, is split into MIG slices, .*CUDA_VISIBLE_DEVICES=MIG-"),
         (
             EXCLUSIVE,
             r"GPU 1, NVIDIA GeForce RTX 2080 SUPER, is in compute mode Exclusive_Process, .*nvidia-smi -c DEFAULT",
