@@ -11,7 +11,7 @@ from zerolab.runtime.mismatch import Calls, Finding, findings, named
 
 ELSEWHERE = "on another node"
 """The state of a rank of which this node knows nothing."""
-_INIT = "init_process_group"
+INIT = "init_process_group"
 
 
 class Verdict(NamedTuple):
@@ -112,8 +112,8 @@ def _unknown(standings: Sequence[Standing]) -> list[Finding]:
     away = [standing.rank for standing in standings if standing.state == ELSEWHERE]
     if away:
         return [Finding((), f"no rank of this node differs: look at what is said on that of {named(away)}")]
-    if all(standing.position.name == _INIT for standing in waiting) and len(waiting) == len(standings):
-        text = f"{named(ranks)} are in {_INIT}, which counts on more, or they do not reach each other"
+    if all(standing.position.name == INIT for standing in waiting) and len(waiting) == len(standings):
+        text = f"{named(ranks)} are in {INIT}, which counts on more, or they do not reach each other"
         return [Finding(ranks, f"{text}: look at world_size=, MASTER_ADDR and MASTER_PORT")]
     others = [standing for standing in standings if standing.rank not in ranks]
     keys = [standing.rank for standing in waiting if standing.position.name.startswith("store.")]

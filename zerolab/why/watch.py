@@ -21,7 +21,7 @@ from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
 from zerolab.why.nodes import Nodes
 from zerolab.why.notes import Notes
-from zerolab.why.verdict import ELSEWHERE, Verdict
+from zerolab.why.verdict import ELSEWHERE, INIT, Verdict
 
 HANG = "hang.json"
 TICK = 0.2  # seconds between two looks at all ranks
@@ -90,7 +90,9 @@ class _Rank:
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
-            if self._works and (self.is_quiet or self.said.get("native")) and position.state != INSIDE:
+            # Ranks that join connect to each other, which is work; within a collective, waiting is.
+            waits = position.state == INSIDE and position.name != INIT
+            if self._works and (self.is_quiet or self.said.get("native") or position.name == INIT) and not waits:
                 self._worked = now
                 # What follows the last movement, before it is reported, is the timeout less a look of either kind.
                 self._work += now - self._since < (COMPUTES - 1) * self._timeout + TICK + every
@@ -100,7 +102,7 @@ class _Rank:
     def is_quiet(self) -> bool:
         """Whether its thread is kept from saying anything."""
         last: int = self.said.get("time", 0)
-        return time.monotonic_ns() - last > QUIET * 1e9
+        return time.monotonic_ns() - last > min(QUIET, self._timeout / 2) * 1e9
 
     @property
     def remark(self) -> str:
