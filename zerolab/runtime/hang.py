@@ -13,8 +13,6 @@ _HEAD_START = 0.6  # seconds from the first sample until there is a second to co
 _INTERVAL = 0.2
 AUTOGRAD = "pt_autograd"
 """Prefix of the names of the threads in which torch runs backward on a device, one per device."""
-STORE = "pt_tcpstore"
-"""The same of the thread that answers for the store, in one rank: while a group is made, all ranks wait for it."""
 
 
 class Member(Protocol):
@@ -115,12 +113,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
-    """CPU times of a process's main thread, of its autograd threads and its store; the others only serve these.
+    """CPU times of a process's main thread, and of its autograd threads; the others only serve these.
 
     With `waits`, the time they were ready to run while others ran counts, too.
     """
     main = Path(f"/proc/{pid}/task/{pid}")
-    counted = [main, *(task for task in threads(pid) if _name(task).startswith((AUTOGRAD, STORE)))]
+    counted = [main, *(task for task in threads(pid) if _name(task).startswith(AUTOGRAD))]
     return tuple(_cpu(task, waits=waits) for task in counted)
 
 

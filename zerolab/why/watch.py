@@ -90,9 +90,10 @@ class _Rank:
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
-            # Ranks that join connect to each other, which is work; within a collective, waiting is.
-            waits = position.state == INSIDE and position.name != INIT
-            if self._works and (self.is_quiet or self.said.get("native") or position.name == INIT) and not waits:
+            # Within a collective a rank waits, but ranks that join connect to each other. Outside, a loop of a few
+            # lines of Python does not count, however busy.
+            counts = position.name == INIT if position.state == INSIDE else self.is_quiet or self.said.get("native")
+            if self._works and counts:
                 self._worked = now
                 # What follows the last movement, before it is reported, is the timeout less a look of either kind.
                 self._work += now - self._since < (COMPUTES - 1) * self._timeout + TICK + every

@@ -1,0 +1,43 @@
+"""What counts as work of a rank that others wait for; the process is real, and its notes are written by hand."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from zerolab.runtime.board import DONE, INSIDE, Position
+from zerolab.why.notes import Notes
+from zerolab.why.watch import _Rank
+
+TIMEOUT = 1.0
+
+
+@pytest.fixture(scope="module")
+def busy():
+    """A process that never rests."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    ("position", "silent_for", "works"),
+    [
+        ((INSIDE, "all_reduce"), 0.0, False),
+        ((INSIDE, "init_process_group"), 0.0, True),
+        ((DONE, "init_process_group"), 0.0, False),
+        ((DONE, "all_reduce"), 0.0, False),
+        ((DONE, "all_reduce"), 0.6 * TIMEOUT, True),
+    ],
+    ids=["waits", "joins", "goes round a loop after joining", "goes round a loop", "has no time to say anything"],
+)
+def test_a_busy_process_works_where_it_joins_or_cannot_tell(busy, tmp_path, position, silent_for, works):
+    notes = Notes(tmp_path / "rank-0", new=True)
+    notes.page.write(Position(*position, 0, time.monotonic_ns()))
+    rank = _Rank(notes, {"pid": busy.pid}, TIMEOUT)
+    rank.said["time"] = time.monotonic_ns() + int(1e9 * (0.5 - silent_for))  # at the look that follows
+    before = rank.effort()
+    time.sleep(0.5)
+    assert (rank.effort() != before) == works
