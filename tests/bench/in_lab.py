@@ -36,14 +36,15 @@ RUN_FIRST = """async () => {
   content.activeCellIndex = 0;
   await window.jupyterapp.commands.execute("notebook:run-cell");
 }"""
-SHOW = """() => new Promise((done) => {
+SHOW = """() => new Promise((done, failed) => {
   const { content } = window.jupyterapp.shell.currentWidget;
   content.activeCellIndex = 1;
   const before = window.zerolabPlayers?.at(-1);
   const start = performance.now();
   const look = () => {
     const now = window.zerolabPlayers?.at(-1);
-    if (!now || now === before || !now.laidOut) return requestAnimationFrame(look);
+    if (performance.now() - start > 60_000) return failed(new Error("no player was drawn within a minute"));
+    if (!now || now === before || !now.width) return requestAnimationFrame(look);
     requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)));
   };
   window.jupyterapp.commands.execute("notebook:run-cell");

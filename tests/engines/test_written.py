@@ -1,5 +1,7 @@
 """What a user writes into parameters between steps counts, or is refused by name; real ranks, all own stages."""
 
+import inspect
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,7 +9,7 @@ from torch import nn
 from zoo import STAGES, Stack
 
 from zerolab import RankError
-from zerolab.engines import ENGINES
+from zerolab.engines import ENGINES, Engine
 
 MASTERS = [{"precision": "bf16"}, {"offload": True}, {"precision": "bf16", "offload": True}, {}]
 
@@ -223,6 +225,35 @@ def _refusal(action):
     with pytest.raises(ValueError, match="rescale") as caught:
         action()
     return str(caught.value)
+
+
+class Rescaled(nn.Module):
+    """Rescales the rows that it is asked for, by torch's function, of which an engine hears nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.full((4, 2), 3.0))
+
+    def forward(self, rows):
+        return nn.functional.embedding(rows, self.table, max_norm=1.0)
+
+
+def test_rows_that_a_forward_rescales_by_its_own_batch_end_elsewhere_than_in_one_process_as_is_said(clusters):
+    def rescale():
+        rows, ends = torch.tensor([[0], [1]]), []
+        for stage in [*STAGES, "torch-ddp"]:
+            engine = ENGINES[stage](Rescaled(), torch.optim.SGD, lr=0.0)
+            engine.training_step(rows[dist.get_rank()], None, lambda outputs, _: outputs.sum())
+            ends.append(engine.state_dict()["table"].norm(dim=1).tolist())
+        return ends
+
+    alone = Rescaled()
+    alone(torch.tensor([0, 1]))
+    short = alone.table.detach().norm(dim=1).tolist()
+    assert max(short[:2]) < 1.01 < min(short[2:])
+    ends = clusters(2).run(rescale)
+    assert all(end != short for rank in ends for end in rank)
+    assert "F.embedding(max_norm=)" in inspect.getdoc(Engine)
 
 
 class Features(nn.Module):

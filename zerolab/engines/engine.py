@@ -42,7 +42,8 @@ class Engine(Explained, Loop):
     gets no gradient on any rank in a step is left alone, optimizer state and all; where some have one, the others'
     counts as zero. Gradients are means over ranks: later batches may be uneven, and then a rank with few rows weighs as
     much as one with many; the first one is compared, and must be even. Between steps weights may be written, the same
-    on every rank, which is not compared: masters take them over.
+    on every rank, which is not compared: masters take them over. A forward that writes by its own rows, as
+    `F.embedding(max_norm=)` does, is not seen, and trains otherwise than in one process, as under torch's DDP.
 
     Args:
         model: the module, the same on every rank. It is used as it is and stays at `engine.model`.
