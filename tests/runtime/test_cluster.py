@@ -394,6 +394,14 @@ def test_naming_a_cluster_loads_neither_torch_nor_jupyter():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the fork server is Linux's")
+def test_while_the_fork_server_imports_the_kernel_imports_torch_too_and_a_first_call_need_not_wait():
+    program = "import sys; from zerolab import Cluster; c = Cluster(1, device='cpu'); print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "True"
+
+
 SPAWNED = """
 import os, signal
 from zerolab import Cluster, RankError

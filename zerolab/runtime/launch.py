@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -54,6 +55,10 @@ class ForkLauncher:
             start_new_session=True,  # the stop button reaches the kernel's group, and must not reach this
         )
         inherited.close()
+        # The server takes longer over its imports than the kernel over torch, which the first call needs. In a thread:
+        # Stop in the midst of it would leave half a torch, which cannot be imported again.
+        self._import = threading.Thread(target=_import_torch, name="zerolab imports torch", daemon=True)
+        self._import.start()
 
     def fileno(self) -> int:
         """Readable when a rank has ended; call `ending` then."""
@@ -61,6 +66,8 @@ class ForkLauncher:
 
     def start(self, fds: Sequence[int]) -> int:
         """Fork a rank that inherits these; its process number. The first one waits for the imports."""
+        with interruptible():
+            self._import.join()
         with self._lock:
             request = next(self._requests)
             socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
@@ -134,6 +141,12 @@ class ForkLauncher:
         else:
             self._ended[report["ended"]] = report["code"], report["time"]
         return True
+
+
+def _import_torch() -> None:
+    # Whoever needs it imports it again, and hears there what is wrong.
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
 
 
 def nameless_file(size: int) -> IO[bytes]:
