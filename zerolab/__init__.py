@@ -5,6 +5,7 @@
     Cluster              real processes below this one: run(fn) and record(fn) on every rank
     DDP Zero1 Zero2 Zero3    the engines: model, optimizer_cls, lr=...; then training_step(inputs, targets, loss_fn)
     MuonReplicated MuonOwners MuonRows    Muon for matrices under DDP, under ZeRO-2 and under FSDP2
+    AdamW8bit            AdamW with moments in 8 bits, an optimizer for these engines
     TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
     evaluation           marks what is not training in a loop of your own: a recording counts it in no step

@@ -15,6 +15,7 @@ from zerolab.engines import DDP as DDP
 from zerolab.engines import Zero1 as Zero1
 from zerolab.engines import Zero2 as Zero2
 from zerolab.engines import Zero3 as Zero3
+from zerolab.engines.adamw_8bit import AdamW8bit as AdamW8bit
 from zerolab.engines.deepspeed import DeepSpeed0 as DeepSpeed0
 from zerolab.engines.deepspeed import DeepSpeed1 as DeepSpeed1
 from zerolab.engines.deepspeed import DeepSpeed2 as DeepSpeed2

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from zerolab import models, theory
 from zerolab.engines import ENGINES
+from zerolab.engines.adamw_8bit import AdamW8bit
 from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
@@ -136,6 +137,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
     progress: Callable[[str], None] | None = None,
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
+    moments: str = "fp32",
 ) -> Comparison:
     """Trains `model` under each stage on real ranks with AdamW, and puts measurement and formula side by side.
 
@@ -156,6 +158,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
             release_after_forward.
         loss_fn: a function of the model's outputs and the targets that returns a scalar, as `training_step` takes it.
             By default cross-entropy for targets of whole numbers, and squared error for others (`models.loss`).
+        moments: "fp32" as AdamW keeps them, or "8-bit" (`AdamW8bit`), which our own stages and zero3-8bit take.
 
     Raises:
         ValueError: an unknown stage, model, precision or device, too few ranks, steps or batches.
@@ -163,7 +166,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
         ImportError: DeepSpeed is not installed.
         RankError: a rank failed; the message has its traceback.
     """
-    chosen = _checked_stages(stages, world_size, precision, options)
+    chosen = _checked_stages(stages, world_size, precision, options, moments)
     feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
@@ -174,7 +177,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
         with waiting(now), Cluster(world_size=world_size, device=device) as cluster:
             # The cluster's device, not the caller's: "auto" has been resolved, once for all ranks.
             choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
-            training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, **choice)
+            training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, moments=moments, **choice)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in systems.FORMS))
             # Without the first step, which makes Adam's state and warms caches; of the slowest rank: all wait for it.
             seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
@@ -235,6 +238,7 @@ def train(
     looked_into: bool = False,
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
+    moments: str = "fp32",
 ) -> Training:
     """Runs on a rank: trains `model` under `stage` on this rank's batches. No collectives but the engine's.
 
@@ -242,7 +246,8 @@ def train(
     """
     # The caller's options last: they may even change the learning rate.
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
-    engine = ENGINES[stage](models.module_of(model).to(device), torch.optim.AdamW, **keywords)
+    optimizer_cls = AdamW8bit if moments == "8-bit" else torch.optim.AdamW
+    engine = ENGINES[stage](models.module_of(model).to(device), optimizer_cls, **keywords)
     losses, seconds = [], []
     # No closed form says what another system keeps, so it is read when the state is complete.
     with systems.shown_at_updates(engine if looked_into else None) as shown:
@@ -255,11 +260,17 @@ def train(
 
 
 def _checked_stages(
-    stages: str | Sequence[str], world_size: int, precision: str, options: Mapping[str, Any] | None
+    stages: str | Sequence[str],
+    world_size: int,
+    precision: str,
+    options: Mapping[str, Any] | None,
+    moments: str = "fp32",
 ) -> list[str]:
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
-        systems.state_bytes(stage, 1, 1, precision)  # only to refuse unknown names
+        systems.state_bytes(stage, 1, 1, precision, moments=moments)  # only to refuse unknown names
+        if moments != "fp32" and stage in systems.FORMS and stage not in systems.IN_FLATS:
+            raise ValueError(f"{stage} has no moments in {moments}: compare {', '.join(theory.STAGES)} or zero3-8bit")
         systems.check(stage, world_size, precision)
         for option in options or {}:
             check_known(f"option of {stage}", option, _options_of(stage))
@@ -307,13 +318,14 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
             f"{stage} has made fewer than two updates in {recording.info.steps} steps, because gradients overflowed in "
             f"{precision}: take more steps, in which the scale of the loss comes down"
         )
-    if stage in systems.FORMS:
+    if stage in systems.FORMS and stage not in systems.IN_FLATS:
         terms = [
             systems.terms(stage, flats, world_size, precision, state=rank.state, showed=training.shown)
             for rank, training in zip(ranks, trainings, strict=True)
         ]
     else:  # shards are equal on all ranks, and so are the terms, unless a parameter is not used
-        terms = [theory.terms(stage, flats, world_size, precision, **rank.info.for_terms) for rank in ranks]
+        form = systems.FORMS.get(stage, stage)
+        terms = [theory.terms(form, flats, world_size, precision, **rank.info.for_terms) for rank in ranks]
     return {
         "stage": stage,
         **lines.of_row(ranks[0].info),
@@ -323,7 +335,7 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
         "losses": [fmean(step) for step in zip(*(training.losses for training in trainings), strict=True)],
         "state": recording.state,
         "peak": recording.peak,
-        "formula": systems.state_bytes(stage, num_params, world_size, precision),
+        "formula": systems.state_bytes(stage, num_params, world_size, precision, moments=ranks[0].info.moments),
         "terms": terms[0],
         "traffic": {
             "logical_bytes": recording.sent,

@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Zero3, compare, models
-from zerolab.engines.zero3_8bit import BLOCK, FORMATS, Zero3In8Bits, pack, unpack
+from zerolab.engines.blocks import BLOCK, FORMATS, pack, unpack
+from zerolab.engines.zero3_8bit import Zero3In8Bits
 
 STEPS = 6
 

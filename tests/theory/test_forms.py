@@ -97,6 +97,32 @@ def held_by_hand(stage: str, flats: Sequence[FlatLayout], precision: str) -> int
     return total
 
 
+def test_moments_in_8_bits_take_a_byte_each_and_a_scale_of_four_bytes_for_each_block_of_256() -> None:
+    assert float(theory.MOMENTS["8-bit"]) == 2 + 8 / 256
+    for precision, others in (("fp32", 8), ("bf16", 8)):  # parameters, gradients and masters
+        held = theory.state_bytes("ddp", 2560, 1, precision, moments="8-bit")
+        assert sum(held.values()) == 2560 * others + 2 * (2560 + 4 * 10)
+    assert theory.state_bytes("zero1", 7e9, 8, moments="8-bit")["optimizer_state"] == 7_000_000_000 * 65 // 32 // 8
+    with pytest.raises(ValueError, match="unknown kind of moments 'int8': choose one of fp32, 8-bit"):
+        theory.state_bytes("ddp", 10, 2, moments="int8")
+
+
+@pytest.mark.parametrize("stage", theory.STAGES)
+def test_a_last_block_that_is_not_full_has_a_scale_too(stage: str) -> None:
+    flats = [layout(1000), layout(40, frozen=True), layout(300)]  # shards of 334 and 100 elements
+    formula = theory.state_bytes(stage, 1340, 3, moments="8-bit")
+    terms = theory.terms(stage, flats, 3, moments="8-bit")
+    updated = [1002, 300] if stage == "ddp" else [334, 100]
+    narrower = sum(8 * numel - (2 * numel + 8 * -(-numel // 256)) for numel in updated)
+    assert sum(formula.values()) + sum(terms.values()) == held_by_hand(stage, flats, "fp32") - narrower
+
+
+def test_moments_in_8_bits_do_not_depend_on_a_parameters_dtype() -> None:
+    double = FlatLayout("unit", "unit", torch.float64, False, (Slot("weight", torch.Size([512]), 0),), 1)
+    for moments, wider in (("fp32", 16), ("8-bit", 8)):
+        assert theory.terms("ddp", [double], 1, moments=moments)["other_dtypes"] == wider * 512
+
+
 def test_counts_may_be_written_as_floats_or_come_from_numpy_and_bytes_are_whole_numbers() -> None:
     """A float holds every whole number only up to 2**53; 16 bytes for each of a trillion on 1,023 ranks are more."""
     whole = theory.state_bytes("zero1", 10**12, 1023), theory.traffic_bytes("zero1", 10**12, 1023)

@@ -271,7 +271,7 @@ class Fingerprints:
                     now["settings"][piece.name] = settings
                 scaled = scale is not None and tensor.grad is not None  # and divides by itself
                 self._note(now["read"], pieces, tensor.grad / scale if scaled else tensor.grad)
-                for key, value in optimizer.state.get(tensor, {}).items():
+                for key, value in getattr(optimizer, "wide", optimizer.state).get(tensor, {}).items():
                     if key in COUNTERS:
                         for piece in pieces:
                             now["state"].setdefault(key, {})[piece.name] = float(value)

@@ -47,8 +47,8 @@ class Checkpoints:
         """The optimizer is about to take over its entries from `state`, by parameter name."""
 
     def _state(self) -> Any:
-        """The optimizer's entries by what it updates."""
-        return self.optimizer.state
+        """The optimizer's entries by what it updates; those that it keeps in 8 bits as numbers."""
+        return getattr(self.optimizer, "wide", self.optimizer.state)
 
     def optimizer_state_dict(self) -> dict[str, Any]:
         """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it.

@@ -47,7 +47,8 @@ class Engine(Explained, Loop):
 
     Args:
         model: the module, the same on every rank. It is used as it is and stays at `engine.model`.
-        optimizer_cls: an element-wise torch optimizer's class; it updates flats, so whole-matrix ones are refused.
+        optimizer_cls: an element-wise torch optimizer's class, or `AdamW8bit`; it updates flats, so whole-matrix ones
+            are refused.
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter, the rest take `optimizer_keywords`.
@@ -95,7 +96,9 @@ class Engine(Explained, Loop):
         self.world_size = dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        layouts = self.place(partition(model, self.world_size, units, param_groups, replicate, granule=granule()))
+        # Of the backend, and of an optimizer that rounds in blocks, with which its shards have to begin.
+        whole = max(granule(), getattr(optimizer_cls, "granule", 1))
+        layouts = self.place(partition(model, self.world_size, units, param_groups, replicate, granule=whole))
         check_same_layouts(layouts)
         start_from_rank_0(model)
         named = dict(model.named_parameters())

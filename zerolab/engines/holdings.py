@@ -48,4 +48,4 @@ def _held_for_update(
         yield Holding("gradients", name, span, updated.grad)
     for value in state.values():
         if isinstance(value, torch.Tensor):  # a step counter covers no elements
-            yield Holding("optimizer_state", name, span if value.shape == updated.shape else (0, 0), value)
+            yield Holding("optimizer_state", name, span if value.dim() else (0, 0), value)

@@ -32,6 +32,12 @@ class Together(torch.optim.Optimizer):
         # The very groups of the parts: a schedule's learning rate is theirs at once.
         super().__init__([group for part in parts for group in part.param_groups], parts[-1].defaults)
 
+    @property
+    def wide(self) -> Any:
+        """The one state, with numbers in place of what the last part keeps in 8 bits."""
+        self.parts[-1].state = self.state
+        return getattr(self.parts[-1], "wide", self.state)
+
     def step(self, closure: Any = None) -> Any:
         """Each updates its own parameters."""
         loss = None if closure is None else closure()

@@ -78,6 +78,9 @@ class Native(Explained, Checkpoints):
         # Before the optimizer's check, which would call an engine's option an unknown keyword.
         self._refuse_own_options(optimizer_keywords)
         check_optimizer(optimizer_cls, optimizer_keywords)
+        if hasattr(optimizer_cls, "granule"):
+            name = optimizer_cls.__name__
+            raise ValueError(f"{self.stage}'s shards begin within blocks of {name}: use it in ddp, zero1, zero2, zero3")
         check_options(optimizer_cls, units, param_groups)
         self.rank, self.world_size, self.precision = dist.get_rank(), dist.get_world_size(), precision
         self._dtype = compute_dtype(precision)

@@ -87,10 +87,11 @@ def split(
         optimizer: whose groups and state are changed.
     """
     pieces = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in spans.items()}
-    state = optimizer.state.pop(owned, {})
+    kept = getattr(optimizer, "wide", optimizer.state)
+    state = kept.pop(owned, {})
     for slot, piece in pieces.items():
         if state:
-            optimizer.state[piece] = {key: _cut(value, owned.shape, spans[slot]) for key, value in state.items()}
+            kept[piece] = {key: _cut(value, owned.shape, spans[slot]) for key, value in state.items()}
     for group in optimizer.param_groups:
         members = [[member] if member is not owned else list(pieces.values()) for member in group["params"]]
         group["params"][:] = [member for each in members for member in each]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Ψ is the number of parameters; what is sharded gets its "/ N" below, from the same table as the formula.
 SHARE = {"parameters": "4 Ψ", "gradients": "4 Ψ", "optimizer_state": "8 Ψ"}
 SHARE_BF16 = {"parameters": "2 Ψ", "gradients": "2 Ψ", "optimizer_state": "12 Ψ"}
+IN_8_BITS = {"8 Ψ": "(2 + 8/256) Ψ", "12 Ψ": "(6 + 8/256) Ψ"}  # both moments, with a scale for each block
 TERMS = {
     "padding": "flats filled up to N equal shards",
     "step_counters": "4 bytes a flat",
@@ -71,6 +72,8 @@ def explain(recording: "Recording", rank: int | None = None, beside: str | None 
         )
     formula, terms = _closed_form(recording, chosen, stage, precision)
     words, sharded = SHARE if precision == "fp32" else SHARE_BF16, theory.SHARDED[stage]
+    if chosen.info.moments == "8-bit":
+        words = words | {"optimizer_state": IN_8_BITS[words["optimizer_state"]]}
     # The terms belong to no category, so what was measured stands with the formula and with the sum.
     rows: list[dict[str, Any]] = [
         {
@@ -100,7 +103,8 @@ def _closed_form(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes by category, and what a rank holds beyond that, by name."""
     world_size, flats, info = recording.world_size, flats_of(recording), chosen.info
-    formula = theory.state_bytes(stage, sum(flat.numel for flat in flats), world_size, precision)
+    num_params = sum(flat.numel for flat in flats)
+    formula = theory.state_bytes(stage, num_params, world_size, precision, moments=info.moments)
     return formula, theory.terms(stage, flats, world_size, precision, **info.for_terms)
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State
+from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State, moments_of
 from zerolab.recording.ledger import HOST
 from zerolab.recording.log import Log, StepFigures, levels_on
 from zerolab.recording.ownership import Ownership
@@ -45,7 +45,7 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
         backend=at.backend,
         device=log.device,
         simulated=at.backend == "fake",
-        formula=_formula(ownership.stage, num_params, trained, at.world_size, precision),
+        formula=_formula(ownership, num_params, trained, at.world_size, precision),
         torch=torch.__version__,
         times_only=log.times_only,
         steps=len(log.steps),
@@ -86,7 +86,9 @@ def _figures(steps: list[StepFigures], device: str, *, had_state: bool) -> dict[
     return figures
 
 
-def _formula(stage: str | None, num_params: int, trained: int, world_size: int, precision: str | None) -> State | None:
+def _formula(
+    ownership: Ownership, num_params: int, trained: int, world_size: int, precision: str | None
+) -> State | None:
     """The closed form for this run, if it is one of the stages and precisions that have one.
 
     What is frozen has neither gradient nor optimizer state; `explain` has that as a term, because Ψ counts it.
@@ -94,7 +96,8 @@ def _formula(stage: str | None, num_params: int, trained: int, world_size: int, 
     from zerolab import theory
     from zerolab.theory import systems
 
+    stage, moments = ownership.stage, moments_of(ownership.optimizer)
     # A loop of one's own has no stage, and a formula next to it would be a guess.
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
         return None
-    return systems.state_bytes(stage, num_params, world_size, precision, trained=trained)
+    return systems.state_bytes(stage, num_params, world_size, precision, trained=trained, moments=moments)

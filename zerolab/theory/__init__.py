@@ -12,6 +12,7 @@ muon         Muon's memory and traffic under three placements
 from zerolab.theory.configs import settings
 from zerolab.theory.forms import (
     BYTES_PER_PARAMETER,
+    MOMENTS,
     PASSES,
     SHARDED,
     STAGES,
@@ -26,6 +27,7 @@ from zerolab.theory.planner import plan
 
 __all__ = [
     "BYTES_PER_PARAMETER",
+    "MOMENTS",
     "PASSES",
     "SHARDED",
     "STAGES",

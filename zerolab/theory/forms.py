@@ -6,6 +6,7 @@ Sources, cited below by these names:
   arXiv 1910.02054v3. Its K (bytes of optimizer state a parameter) is 12 in mixed precision and 8 in fp32.
 * FSDP: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", arXiv 2304.11277.
 * Adam: Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", arXiv 1412.6980.
+* Blocks: Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", arXiv 2110.02861.
 
 All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 """
@@ -13,6 +14,7 @@ All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,12 @@ BYTES_PER_PARAMETER = {
 }
 """ZeRO section 3.1. Adam keeps two moments (4 + 4); mixed precision adds a fp32 master copy of the parameters (4)."""
 
+BLOCK, SCALE_BYTES = 256, 4
+"""Elements that share a scale where numbers have 8 bits, and the bytes of that scale."""
+
+MOMENTS = {"fp32": Fraction(8), "8-bit": 2 * (1 + Fraction(SCALE_BYTES, BLOCK))}
+"""Bytes per parameter of Adam's two moments: 4 each, or 1 each and a scale per block (Blocks section 2.1): 2.03125."""
+
 SHARDED: dict[str, tuple[str, ...]] = {
     "ddp": (),
     "zero1": ("optimizer_state",),
@@ -49,27 +57,46 @@ FP32_BYTES = 4
 
 
 def state_bytes(
-    stage: str, num_params: float, world_size: int, precision: str = "fp32", *, trained: float | None = None
+    stage: str,
+    num_params: float,
+    world_size: int,
+    precision: str = "fp32",
+    *,
+    trained: float | None = None,
+    moments: str = "fp32",
 ) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that one rank holds when Adam updates; sum for the total.
 
     With b bytes a parameter a category costs b * num_params, or b * num_params / world_size where the stage divides
     it, rounded down to bytes. `num_params` counts every parameter once, frozen and shared ones too; 7e9 is accepted.
-    Gradients and optimizer state are those that `trained` parameters need; None means all of them.
-    Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" and "fp16" here, K = 12).
+    Gradients and optimizer state are those that `trained` parameters need; None means all of them. `moments` are those
+    of Adam, "fp32" or "8-bit". Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" and
+    "fp16" here, K = 12); of moments in 8 bits Blocks section 2.1.
 
-    Raises ValueError for an unknown stage or precision, and for counts below 1.
+    Raises ValueError for an unknown stage, precision or kind of moments, and for counts below 1.
     """
     # Whole numbers throughout: a float is exact only up to 2**53, about 9e15, and 16 bytes for each of a trillion
     # parameters on 1,024 ranks are more.
     count, ranks = _checked(stage, num_params, world_size)
     counts = dict.fromkeys(STATE_CATEGORIES, count if trained is None else int(trained)) | {"parameters": count}
-    sizes = _sizes(precision)
+    check_known("kind of moments", moments, MOMENTS)
+    sizes: dict[str, Fraction | int] = {**_sizes(precision)}
+    sizes["optimizer_state"] += MOMENTS[moments] - MOMENTS["fp32"]
     return {
         # Multiplied first: rounding down the number of parameters would lose up to 12 bytes, not one.
         category: sizes[category] * counts[category] // (ranks if category in SHARDED[stage] else 1)
         for category in STATE_CATEGORIES
     }
+
+
+def moment_bytes(numel: int, moments: str = "fp32", width: int = FP32_BYTES) -> int:
+    """Bytes of both moments of one tensor that Adam updates; in 8 bits a last block that is not full has scales too.
+
+    `width` are the bytes of one of its numbers, which its moments have too where they are not in 8 bits.
+    """
+    if moments == "8-bit":
+        return 2 * (numel + SCALE_BYTES * -(-numel // BLOCK))
+    return 2 * width * numel
 
 
 def traffic_elements(stage: str, num_params: float, world_size: int) -> int:
@@ -96,18 +123,21 @@ def terms(
     offload: bool = False,
     on_gpu: bool = False,
     updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    moments: str = "fp32",
 ) -> dict[str, int]:
     """What a rank holds beyond `state_bytes`, by name and to the byte; equal on all ranks that use the same parameters.
 
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
 
     * `padding`: each flat is filled up to N equal shards, and the formula is rounded down (FSDP section 3.2: at most
-      N - 1 elements a flat; over NCCL, where a shard is a multiple of 8 elements, 8N - 1).
+      N - 1 elements a flat; over NCCL, where a shard is a multiple of 8 elements, 8N - 1; with `moments="8-bit"`, where
+      it is one of a block, 256N - 1).
     * `step_counters`: Adam's step, 4 bytes for each tensor that is updated (Adam, algorithm 1): a flat, or, once a
       parameter of it got no gradient, each of its parameters.
     * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in 16 bits no
       fp32 copy of a gradient where that is a whole flat. `updated` has the elements of each tensor that was updated,
       by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `info`).
+      Moments in 8 bits then have a scale more for each parameter whose last block is not full.
     * `fp32_gradient_shard`: in 16 bits the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (else that is the
@@ -124,15 +154,17 @@ def terms(
     layouts = list(flats)  # an iterator could be read only once
     trainable = [flat for flat in layouts if not flat.frozen]
     num_params = sum(flat.numel for flat in layouts)
-    formula = state_bytes(stage, num_params, world_size, precision)
+    formula = state_bytes(stage, num_params, world_size, precision, moments=moments)
     trained = sum(flat.numel for flat in trainable)
-    needed = state_bytes(stage, num_params, world_size, precision, trained=trained)
-    held = _bytes_in_flats(stage, layouts, precision)
-    replicated = sum(_bytes_in_flats(stage, layouts, precision, replicated=True).values()) - sum(held.values())
+    needed = state_bytes(stage, num_params, world_size, precision, trained=trained, moments=moments)
+    held = _bytes_in_flats(stage, layouts, precision, moments)
+    with_whole = _bytes_in_flats(stage, layouts, precision, moments, replicated=True)
+    replicated = sum(with_whole.values()) - sum(held.values())
     # The elements that the optimizer updates: in ddp, everything on every rank.
     owned = sum(_held(flat, divided=stage != "ddp") for flat in trainable)
     copies = (offload + (offload and on_gpu)) if precision == "fp32" else 0  # of what it owns, for the optimizer
-    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, copies)
+    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, copies, moments)
+    unused = _bytes_of_unused(stage, trainable, precision, copies, updated, moments)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
@@ -144,19 +176,22 @@ def terms(
         **({"offloaded_gradients": FP32_BYTES * owned} if copies > 1 else {}),
         **({"replicated": replicated} if replicated else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
-        **({"unused": _bytes_of_unused(stage, trainable, precision, copies, updated)} if updated else {}),
+        **({"unused": unused} if updated else {}),
     }
 
 
-def _bytes_in_flats(stage: str, flats: list[FlatLayout], precision: str, *, replicated: bool = False) -> dict[str, int]:
+def _bytes_in_flats(
+    stage: str, flats: list[FlatLayout], precision: str, moments: str, *, replicated: bool = False
+) -> dict[str, int]:
     """Bytes of the padded flats, whole or sharded as the stage has them, or those that are replicated as they are."""
-    sizes, held = _sizes(precision), {}
+    sizes, held = BYTES_PER_PARAMETER[precision], {}
     for category in STATE_CATEGORIES:
         present = [flat for flat in flats if category == "parameters" or not flat.frozen]
         divided = category in SHARDED[stage]
-        held[category] = sizes[category] * sum(
-            _held(flat, divided=divided) if replicated or not divided else flat.shard_numel for flat in present
-        )
+        counts = [_held(flat, divided=divided) if replicated or not divided else flat.shard_numel for flat in present]
+        held[category] = sizes[category] * sum(counts)
+        if category == "optimizer_state":  # a block that is not full has a scale, too
+            held[category] += sum(moment_bytes(count, moments) - moment_bytes(count) for count in counts)
     return held
 
 
@@ -165,17 +200,17 @@ def _held(flat: FlatLayout, *, divided: bool) -> int:
     return flat.shard_numel if divided and not flat.replicated else flat.padded
 
 
-def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, copies: int) -> int:
+def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, copies: int, moments: str) -> int:
     """Bytes that flats take beyond what they would take in fp32; negative for half precision."""
-    extra = 0
+    extra, wide_moments = 0, 2 * (moments == "fp32")  # those of 8 bits are the same for any dtype
     for flat in flats:
         wider = flat.dtype.itemsize - FP32_BYTES
         if precision == "fp32":  # everything is in the flat's own dtype, Adam's moments and offloaded copies included
-            parameters, gradients, updated = wider, wider, (2 + copies) * wider
+            parameters, gradients, updated = wider, wider, (wide_moments + copies) * wider
         else:
             # Cast to 16 bits, unless they are integers; master, moments and gradient copy are at least fp32.
             parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
-            gradients, updated = 0, 4 * max(wider, 0)
+            gradients, updated = 0, (2 + wide_moments) * max(wider, 0)
         extra += parameters * _held(flat, divided="parameters" in SHARDED[stage])
         if not flat.frozen:
             extra += gradients * _held(flat, divided="gradients" in SHARDED[stage])
@@ -183,8 +218,8 @@ def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, 
     return extra
 
 
-def _bytes_of_unused(
-    stage: str, flats: list[FlatLayout], precision: str, copies: int, updated: Mapping[str, Sequence[int]]
+def _bytes_of_unused(  # noqa: PLR0917  (as the terms before it have them)
+    stage: str, flats: list[FlatLayout], precision: str, copies: int, updated: Mapping[str, Sequence[int]], moments: str
 ) -> int:
     """Bytes that are missing because an optimizer makes its state with the first gradient; negative."""
     missing = 0
@@ -194,7 +229,8 @@ def _bytes_of_unused(
             is_mixed = precision != "fp32"
             width = max(flat.dtype.itemsize, FP32_BYTES) if is_mixed else flat.dtype.itemsize
             copied = (is_mixed or copies > 1) and not sizes  # a gradient that never came has no copy, either
-            missing += 2 * width * (owned - sum(sizes)) + (width * owned if copied else 0)
+            made = sum(moment_bytes(size, moments, width) for size in sizes)
+            missing += moment_bytes(owned, moments, width) - made + (width * owned if copied else 0)
     return -missing
 
 

@@ -32,7 +32,10 @@ FORMS = {
 }
 """The stage whose closed form a system should follow; hsdp's on half the ranks. For Muon, `theory.muon` has its own."""
 
-GATHERED_IN_8_BITS = 1 + 4 / 256
+IN_FLATS = ("zero3-8bit",)
+"""Those that have our flats, so that `theory.terms` of that stage are theirs."""
+
+GATHERED_IN_8_BITS = 1 + forms.SCALE_BYTES / forms.BLOCK
 """Bytes per element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
 
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
@@ -55,7 +58,13 @@ def check(stage: str, world_size: int, precision: str) -> None:
 
 
 def state_bytes(
-    stage: str, num_params: int, world_size: int, precision: str, *, trained: int | None = None
+    stage: str,
+    num_params: int,
+    world_size: int,
+    precision: str,
+    *,
+    trained: int | None = None,
+    moments: str = "fp32",
 ) -> dict[str, int]:
     """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks.
 
@@ -63,7 +72,8 @@ def state_bytes(
     """
     check_known("stage", stage, (*forms.STAGES, *FORMS))
     shards = _shards(stage, world_size)
-    return forms.state_bytes(FORMS.get(stage, stage), num_params, shards, precision, trained=trained)
+    form = FORMS.get(stage, stage)
+    return forms.state_bytes(form, num_params, shards, precision, trained=trained, moments=moments)
 
 
 def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
