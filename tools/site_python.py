@@ -68,7 +68,7 @@ def _form() -> str:
         _choice("gpu", "each", list(catalog.GPUS), "h100"),
         _choice("precision", "precision", ["bf16", "fp16", "fp32"], "bf16"),
         _choice("checkpointing", "checkpointing", list(CHECKPOINTING), "none"),
-        _choice("optimizer", "optimizer", list(MOMENTS), "adamw"),
+        _choice("moments", "Adam's moments", list(MOMENTS), "fp32"),
         _choice("sharding", "sharding", list(SHARDING), "full"),
         _choice("tensor", "tensor parallel", ["1", "2", "4", "8"], "1"),
         _choice("kernels", "kernels", ["eager", "compiled", "tuned"], "eager"),

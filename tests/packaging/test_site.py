@@ -341,7 +341,7 @@ def test_the_planner_in_the_page_has_the_numbers_of_python_for_a_thousand_inputs
                 "precision": dice.choice(["bf16", "fp16", "fp32"]),
                 "checkpointing": dice.choice(CHECKPOINTING),
                 "kernels": dice.choice(["eager", "compiled", "tuned"]),
-                "optimizer": dice.choice(list(MOMENTS)),
+                "moments": dice.choice(list(MOMENTS)),
                 "sharding": dice.choice(SHARDING),
                 "tensor": 2 ** dice.randrange(3),
                 "rows": dice.randrange(1, 65),

@@ -117,14 +117,14 @@ def test_a_scheme_has_its_own_bytes_and_stages():
 
 
 def test_moments_in_8_bits_take_a_byte_each_and_a_scale_a_block():
-    plain, bits = (theory.plan("llama3-8b", 8, optimizer=name)[-1]["state GB"] for name in schemes.MOMENTS)
+    plain, bits = (theory.plan("llama3-8b", 8, moments=name)[-1]["state GB"] for name in schemes.MOMENTS)
     numel = catalog.architecture("llama3-8b").num_params
     assert plain - bits == pytest.approx((8 - 2 * (1 + 4 / 256)) * numel / 8 / 1e9)
     for scheme, stages in schemes.STAGES.items():
         for stage in stages:
             owned = 1 if stage == "ddp" else 8
             held = [
-                sum(schemes.scheme_bytes(scheme, stage, 2**20, 8, "bf16", optimizer=name).values())
+                sum(schemes.scheme_bytes(scheme, stage, 2**20, 8, "bf16", moments=name).values())
                 for name in schemes.MOMENTS
             ]
             assert held[0] - held[1] == 2**20 // owned * (8 - 2 - 2 * 4 / 256)
@@ -165,7 +165,7 @@ def test_remedies_stand_in_the_order_in_which_people_try_them_and_each_says_what
         "checkpointing='block'",
         tried[2],
         "logits='fused'",
-        "optimizer='adamw-8bit'",
+        "moments='8-bit'",
         "offload=True",
         "tensor=2",
         "tensor=4",
@@ -179,7 +179,7 @@ def test_remedies_stand_in_the_order_in_which_people_try_them_and_each_says_what
         assert row["saves GB"] == pytest.approx(plan[-1]["needs GB"] - again["needs GB"])
         assert row["fits"] is again["fits"]
     times = {row["try"]: row["GPU time a token"] for row in plan.remedies}
-    assert times["logits='fused'"] == times["optimizer='adamw-8bit'"] == "+0%"
+    assert times["logits='fused'"] == times["moments='8-bit'"] == "+0%"
     assert int(times["checkpointing='block'"].rstrip("%")) > 15
 
 
@@ -309,7 +309,7 @@ def test_what_would_help_helps():
         ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it must be a fraction"),
         ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it must be a fraction"),
         ({"world_size": 8, "gpu": "h10"}, "did you mean 'h100'"),
-        ({"world_size": 8, "optimizer": "lion"}, "unknown optimizer 'lion': choose one of adamw, adamw-8bit"),
+        ({"world_size": 8, "moments": "bf16"}, "unknown moments 'bf16': choose one of fp32, 8-bit"),
         ({"world_size": 8, "sharding": "half"}, "unknown sharding 'half': choose one of full, hybrid"),
         ({"world_size": 8, "tensor": 3}, "tensor is 3, which does not divide 8 GPUs: choose a number that does"),
         ({"world_size": 64, "tensor": 16}, "tensor is 16, which does not divide 8 GPUs of a node"),

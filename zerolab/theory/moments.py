@@ -49,7 +49,7 @@ class Job:
     scheme: str = "zerolab"
     attention: str = "fused"
     logits: str = "own"
-    optimizer: str = "adamw"
+    moments: str = "fp32"
     offload: bool = False
     sharding: str = "full"
     tensor: int = 1
@@ -83,7 +83,7 @@ _OPTIONS = {
     "checkpointing": CHECKPOINTING,
     "attention": ATTENTION,
     "logits": LOGITS,
-    "optimizer": tuple(MOMENTS),
+    "moments": tuple(MOMENTS),
     "sharding": SHARDING,
 }
 
@@ -123,7 +123,7 @@ def state_of(job: Job, stage: str) -> dict[str, int]:
     Norms, of which each rank of a tensor-parallel group has all, count as if they were divided too.
     """
     numel = job.shape.num_params // job.tensor
-    held = scheme_bytes(job.scheme, stage, numel, job.shards, job.precision, optimizer=job.optimizer)
+    held = scheme_bytes(job.scheme, stage, numel, job.shards, job.precision, moments=job.moments)
     if not job.offload:
         return held
     if job.scheme == "fsdp2":
@@ -212,7 +212,7 @@ class _Step:
     def _update(self) -> dict[str, float]:
         owned = self.whole / self.job.word / (1 if self.stage == "ddp" else self.job.shards)
         # Megatron's own Adam needs none, nor one in main memory, nor one that takes a block of 8 bits at a time.
-        needs_none = self.job.scheme == "megatron" or self.job.offload or self.job.optimizer != "adamw"
+        needs_none = self.job.scheme == "megatron" or self.job.offload or self.job.moments != "fp32"
         temporaries = 0 if needs_none else FP32_BYTES * owned
         held: dict[str, float] = dict(self.state)
         return held | {"activations": self.returned, "buffers": temporaries}

@@ -127,7 +127,7 @@ def plan(
     network: str = "infiniband-ndr",
     gpus_per_node: int = 8,
     utilisation: float | None = None,
-    optimizer: str = "adamw",
+    moments: str = "fp32",
     offload: bool = False,
     sharding: str = "full",
     tensor: int = 1,
@@ -154,7 +154,7 @@ def plan(
         network: a name of the catalog, between nodes.
         gpus_per_node: how many GPUs the GPU's own link connects.
         utilisation: the part of the GPU's rate that a whole step reaches, as quoted in papers; None computes it.
-        optimizer: "adamw", or "adamw-8bit", whose moments have 8 bits and a scale for each block of 256.
+        moments: Adam's, "fp32", or "8-bit" with a scale for each block of 256.
         offload: its state lies in main memory and is updated there; the CPU's time for that is not counted.
         sharding: "full", over all ranks, or "hybrid", over those of a node, every node having the whole (HSDP).
         tensor: how many GPUs of a node divide each matrix, and the sequence outside of them (tensor and sequence
@@ -177,7 +177,7 @@ def plan(
         "scheme": scheme,
         "attention": attention,
         "logits": logits,
-        "optimizer": optimizer,
+        "moments": moments,
         "sharding": sharding,
     }
     return Plan(Job(shape, world_size, length=length, **others, **same), setting, memory)

@@ -46,8 +46,8 @@ def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
 def _of_the_optimizer(job: Job) -> Iterator[Job]:
     if job.logits != "fused":
         yield replace(job, logits="fused")
-    if job.optimizer == "adamw":
-        yield replace(job, optimizer="adamw-8bit")
+    if job.moments == "fp32":
+        yield replace(job, moments="8-bit")
     if not job.offload:
         yield replace(job, offload=True)
 
@@ -70,7 +70,7 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     *_, divided = [least, *_divided(least)]
     yield from _of_the_optimizer(least)
     yield from _divided(least)
-    most = replace(least, logits="fused", optimizer="adamw-8bit", sharding="full")
+    most = replace(least, logits="fused", moments="8-bit", sharding="full")
     yield most
     most = replace(most, offload=True)
     yield most
