@@ -3,7 +3,8 @@
 docs/published-runs.md compares the planner's figures with them. Every other row of a source was used for fitting
 (`PublishedRun.used_for_fitting`), the rest never: the place in the source decides, not the result. Of each source, all
 purely data-parallel runs (sharded, hybrid, ZeRO, DDP) in 16 bits are here; of MosaicML's tables, those of 7 to 70
-billion parameters on cards of 80 GB with 2,048 to 8,192 tokens per row.
+billion parameters on cards of 80 GB with 2,048 to 8,192 tokens per row. Of torchtitan's runs with tensor or context
+parallelism, which multiply in Float8, only the bytes are here: no seconds are predicted for Float8.
 
 Assumed where a source does not say: 400 Gb/s per GPU between MosaicML's H100s, and 200 between torchtitan's A100s;
 "selective" checkpointing of every other block. fms-fsdp says "selective" of its compiled 34B and 70B, but its table of
@@ -45,6 +46,7 @@ class PublishedRun:
         source: the repository on GitHub; `table` is the file in it, its version after @, and the table or the variant.
         model: what was trained; its context is the length of the run's rows.
         setting: on what, and how.
+        context: ranks that divide a sequence; its part is the model's context, and seconds are not predicted.
         stage: ZeRO's stage; "zero3" for fully sharded data parallel.
         scheme: how parameters, gradients and Adam's state are kept, a name of `schemes`; DeepSpeed's is "zerolab".
         logits: what is done with the logits at the loss, a name of `activations`.
@@ -60,6 +62,7 @@ class PublishedRun:
     table: str
     model: Architecture
     setting: seconds.Setting
+    context: int
     stage: str
     scheme: str
     logits: str
@@ -109,7 +112,7 @@ def runs() -> tuple[PublishedRun, ...]:
 
 def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
     model = _OTHERS.get(row["model"]) or catalog.architecture(row["model"])
-    model = replace(model, context=int(row["length"]))
+    model = replace(model, context=int(row["length"]) // int(row["context"]))
     setting = _setting(row)
     memory = float(row["memory"]) * {"GiB": GIB, "MiB": MIB}[row["memory_unit"]] if row["memory"] else None
     return PublishedRun(
@@ -117,6 +120,7 @@ def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
         row["table"],
         model,
         setting,
+        int(row["context"]),
         row["stage"],
         row["scheme"],
         row["logits"],
@@ -142,6 +146,7 @@ def _setting(row: dict[str, str]) -> seconds.Setting:
         kernels=row["kernels"],
         gradient_bytes=int(row["gradient_bytes"]),
         hybrid=row["sharding"] == "hybrid",
+        tensor=int(row["tensor"]),
     )
 
 

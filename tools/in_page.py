@@ -23,6 +23,7 @@ def planned(asked: str) -> str:
             "usable": found.usable,
             "parts": found.parts,
             "rows": found.rows,
+            "remedies": [] if found.fitting else found.remedies.rows,
             "settings": _settings(found.settings()) if found.fitting else {},
         }
     )

@@ -15,6 +15,8 @@ import lint_javascript
 
 from zerolab import catalog
 from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.moments import SHARDING
+from zerolab.theory.schemes import MOMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
@@ -66,9 +68,12 @@ def _form() -> str:
         _choice("gpu", "each", list(catalog.GPUS), "h100"),
         _choice("precision", "precision", ["bf16", "fp16", "fp32"], "bf16"),
         _choice("checkpointing", "checkpointing", list(CHECKPOINTING), "none"),
+        _choice("moments", "Adam's moments", list(MOMENTS), "fp32"),
+        _choice("sharding", "sharding", list(SHARDING), "full"),
+        _choice("tensor", "tensor parallel", ["1", "2", "4", "8"], "1"),
         _choice("kernels", "kernels", ["eager", "compiled", "tuned"], "eager"),
-        '<label>rows a rank <input type="number" name="rows" value="1" min="1" max="1024" required></label>',
-        '<label>tokens a row <input type="number" name="length" min="1" placeholder="the model\'s"></label>',
+        '<label>rows per rank <input type="number" name="rows" value="1" min="1" max="1024" required></label>',
+        '<label>tokens per row <input type="number" name="length" min="1" placeholder="the model\'s"></label>',
     ]
     first = in_page.planned(ASKED).replace("<", "\\u003c")
     return (

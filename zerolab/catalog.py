@@ -39,7 +39,7 @@ class Architecture:
     filler: int = 0
 
     def checked_length(self, rows: int, length: int | None) -> int:
-        """Tokens a sequence, None for the whole context. Raises ValueError for a batch that the model cannot take."""
+        """Tokens per sequence, None for the whole context. Raises ValueError for a batch that the model cannot take."""
         tokens = self.context if length is None else length
         # Rotary positions have no end; learned ones end with their table.
         most = self.context if self.kind == "gpt" else None

@@ -1,8 +1,9 @@
 // The planner's page: a form, Python that answers in a worker, and a bar for each stage below the line of the memory.
 
+/** @typedef {Record<string, number | string | boolean | null>} Row */
 /**
  * @typedef {{ error?: string, title: string, answer: string, sensitivity: string, usable: number,
- *   parts: Record<string, Record<string, number>>, rows: Record<string, number | string | boolean | null>[],
+ *   parts: Record<string, Record<string, number>>, rows: Row[], remedies: Row[],
  *   settings: Record<string, string> }} Plan
  */
 
@@ -53,6 +54,28 @@ function stage(plan, k) {
   );
 }
 
+/**
+ * What to try where nothing fits, each with what it saves and costs.
+ * @param {Row[]} rows
+ */
+function remedies(rows) {
+  const line = (/** @type {string[]} */ cells, tag = "td") =>
+    element("tr", {}, ...cells.map((text) => element(tag, {}, text)));
+  const said = rows.map((row) => [
+    String(row.try),
+    `${gigabytes(1e9 * Number(row["saves GB"]))} GB`,
+    `${gigabytes(1e9 * Number(row["needs GB"]))} GB${row.fits ? ", fits" : ""}`,
+    String(row["GPU time a token"]),
+  ]);
+  return element(
+    "table",
+    { class: "zl-remedies" },
+    element("caption", {}, "What to try, one thing at a time"),
+    line(["with", "saves", "needs", "GPU time a token"], "th"),
+    ...said.map((cells) => line(cells)),
+  );
+}
+
 /** @param {Plan} plan */
 function show(plan) {
   if (plan.error) {
@@ -74,6 +97,7 @@ function show(plan) {
     element("p", { class: "zl-answer" }, plan.answer),
     element("p", { class: "zl-legend" }, ...legend, `dashed: ${gigabytes(plan.usable)} GB`),
     ...plan.rows.map((_, k) => stage(plan, k)),
+    ...(plan.remedies.length ? [remedies(plan.remedies)] : []),
     element("p", {}, plan.sensitivity),
     ...settings,
   );
@@ -85,7 +109,7 @@ function asked() {
   const given = {};
   for (const [name, value] of new FormData(form)) {
     if (typeof value !== "string" || value === "") continue;
-    given[name] = ["world_size", "rows", "length"].includes(name) ? Number(value) : value;
+    given[name] = ["world_size", "rows", "length", "tensor"].includes(name) ? Number(value) : value;
   }
   return given;
 }

@@ -33,6 +33,7 @@ COLUMNS = (
 
 FAR, FAR_IN_BYTES = 0.25, 0.1
 REASONS = {
+    "torchtitan": "it multiplied in Float8, of which the closed forms know nothing; what else is missing is not known",
     "llm.c": "the comment in its script asks for more than the A100's whole dense rate",
     "nanoGPT": "a rounded figure, evaluation and saving included, from before its attention was fused",
     "MosaicML": "on both cards it is much slower than with half the tokens a row, which attention does not explain: "
@@ -50,10 +51,12 @@ def off(predicted: float, published: float) -> float:
 def predicted_bytes(run: PublishedRun) -> float:
     """The most that a GPU holds, by the closed forms, CUDA's own bytes left out."""
     setting = run.setting
-    sharded = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
     job = Job(
         shape=run.model,
-        world_size=sharded,
+        world_size=setting.world_size,
+        sharding="hybrid" if setting.hybrid else "full",
+        tensor=setting.tensor,
+        gpus_per_node=setting.gpus_per_node,
         precision=setting.precision,
         rows=setting.rows,
         length=run.model.context,
@@ -106,9 +109,10 @@ def _far() -> list[str]:
 
 def _cells(run: PublishedRun) -> list[str]:
     setting, micro = run.setting, run.setting.micro_batches
-    rows = f"{setting.rows} x {run.model.context:,}" + (f", {micro} times" if micro > 1 else "")
+    rows = f"{setting.rows} x {run.model.context * run.context:,}" + (f", {micro} times" if micro > 1 else "")
     predicted = run.predicted_seconds
-    seconds = ("-", f"{predicted:.3g}", "-")
+    divided = setting.tensor * run.context > 1  # published with Float8, for which there is no form
+    seconds = ("-", "-" if divided else f"{predicted:.3g}", "-")
     if run.seconds is not None:
         seconds = (f"{run.seconds:.3g}", f"{predicted:.3g}", f"{off(predicted, run.seconds):+.0%}")
     held = predicted_bytes(run)
@@ -118,6 +122,7 @@ def _cells(run: PublishedRun) -> list[str]:
     fits = {True: "yes", False: "no"}
     verdict = fits[run.fits] if run.fits == predicted_to_fit(run) else f"{fits[run.fits]}, not predicted"
     kernels = run.setting.kernels + (", hybrid" if setting.hybrid else "")
+    kernels += f", TP {setting.tensor}" if setting.tensor > 1 else f", CP {run.context}" if run.context > 1 else ""
     gpus = f"{setting.world_size} {setting.gpu.name}"
     fitted = "yes" if run.used_for_fitting else ""
     head = [SHORT[run.source], run.model.name, gpus, rows, setting.checkpointing, kernels, fitted]

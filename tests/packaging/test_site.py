@@ -24,6 +24,8 @@ import pytest
 from zerolab import catalog, theory
 from zerolab.exercises import load, names
 from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.moments import SHARDING
+from zerolab.theory.schemes import MOMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = ("09-traffic-and-overlap",)
@@ -307,6 +309,17 @@ def test_the_planner_shows_a_plan_before_anything_is_loaded_and_answers_in_pytho
     assert found.settings()["fsdp2"] in planner.locator("details pre").all_text_contents()[0]
 
 
+def test_where_nothing_fits_the_planner_says_what_to_try(planner):
+    planner.select_option("[name=model]", "gpt3-175b")
+    found = theory.plan("gpt3-175b", 8)
+    planner.get_by_text(found.answer).wait_for(timeout=60_000)
+    tried = planner.locator(".zl-remedies td:first-child").all_text_contents()
+    assert tried == [row["try"] for row in found.remedies]
+    planner.select_option("[name=world_size]", "64")
+    planner.select_option("[name=tensor]", "8")
+    planner.get_by_text(theory.plan("gpt3-175b", 64, tensor=8).answer).wait_for()
+
+
 def test_what_the_planner_refuses_it_refuses_in_the_page_in_the_same_words(planner):
     with pytest.raises(ValueError, match="tokens") as refusal:
         theory.plan("7b", 8, length=10**9)
@@ -328,6 +341,9 @@ def test_the_planner_in_the_page_has_the_numbers_of_python_for_a_thousand_inputs
                 "precision": dice.choice(["bf16", "fp16", "fp32"]),
                 "checkpointing": dice.choice(CHECKPOINTING),
                 "kernels": dice.choice(["eager", "compiled", "tuned"]),
+                "moments": dice.choice(list(MOMENTS)),
+                "sharding": dice.choice(SHARDING),
+                "tensor": 2 ** dice.randrange(3),
                 "rows": dice.randrange(1, 65),
             }
         )
@@ -342,6 +358,7 @@ def test_the_planner_in_the_page_has_the_numbers_of_python_for_a_thousand_inputs
         here, there = json.loads(in_page.planned(question)), json.loads(answer)
         assert there.get("parts") == here.get("parts"), question  # bytes, exactly
         assert there.get("error") == here.get("error")
+        assert there.get("remedies") == here.get("remedies")
         for row, known in zip(there.get("rows", []), here.get("rows", []), strict=True):
             seconds = [name for name in known if name.endswith("seconds")]  # whose last digit is the processor's
             assert [row[name] for name in seconds] == pytest.approx([known[name] for name in seconds], rel=1e-12)

@@ -7,7 +7,9 @@ from showing import changed, made_up, state, until
 from test_scale import part
 
 from zerolab import Cluster
-from zerolab.player import page
+from zerolab.player import page, payload
+from zerolab.player.holdings import held_at_update
+from zerolab.player.payload import whole_of
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -122,6 +124,19 @@ def test_what_is_right_is_what_was_recorded(recordings, others, show, stage):
         assert updates[0] == "rank 3 alone"
     if stage in ("ddp", "torch-ddp"):
         assert updates[0] == "all 4 ranks"
+
+
+def test_hybrid_sharding_is_two_wholes_and_a_rank_is_drawn_in_the_colours_of_its_own(others, show):
+    for unit in payload(others["hsdp"])["units"]:
+        for rank in range(4):
+            mine = whole_of(rank, unit["owners"])
+            assert {owner for *_, owner in mine} == ({0, 1} if rank < 2 else {2, 3})
+            assert sum(stop - start for start, stop, _ in mine) == unit["numel"]
+    tab = show(others["hsdp"])
+    assert "2 replicas, each a whole" in tab.locator(".zl-ownership .zl-legend").inner_text()
+    held = held_at_update(others["hsdp"])
+    for rank, parts in enumerate(held):
+        assert [bool(nbytes) for nbytes in parts["parameters"]] == [owner == rank for owner in range(4)]
 
 
 def test_owners_of_whole_matrices_update_what_they_own_and_nobody_is_asked_for_an_nth(others, show):

@@ -75,7 +75,7 @@ def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
 @pytest.mark.parametrize(
     ("room", "rows", "remedy"),
     [
-        (250e3, 2, r"It fits with 1 of 2 rows a rank: add up 2 micro-batches\."),
+        (250e3, 2, r"It fits with 1 of 2 rows per rank: add up 2 micro-batches\."),
         (200e3, 2, r"With the optimizer in main memory it needs .* GB, and fits\."),
         (120e3, 1, r"It fits on 32 GPUs\."),
         (1e3, 1, r"More GPUs would not help"),

@@ -129,3 +129,23 @@ def test_deepspeed_trains_with_the_configuration_that_the_planner_gives(cluster,
     text = as_json(settings(stage, precision, 4)["deepspeed"])
     number = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]
     assert cluster.run(run_deepspeed, text, batches) == [(number, precision == "bf16", 4)] * 2
+
+
+def test_settings_on_two_levels_and_in_main_memory_are_given_where_a_system_has_them():
+    hybrid = settings("zero3", mesh=(4, 8))
+    assert 'init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"))' in hybrid["fsdp2"]
+    assert hybrid["fsdp2"].count("mesh=mesh") == 2
+    assert (hybrid["accelerate"], hybrid["deepspeed"], hybrid["megatron"]) == (None, None, None)
+    offloaded = settings("zero3", offload=True)
+    assert offloaded["fsdp2"].count("offload_policy=CPUOffloadPolicy()") == 2
+    assert offloaded["deepspeed"]["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert "fsdp_offload_params: true" in offloaded["accelerate"]
+    divided = settings("zero1", tensor=8)
+    assert divided["megatron"].endswith("--tensor-model-parallel-size 8 --sequence-parallel")
+    assert (divided["fsdp2"], divided["deepspeed"]) == (None, None)
+
+
+@pytest.mark.slow
+def test_fsdp2_runs_the_lines_for_two_levels(cluster):
+    lines = settings("zero3", "bf16", mesh=(1, 2))["fsdp2"].replace('"cuda"', '"cpu"')
+    assert cluster.run(run_fsdp2, lines, "bf16") == [("DTensor", "torch.bfloat16", False)] * 2

@@ -10,6 +10,7 @@ from published_runs import published_utilisation
 from zerolab import catalog, simulate, theory
 from zerolab.simulation import architectures
 from zerolab.theory import schemes, seconds
+from zerolab.theory.moments import SHARDING
 
 CONTEXT = catalog.CONTEXT_BYTES / 1e9
 
@@ -115,6 +116,73 @@ def test_a_scheme_has_its_own_bytes_and_stages():
     assert plan[-1]["state GB"] == pytest.approx(16 * 13.015864320 / 8)  # fsdp2; the engines here keep 20
 
 
+def test_moments_in_8_bits_take_a_byte_each_and_a_scale_a_block():
+    plain, bits = (theory.plan("llama3-8b", 8, moments=name)[-1]["state GB"] for name in schemes.MOMENTS)
+    numel = catalog.architecture("llama3-8b").num_params
+    assert plain - bits == pytest.approx((8 - 2 * (1 + 4 / 256)) * numel / 8 / 1e9)
+    for scheme, stages in schemes.STAGES.items():
+        for stage in stages:
+            owned = 1 if stage == "ddp" else 8
+            held = [
+                sum(schemes.scheme_bytes(scheme, stage, 2**20, 8, "bf16", moments=name).values())
+                for name in schemes.MOMENTS
+            ]
+            assert held[0] - held[1] == 2**20 // owned * (8 - 2 - 2 * 4 / 256)
+
+
+def test_hybrid_sharding_holds_what_one_node_would_and_sends_less_between_nodes():
+    slow = {"network": "ethernet-100g"}
+    full, hybrid = (theory.plan("llama2-13b", 64, sharding=name, scheme="fsdp2", **slow)[-1] for name in SHARDING)
+    assert hybrid["state GB"] == theory.plan("llama2-13b", 8, scheme="fsdp2")[-1]["state GB"] == 8 * full["state GB"]
+    assert hybrid["communication_seconds"] < full["communication_seconds"]
+    assert theory.plan("llama2-13b", 64, sharding="hybrid").title.endswith("sharding='hybrid'")
+
+
+def test_tensor_parallel_ranks_hold_as_much_state_and_a_part_of_the_activations():
+    alone, divided = (theory.plan("llama3-70b", 64, tensor=ranks, scheme="fsdp2")[-1] for ranks in (1, 8))
+    assert divided["state GB"] == pytest.approx(alone["state GB"], rel=1e-9)
+    # Less than eightfold: the outputs of norms stay whole.
+    assert 4.5 < alone["activations GB"] / divided["activations GB"] <= 8
+    # Eight GPUs take one row together, so a step is shorter, but not eight times: nothing hides what they exchange.
+    assert 3 < alone["compute_seconds"] / divided["compute_seconds"] <= 8
+    assert alone["step_seconds"] / divided["step_seconds"] < 8
+
+
+def test_with_the_optimizer_in_main_memory_its_state_is_not_on_the_gpu():
+    for scheme, left in {"zerolab": 4 / 8, "megatron": 2 + 4, "fsdp2": 0}.items():
+        row = theory.plan("7b", 8, scheme=scheme, offload=True)[-1]
+        assert row["state GB"] == pytest.approx(7 * left)
+    here, there = (theory.plan("7b", 8, offload=name).steps["zero3"] for name in (False, True))
+    assert there.updating == pytest.approx(2 * 2 * 7e9 / 8 / seconds.HOST_BYTES_PER_SECOND)
+    assert there.updating > here.updating
+
+
+def test_remedies_stand_in_the_order_in_which_people_try_them_and_each_says_what_it_saves_and_costs():
+    plan = theory.plan("llama3-8b", 8, rows=8)
+    tried = [row["try"] for row in plan.remedies]
+    assert tried == [
+        "checkpointing='selective'",
+        "checkpointing='block'",
+        tried[2],
+        "logits='fused'",
+        "moments='8-bit'",
+        "offload=True",
+        "tensor=2",
+        "tensor=4",
+        "tensor=8",
+        "world_size=16",
+    ]
+    assert tried[2].startswith("rows=")
+    for row in plan.remedies:
+        again = theory.plan(**{"model": "llama3-8b", "world_size": 8, "rows": 8} | eval(f"dict({row['try']})"))[-1]  # noqa: S307
+        assert row["needs GB"] == again["needs GB"]
+        assert row["saves GB"] == pytest.approx(plan[-1]["needs GB"] - again["needs GB"])
+        assert row["fits"] is again["fits"]
+    times = {row["try"]: row["GPU time a token"] for row in plan.remedies}
+    assert times["logits='fused'"] == times["moments='8-bit'"] == "+0%"
+    assert int(times["checkpointing='block'"].rstrip("%")) > 15
+
+
 def test_an_attention_matrix_and_fp32_logits_take_what_they_take():
     shape = catalog.architecture("gpt2-xl")
     plain, matrix, logits = (
@@ -188,13 +256,15 @@ def test_a_no_names_the_number_that_is_missing():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"model": "llama3-8b", "world_size": 8, "rows": 4}, "With rows=1 it needs"),
-        ({"model": "llama2-13b", "world_size": 2}, "With world_size=4, checkpointing='block' it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "rows": 4}, "With checkpointing='block' it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "rows": 8}, "With rows=1 it needs"),
+        ({"model": "llama2-13b", "world_size": 2}, "With checkpointing='block', offload=True it needs"),
+        ({"model": "llama3-70b", "world_size": 64, "length": 131072}, "With checkpointing='block', tensor=8 it needs"),
         ({"model": "llama3-8b", "world_size": 8, "length": 16384}, "With checkpointing='selective' it needs"),
         ({"model": "llama3-8b", "world_size": 8, "length": 49152}, "With checkpointing='block' it needs"),
         (
-            {"model": "1t", "world_size": 8, "gpu": "a100-40gb"},
-            "More GPUs would not help: with world_size=32768, checkpoint",
+            {"model": "1t", "world_size": 8, "memory": 4e9},
+            "More GPUs would not help: with world_size=32768, checkpointing='block', tensor=4 it needs",
         ),
     ],
 )
@@ -239,6 +309,11 @@ def test_what_would_help_helps():
         ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it must be a fraction"),
         ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it must be a fraction"),
         ({"world_size": 8, "gpu": "h10"}, "did you mean 'h100'"),
+        ({"world_size": 8, "moments": "bf16"}, "unknown moments 'bf16': choose one of fp32, 8-bit"),
+        ({"world_size": 8, "sharding": "half"}, "unknown sharding 'half': choose one of full, hybrid"),
+        ({"world_size": 8, "tensor": 3}, "tensor is 3, which does not divide 8 GPUs: choose a number that does"),
+        ({"world_size": 64, "tensor": 16}, "tensor is 16, which does not divide 8 GPUs of a node"),
+        ({"world_size": 8, "tensor": 0}, "number of ranks that divide each matrix .tensor. is 0"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments, says):

@@ -30,8 +30,8 @@ def add(commands: Any) -> None:
     simulate.add_argument(
         "--model", default="7b", help=f"one of {', '.join(catalog.ARCHITECTURES)} (default: %(default)s)"
     )
-    simulate.add_argument("--rows", type=int, default=1, help="sequences a rank (default: 1)")
-    simulate.add_argument("--length", type=int, help="tokens a sequence (default: the model's context)")
+    simulate.add_argument("--rows", type=int, default=1, help="sequences per rank (default: 1)")
+    simulate.add_argument("--length", type=int, help="tokens per sequence (default: the model's context)")
     simulate.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
     simulate.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
     simulate.add_argument(
@@ -69,8 +69,8 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument("--checkpointing", default="none,selective,block", help=again)
     batch = "one rank's batch: a shape such as 8x3x224x224 or 4x512:int64, or a function of the file that makes it"
     fit.add_argument("--inputs", help=f"{batch} (default: tokens, rows x length)")
-    fit.add_argument("--rows", type=int, help="sequences a rank (default: those of the inputs, or 1)")
-    fit.add_argument("--length", type=int, help="tokens a sequence (default: those of the inputs, or 2048 at most)")
+    fit.add_argument("--rows", type=int, help="sequences per rank (default: those of the inputs, or 1)")
+    fit.add_argument("--length", type=int, help="tokens per sequence (default: those of the inputs, or 2048 at most)")
     fit.add_argument("--units", help="the class of the blocks, such as LlamaDecoderLayer (default: what is repeated)")
     fit.add_argument("--most", action="store_true", help="also search the most rows that fit, and the fewest GPUs")
     fit.add_argument("--settings", action="store_true", help="also print the settings of the first row that fits")
@@ -163,7 +163,7 @@ def _fit(arguments: Arguments) -> None:
     lines = [str(found), found.answer]
     if arguments.most:
         cell = found.cell()
-        lines += [f"{cell.stage}, checkpointing {cell.checkpointing}: at most {found.most()} rows a rank"]
+        lines += [f"{cell.stage}, checkpointing {cell.checkpointing}: at most {found.most()} rows per rank"]
         lines += [f"and with as many rows as above at least {found.least_gpus()} GPUs"]
     if arguments.settings:
         lines += [f"\n{system}:\n{_text_of(text)}" for system, text in found.settings().items() if text]

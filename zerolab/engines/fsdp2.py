@@ -105,11 +105,15 @@ class FSDP2(Native):
                 yield self._held("gradients", name, local(param.sharded_param.grad), start, numel)
 
     def _whole(self, name: str, param: Any) -> Iterator[Holding]:
-        """The gathered parameter, and its gradient before the reduction."""
+        """The gathered parameter, what a smaller group keeps of it until backward, and its gradient before reducing."""
         numel = self._slots[name][1].shape.numel()
         for gathered in param.all_gather_outputs:
             if gathered.untyped_storage().size():
                 yield self._held("parameters", name, gathered, 0, numel)
+        kept = getattr(param, "_sharded_post_forward_param_data", None)  # with a number for `reshard_after_forward`
+        if kept is not None:
+            start = param.post_forward_mesh_info.shard_mesh_rank * kept.numel()
+            yield self._held("parameters", name, kept, start, max(0, min(kept.numel(), numel - start)))
         parameter = getattr(param, "_unsharded_param", None)  # from the first gather on
         if parameter is not None and parameter.grad is not None:
             yield self._held("gradients", name, parameter.grad)

@@ -42,7 +42,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp16", "fp32"))
         self.checkpointing = widgets.ToggleButtons(options=CHECKPOINTING)
-        self.rows = widgets.IntSlider(rows, 1, 32, description="rows a rank")
+        self.rows = widgets.IntSlider(rows, 1, 32, description="rows per rank")
         self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
         self.fsdp2, self.deepspeed, self.lines = (

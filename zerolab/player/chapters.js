@@ -2,7 +2,7 @@
 // A chapter for which the recording has nothing is left out; nothing is derived from the stage's name.
 
 import { entries } from "./decode.js";
-import { untold } from "./derived.js";
+import { untold, wholes } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
 import { Facts } from "./facts.js";
 import { bytes, duration, words } from "./format.js";
@@ -218,7 +218,8 @@ function tellUpdate(t) {
     story.own ? "It needs optimizer state for nothing else." : "",
   ];
   const owner = story.own ? unit.owners?.at(-1)?.[2] : null;
-  const known = t.ranks > 1 && owner !== undefined && t.all;
+  // Of several replicas more than one rank would be right.
+  const known = t.ranks > 1 && owner !== undefined && t.all && wholes(unit.owners ?? []).length < 2;
   const asks = known ? t.ask("who", () => whoUpdates(name, owner, t.ranks)) : null;
   const ended = facts.ended(updates);
   t.add("The update", says, Math.max(t.start, facts.began(updates)), ended, asks);

@@ -164,8 +164,8 @@ export function size(spans) {
 }
 
 /**
- * Who owns what of a unit. Of a simulation only the first ranks are known; what is nobody's is cut into equal parts, as
- * it is for all of them.
+ * Who owns what of a unit, as far as a rank is concerned: of several replicas its own. Of a simulation only the first
+ * ranks are known; what is nobody's is cut into equal parts, as it is for all of them.
  * @param {Unit} unit @param {number} rank who holds it where nobody owns a part @param {number} worldSize
  * @returns {[start: number, stop: number, owner: number][]}
  */
@@ -173,11 +173,28 @@ export function ownersOf({ owners, padded }, rank, worldSize) {
   if (!owners) return [[0, padded, rank]];
   const known = owners.length;
   const share = padded / worldSize;
-  if (known === worldSize || owners[known - 1]?.[1] !== known * share) return owners;
+  if (known === worldSize || owners[known - 1]?.[1] !== known * share) return wholeOf(owners, rank);
   /** @type {typeof owners} */
   const rest = [];
   for (let owner = known; owner < worldSize; owner++) rest.push([owner * share, (owner + 1) * share, owner]);
   return [...owners, ...rest];
+}
+
+/**
+ * The parts of a rank's own replica.
+ * @param {[start: number, stop: number, owner: number][]} owners @param {number} rank
+ */
+function wholeOf(owners, rank) {
+  return wholes(owners).find((whole) => whole.some(([, , owner]) => owner === rank)) ?? owners;
+}
+
+/**
+ * The parts of a unit by the replicas of the model, which follow each other (see `owners` in payload.py).
+ * @param {[start: number, stop: number, owner: number][]} owners
+ */
+export function wholes(owners) {
+  const starts = owners.flatMap(([start], k) => (k === 0 || start < owners[k - 1][0] ? [k] : []));
+  return starts.map((start, k) => owners.slice(start, starts[k + 1]));
 }
 
 /**
@@ -189,7 +206,7 @@ export function partOf(unit, rank, group, worldSize) {
   const owned = unit.owners?.filter(([, , owner]) => owner === rank) ?? [];
   if (owned.length) return owned.flatMap((part) => part.slice(0, 2));
   // Where owners have all there is, as of whole matrices, others have none.
-  if (unit.owners && size(unit.owners.flatMap((part) => part.slice(0, 2))) === unit.padded) return [0, 0];
+  if (unit.owners && size(unit.owners.flatMap((part) => part.slice(0, 2))) >= unit.padded) return [0, 0];
   const place = group ? group.indexOf(rank) : rank;
   const share = unit.padded / (group?.length ?? worldSize);
   return [place * share, (place + 1) * share];

@@ -1,6 +1,6 @@
 // A collective between ranks: arrows from the rank that sends a piece to the rank that gets it, and how big it is.
 
-import { partOf, size } from "./derived.js";
+import { ownersOf, partOf, size } from "./derived.js";
 import { bytes } from "./format.js";
 
 /**
@@ -91,7 +91,7 @@ function arrivals(model, event) {
   if (!before.length) return [];
   /** @type {(held: Spans, start: number, stop: number) => boolean} */
   const has = (held, start, stop) => held.some((from, k) => k % 2 === 0 && from <= start && held[k + 1] >= stop);
-  const fresh = unit.owners.filter(
+  const fresh = ownersOf(unit, rank, model.worldSize).filter(
     ([start, stop, owner]) => owner !== rank && has(spans, start, stop) && !has(before, start, stop),
   );
   return fresh.slice(0, MOST_ARROWS).map(([, , owner]) => ({ category, from: owner, to: rank, piece: owner }));

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from zerolab.player.payload import owners, smallest_held
+from zerolab.player.payload import owners, smallest_held, whole_of
 from zerolab.recording.events import Spans
 from zerolab.theory import STATE_CATEGORIES
 
@@ -16,13 +16,21 @@ Parts = dict[str, list[float]]
 def held_at_update(recording: "Recording") -> list[Parts]:
     """What each rank holds at its last update. Raises ValueError before the second step, which completes the state."""
     held = smallest_held(event for rank in recording.ranks for event in rank.events)
-    cuts: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(recording.world_size)]  # by owner, then unit
+    owned = {}
     for unit in recording.units:
         share = unit.padded // recording.world_size  # where nobody owns it: as ZeRO would divide it
         equal = [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
-        for start, stop, owner in owners(recording, unit, held) or equal:
-            cuts[owner].setdefault(unit.name, []).append((start, stop))
-    return [_of_rank(recording, rank, cuts) for rank in range(recording.world_size)]
+        owned[unit.name] = owners(recording, unit, held) or equal
+    return [_of_rank(recording, rank, _cuts(rank, owned, recording.world_size)) for rank in range(recording.world_size)]
+
+
+def _cuts(rank: int, owned: dict[str, list[list[int]]], world_size: int) -> list[dict[str, list[tuple[int, int]]]]:
+    """By owner, then unit, what is cut for each; of other replicas nothing."""
+    cuts: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(world_size)]
+    for unit, parts in owned.items():
+        for start, stop, owner in whole_of(rank, parts):
+            cuts[owner].setdefault(unit, []).append((start, stop))
+    return cuts
 
 
 def _of_rank(recording: "Recording", rank: int, cuts: list[dict[str, list[tuple[int, int]]]]) -> Parts:

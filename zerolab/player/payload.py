@@ -196,22 +196,34 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]
     """Who keeps which part of a unit's flat, read off the recording: `[start, stop, rank]`, or None if all keep all.
 
     The part that a rank never lets go of is the one it owns. Where every rank always held everything (ZeRO-1 under an
-    optimizer without state), the stage's own rule is used: N equal parts in rank order.
+    optimizer without state), the stage's own rule is used: N equal parts in rank order. Under hybrid sharding each
+    replica has a whole of its own: their parts follow each other, replica by replica (`whole_of`).
     """
     # Optimizer state first: it is never gathered, so what a rank holds of it is what it owns.
     for category in ("optimizer_state", "parameters", "gradients"):
-        of_ranks = held.get((unit.name, category), {})
-        parts = sorted([start, stop, rank] for rank, event in of_ranks.items() for start, stop in event.spans or ())
+        keepers: dict[Spans, list[int]] = {}
+        for rank, event in sorted(held.get((unit.name, category), {}).items()):
+            keepers.setdefault(event.spans or (), []).append(rank)
+        parts = sorted((start, stop, ranks) for spans, ranks in keepers.items() for start, stop in spans)
         # Where parts overlap, several ranks kept the same elements, and none owns them.
         disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
+        copies = {len(ranks) for ranks in keepers.values()}
         # Of optimizer state one rank may have all: a unit with a single matrix.
-        if disjoint and len(of_ranks) > (category != "optimizer_state"):
-            return parts
+        alone = category == "optimizer_state" and copies == {1}
+        if disjoint and len(copies) == 1 and len(keepers) > (not alone):
+            return [[start, stop, ranks[copy]] for copy in range(max(copies)) for start, stop, ranks in parts]
     is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
     if recording.world_size == 1 or is_cut:
         share = unit.padded // recording.world_size
         return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
     return None
+
+
+def whole_of(rank: int, parts: list[list[int]]) -> list[list[int]]:
+    """Of the parts that `owners` gives those of the rank's own replica; all of them where there is one whole."""
+    starts = [place for place, (start, *_) in enumerate(parts) if not place or start < parts[place - 1][0]]
+    wholes = [parts[start:stop] for start, stop in pairwise([*starts, len(parts)])]
+    return next((whole for whole in wholes if any(owner == rank for *_, owner in whole)), parts)
 
 
 def _units(recording: "Recording", tables: Tables, held: Held) -> list[dict[str, object]]:

@@ -43,7 +43,7 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, length, width] -> the same shape."""
-        rows, length, width = x.shape
+        rows, length, _ = x.shape
         queries = rotate(self.queries(x).view(rows, length, self.heads, self.size))
         keys = rotate(self.keys(x).view(rows, length, self.kv_heads, self.size))
         values = self.values(x).view(rows, length, self.kv_heads, self.size)
@@ -56,7 +56,8 @@ class GroupedAttention(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=True
         )
-        out: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        # As wide as the heads that are here: under tensor parallelism a rank has some of them.
+        out: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
         return out
 
 

@@ -59,8 +59,8 @@ def fit(
         targets: what `loss_fn` compares the outputs with.
         loss_fn: a function of outputs and targets that returns a scalar. None takes the loss that the model returns,
             cross-entropy for logits of tokens, or squared error.
-        rows: sequences a rank, the first dimension of the batch; None takes that of `inputs`, or 1.
-        length: tokens a sequence; None takes that of `inputs`, or the configuration's, at most 2048.
+        rows: sequences per rank, the first dimension of the batch; None takes that of `inputs`, or 1.
+        length: tokens per sequence; None takes that of `inputs`, or the configuration's, at most 2048.
         stages: of ddp, zero1, zero2, zero3, fsdp2, hsdp; None takes all, hsdp from four GPUs on.
         precision: "fp32", "bf16" or "fp16"; several joined by commas.
         checkpointing: "none", "selective" or "block" (see `theory.plan`), a policy as torch's

@@ -14,7 +14,7 @@ from zerolab.simulation.needs import TERMS, Cell, Question, effort, in_words, na
 from zerolab.tables import Table
 from zerolab.theory import systems
 from zerolab.theory.activations import CHECKPOINTING
-from zerolab.theory.configs import settings
+from zerolab.theory.configs import on_mesh, settings
 
 MOST = 2**20
 GPUS = tuple(2**power for power in range(13))
@@ -91,7 +91,7 @@ class Fit(Table):
         return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=[*TERMS, "needs", "lacks"])
 
     def most(self, name: str = "rows", stage: str | None = None, checkpointing: str | None = None) -> int:
-        """The most "rows" a rank, or the greatest "length" of a row, that fits; 0 if not even one does.
+        """The most "rows" per rank, or the greatest "length" of a row, that fits; 0 if not even one does.
 
         Raises ValueError for another name, or if the model could not be run as shapes.
         """
@@ -166,7 +166,9 @@ class Fit(Table):
         kinds = sorted({type(self.question.model().get_submodule(name)).__name__ for name in self.question.units})
         if found["fsdp2"]:
             chosen = f"blocks = [m for m in model.modules() if type(m).__name__ in {kinds}]\n"
-            found["fsdp2"] = chosen + _on_mesh(found["fsdp2"], self.question.world_size if cell.stage == "hsdp" else 0)
+            is_hybrid = cell.stage == "hsdp"
+            lines = on_mesh(found["fsdp2"], 2, self.question.world_size // 2) if is_hybrid else found["fsdp2"]
+            found["fsdp2"] = chosen + lines
         return found
 
     def _changed(self, cell: Cell, name: str, value: Any) -> Cell:
@@ -204,7 +206,7 @@ class Fit(Table):
         lacks = f"even {in_words(cell)} lacks {(cell.needs - self.usable) / 1e9:.3g} GB."
         rows, same = self.question.own.rows(self.question.rows), (cell.stage, cell.checkpointing)
         if rows > 1 and (most := self.most("rows", *same)):
-            return f"{lacks} It fits with {most} of {rows} rows a rank: add up {-(-rows // most)} micro-batches."
+            return f"{lacks} It fits with {most} of {rows} rows per rank: add up {-(-rows // most)} micro-batches."
         if cell.with_offload <= self.usable:
             return f"{lacks} With the optimizer in main memory it needs {cell.with_offload / 1e9:.3g} GB, and fits."
         if count := self.least_gpus(*same):
@@ -218,18 +220,5 @@ class Fit(Table):
         rows, length = question.own.rows(question.rows), question.own.length(question.length)
         batch = f"{rows} rows" + (f" of {length} tokens" if length else "")
         least = f"{question.usable / 1e9:.4g} GB usable"
-        return (
-            f"{question.own.name} on {question.world_size} {question.hardware.gpu.name}, {least} each; {batch} a rank\n"
-            f"blocks: {self.blocks}"
-        )
-
-
-def _on_mesh(text: str, world_size: int) -> str:
-    """FSDP2's lines on a mesh of two halves, for hybrid sharding; as they are for 0 GPUs."""
-    if not world_size:
-        return text
-    mesh = f'mesh = init_device_mesh("cuda", (2, {world_size // 2}), mesh_dim_names=("replicate", "shard"))\n'
-    text = text.replace("fully_shard(block, ", "fully_shard(block, mesh=mesh, ").replace(
-        "model, mp", "model, mesh=mesh, mp"
-    )
-    return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
+        on = f"{question.world_size} {question.hardware.gpu.name}"
+        return f"{question.own.name} on {on}, {least} each; {batch} per rank\nblocks: {self.blocks}"

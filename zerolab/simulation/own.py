@@ -28,7 +28,7 @@ from zerolab.recording.patches import replace
 from zerolab.simulation.shapes import META
 
 Source = nn.Module | Callable[[], nn.Module]
-LENGTH = 2048  # tokens a sequence where nobody says it
+LENGTH = 2048  # tokens per sequence where nobody says it
 
 
 @dataclass(frozen=True)

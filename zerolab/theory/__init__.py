@@ -3,9 +3,11 @@
 forms        bytes of model state and bytes sent, stage by stage (ZeRO); the terms beyond them
 planner      which stages fit a model onto GPUs, what a step costs, and the settings for it
 moments activations schemes    the planner's memory
+remedies     what to try where nothing fits
 seconds nccl                   the planner's time: a step, and the collectives in it
 configs      a plan's settings in FSDP2, DeepSpeed and Megatron
 systems      which closed form another system follows, and what it holds beyond it
+parallel     what HSDP, hpZ, tensor, pipeline, context and expert parallelism add
 muon         Muon's memory and traffic under three placements
 """
 

@@ -5,6 +5,10 @@ keeps its input; a test compares each with the recorder, to the byte. Korthikant
 equation 1 counts the same way, with dropout, which these models do not have. A Llama whose norms are spelled out in
 Python, as Hugging Face's are, keeps six more bytes in each norm for each number of a token (four in fp32), and so do
 torch's own norms on the CPU.
+
+Under tensor parallelism with sequence parallelism (arXiv 2205.05198, section 4.2) a rank keeps a part of everything
+but the outputs of norms: all ranks multiply the whole of them with their parts of a matrix, and torch keeps what it
+gathered for that, where Megatron gathers it again.
 """
 
 from __future__ import annotations
@@ -27,17 +31,25 @@ Megatron; or one kernel overwrites them with their gradient."""
 
 
 def kept_by_a_block(
-    shape: Architecture, rows: int, length: int, word: int, *, checkpointing: str = "none", attention: str = "fused"
+    shape: Architecture,
+    rows: int,
+    length: int,
+    word: int,
+    *,
+    checkpointing: str = "none",
+    attention: str = "fused",
+    tensor: int = 1,
 ) -> dict[str, int]:
     """Bytes that the forward of one block keeps, by name.
 
     Args:
         shape: the model.
-        rows: sequences a rank.
-        length: tokens a sequence.
+        rows: sequences per rank.
+        length: tokens per sequence.
         word: bytes of a number, 2 in bf16.
         checkpointing: one of `CHECKPOINTING`.
         attention: one of `ATTENTION`.
+        tensor: ranks that divide each matrix and, outside of them, each sequence.
 
     Returns:
         * `input`: the block's input, which the first norm keeps too.
@@ -49,20 +61,22 @@ def kept_by_a_block(
         * `matrices`: only with "selective", the results of every second matrix multiplication.
     """
     tokens, width = rows * length, shape.width
-    found = {"input": word * width * tokens}
+    found = {"input": word * width * tokens // tensor}
     if checkpointing == "block":
         return found
-    matrix = word * shape.heads * length * tokens
+    matrix = word * shape.heads * length * tokens // tensor
     # A fused kernel keeps the logsumexp of each row of its matrix, to compute the matrix again.
-    of_attention = {"attention": FP32_BYTES * shape.heads * tokens} if attention == "fused" else {"attention": 0}
+    of_attention = (
+        {"attention": FP32_BYTES * shape.heads * tokens // tensor} if attention == "fused" else {"attention": 0}
+    )
     if checkpointing == "selective":
-        of_attention["attention"] += word * width * tokens
+        of_attention["attention"] += word * width * tokens // tensor
         # The first, the third and so on, in the order of the forward, as torchtitan does.
         every_second = 3 * width + 4 * width
         if shape.kind == "llama":  # of queries, keys, values, output, gate, up, down
             every_second = 2 * width + shape.kv_heads * width // shape.heads + shape.hidden
-        return found | {"matrices": word * every_second * tokens} | of_attention
-    of_attention["attention"] += 4 * word * width * tokens
+        return found | {"matrices": word * every_second * tokens // tensor} | of_attention
+    of_attention["attention"] += 4 * word * width * tokens // tensor
     if shape.kind == "llama":
         # Half a head of each, for queries and for keys; the same for all rows.
         of_attention["attention"] += 2 * word * (width // shape.heads) * length
@@ -70,25 +84,28 @@ def kept_by_a_block(
         of_attention["attention_matrix"] = matrix
     numbers_a_row = 4 if shape.kind == "gpt" else 2
     return found | {
-        "norms": (3 * word * width + numbers_a_row * FP32_BYTES) * tokens,
+        "norms": 2 * word * width * tokens + (word * width + numbers_a_row * FP32_BYTES) * tokens // tensor,
         **of_attention,
-        "mlp": word * (8 * width if shape.kind == "gpt" else 4 * shape.hidden) * tokens,
+        "mlp": word * (8 * width if shape.kind == "gpt" else 4 * shape.hidden) * tokens // tensor,
     }
 
 
-def kept_at_the_end(shape: Architecture, rows: int, length: int, word: int) -> int:
+def kept_at_the_end(shape: Architecture, rows: int, length: int, word: int, tensor: int = 1) -> int:
     """Bytes that the last norm and the output keep: the input of each, and the norm's statistics per row."""
     numbers_a_row = 2 if shape.kind == "gpt" else 1
-    return (2 * word * shape.width + numbers_a_row * FP32_BYTES) * rows * length
+    tokens = rows * length
+    return word * shape.width * tokens + (word * shape.width + numbers_a_row * FP32_BYTES) * tokens // tensor
 
 
-def at_the_loss(shape: Architecture, rows: int, length: int, word: int, logits: str = "own") -> tuple[int, int]:
+def at_the_loss(
+    shape: Architecture, rows: int, length: int, word: int, logits: str = "own", *, tensor: int = 1
+) -> tuple[int, int]:
     """Bytes of logits and tensors of their size: the most that exist at once, and what stays through backward.
 
     There are four: the logits, the logarithms of their softmax, and the gradients of both. The logits themselves stay
-    as long as the training loop holds the model's output.
+    as long as the training loop holds the model's output. Of `tensor` ranks each has a part of the vocabulary.
     """
-    numbers = shape.vocabulary * rows * length
+    numbers = shape.vocabulary * rows * length // tensor
     if logits == "fused":
         return 2 * word * numbers, word * numbers
     width = FP32_BYTES if logits == "fp32" else word

@@ -26,8 +26,20 @@ _MEGATRON = {
 
 
 @renamed(batch="rows")
-def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: str = "none") -> dict[str, Any]:
+def settings(
+    stage: str,
+    precision: str = "bf16",
+    rows: int = 1,
+    checkpointing: str = "none",
+    *,
+    offload: bool = False,
+    mesh: tuple[int, int] | None = None,
+    tensor: int = 1,
+) -> dict[str, Any]:
     """The same stage in other systems, to paste.
+
+    `offload` puts the optimizer into main memory; `mesh` are the replicas and shards of hybrid sharding; `tensor` ranks
+    divide each matrix. A system that has no such setting has None: which matrices are divided how depends on the model.
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
@@ -48,39 +60,56 @@ def settings(stage: str, precision: str = "bf16", rows: int = 1, checkpointing: 
     }
     if precision == "fp16":
         deepspeed["fp16"] = {"enabled": True}
+    if offload:
+        deepspeed["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    is_plain = mesh is None and tensor == 1
+    fsdp2 = _fsdp2(stage, precision, offload) if stage in RESHARD and tensor == 1 else None
+    megatron = _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None
     return {
-        "fsdp2": _fsdp2(stage, precision) if stage in RESHARD else None,
-        "accelerate": _accelerate(stage, precision),
-        "deepspeed": deepspeed,
-        "megatron": _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None,
+        "fsdp2": on_mesh(fsdp2, *mesh) if fsdp2 and mesh else fsdp2,
+        "accelerate": _accelerate(stage, precision, offload) if is_plain else None,
+        "deepspeed": deepspeed if is_plain else None,
+        "megatron": megatron + _tensor_parallel(tensor) if megatron and not (offload or mesh) else None,
         "checkpointing": _CHECKPOINTS.get(checkpointing),
     }
 
 
-def _fsdp2(stage: str, precision: str) -> str:
+def on_mesh(text: str, replicas: int, shards: int) -> str:
+    """FSDP2's lines on a mesh, for hybrid sharding."""
+    mesh = f'mesh = init_device_mesh("cuda", ({replicas}, {shards}), mesh_dim_names=("replicate", "shard"))\n'
+    text = text.replace("fully_shard(block, ", "fully_shard(block, mesh=mesh, ").replace(
+        "model, mp", "model, mesh=mesh, mp"
+    )
+    return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
+
+
+def _fsdp2(stage: str, precision: str, offload: bool) -> str:
     # Shards stay fp32, so the optimizer updates masters; what is gathered and computed with has 16 bits.
     dtype = f"param_dtype={TORCH_NAMES[precision]}" if precision in TORCH_NAMES else ""
     policy = f"MixedPrecisionPolicy({dtype})"
+    policies, given = ("CPUOffloadPolicy, ", ", offload_policy=CPUOffloadPolicy()") if offload else ("", "")
     # No reshard_after_forward for the root, which FSDP2 by default keeps gathered from forward to backward.
     return f"""import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import {policies}MixedPrecisionPolicy, fully_shard
 
 # The shards stay fp32 and are the masters: 16 bytes a parameter, divided by all ranks.
 policy = {policy}
 for block in blocks:
-    fully_shard(block, reshard_after_forward={RESHARD[stage]}, mp_policy=policy)
-fully_shard(model, mp_policy=policy)
+    fully_shard(block, reshard_after_forward={RESHARD[stage]}, mp_policy=policy{given})
+fully_shard(model, mp_policy=policy{given})
 """
 
 
-def _accelerate(stage: str, precision: str) -> str:
+def _accelerate(stage: str, precision: str, offload: bool) -> str:
     lines = [f"mixed_precision: '{precision if precision in TORCH_NAMES else 'no'}'"]  # in YAML a bare no is false
     if stage in RESHARD:
         lines += ["distributed_type: FSDP", "fsdp_config:", "  fsdp_version: 2"]
         lines += ["  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP"]
         lines += [f"  fsdp_reshard_after_forward: {str(RESHARD[stage]).lower()}"]
+        lines += ["  fsdp_offload_params: true"] * offload
     elif stage == "zero1":  # FSDP2 has none, and torch's is in no configuration
         lines += ["distributed_type: DEEPSPEED", "deepspeed_config:", "  zero_stage: 1"]
+        lines += ["  offload_optimizer_device: cpu"] * offload
     else:
         lines += ["distributed_type: MULTI_GPU"]
     return "\n".join(lines) + "\n"
@@ -90,6 +119,10 @@ def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
     arguments = f"--micro-batch-size {rows}" + (f" --{precision}" if precision in TORCH_NAMES else "")
     arguments += " --use-distributed-optimizer" if DISTRIBUTED_OPTIMIZER[stage] else ""
     return arguments + _MEGATRON[checkpointing]
+
+
+def _tensor_parallel(ranks: int) -> str:
+    return f" --tensor-model-parallel-size {ranks} --sequence-parallel" if ranks > 1 else ""
 
 
 def as_json(configuration: dict[str, Any]) -> str:

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from zerolab.catalog import Architecture
-from zerolab.names import check_known
+from zerolab.names import check_count, check_known
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
-from zerolab.theory.forms import FP32_BYTES
-from zerolab.theory.schemes import scheme_bytes, stages_of
+from zerolab.theory.forms import FP32_BYTES, state_bytes
+from zerolab.theory.schemes import MOMENTS, scheme_bytes, stages_of
 
+SHARDING = ("full", "hybrid")
+"""Over which ranks ZeRO divides: all of them, or those of a node, so that every node has the whole model (HSDP)."""
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 """A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
 
@@ -31,7 +34,10 @@ PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 class Job:
     """What one rank of `world_size` trains, and how; `activations` and `schemes` have the names of the options.
 
-    Raises ValueError for a name that they do not have.
+    `tensor` ranks of a node divide each matrix, and the rows are theirs together. `offload`: the optimizer's state lies
+    in main memory, and is updated there; of the scheme fsdp2 all shards do (torch's `CPUOffloadPolicy`).
+
+    Raises ValueError for a name that they do not have, or ranks that cannot be grouped so.
     """
 
     shape: Architecture
@@ -43,11 +49,24 @@ class Job:
     scheme: str = "zerolab"
     attention: str = "fused"
     logits: str = "own"
+    moments: str = "fp32"
+    offload: bool = False
+    sharding: str = "full"
+    tensor: int = 1
+    gpus_per_node: int = 8
 
     def __post_init__(self) -> None:
-        for name, known in (("checkpointing", CHECKPOINTING), ("attention", ATTENTION), ("logits", LOGITS)):
+        for name, known in _OPTIONS.items():
             check_known(name, getattr(self, name), known)
         stages_of(self.scheme)
+        for what, count in (("world size", self.world_size), ("number of GPUs in a node", self.gpus_per_node)):
+            check_count(what, count)
+        check_tensor(self.shape, self.tensor, self.world_size, self.gpus_per_node)
+
+    @property
+    def shards(self) -> int:
+        """Ranks among which ZeRO divides what it divides."""
+        return shards(self.sharding == "hybrid", self.world_size, self.gpus_per_node) // self.tensor
 
     @property
     def word(self) -> int:
@@ -58,6 +77,29 @@ class Job:
     def batch(self) -> tuple[int, int, int]:
         """Rows, length and word, as the functions of `activations` take them."""
         return self.rows, self.length, self.word
+
+
+_OPTIONS = {
+    "checkpointing": CHECKPOINTING,
+    "attention": ATTENTION,
+    "logits": LOGITS,
+    "moments": tuple(MOMENTS),
+    "sharding": SHARDING,
+}
+
+
+def shards(hybrid: bool, world_size: int, gpus_per_node: int) -> int:
+    """Ranks that have one copy of the model among them: all, or those of a node."""
+    return min(world_size, gpus_per_node) if hybrid else world_size
+
+
+def check_tensor(shape: Architecture, tensor: int, world_size: int, gpus_per_node: int) -> None:
+    """Refuses tensor parallelism that does not come out even, or would leave the node."""
+    check_count("number of ranks that divide each matrix (tensor)", tensor)
+    heads = shape.kv_heads or shape.heads
+    for what, count in (("GPUs", world_size), ("GPUs of a node", min(world_size, gpus_per_node)), ("heads", heads)):
+        if count % tensor:
+            raise ValueError(f"tensor is {tensor}, which does not divide {count} {what}: choose a number that does")
 
 
 def moments(job: Job, stage: str) -> dict[str, dict[str, float]]:
@@ -75,27 +117,41 @@ def peak(job: Job, stage: str) -> tuple[str, dict[str, float]]:
     return highest, found[highest]
 
 
+def state_of(job: Job, stage: str) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer state of a GPU at the update (`schemes.scheme_bytes`).
+
+    Norms, of which each rank of a tensor-parallel group has all, count as if they were divided too.
+    """
+    numel = job.shape.num_params // job.tensor
+    held = scheme_bytes(job.scheme, stage, numel, job.shards, job.precision, moments=job.moments)
+    if not job.offload:
+        return held
+    if job.scheme == "fsdp2":
+        return dict.fromkeys(held, 0)
+    if job.scheme == "zerolab":  # the fp32 copy of the gradients is made where the update is
+        held["gradients"] = state_bytes(stage, numel, job.shards, job.precision)["gradients"]
+    return held | {"optimizer_state": 0}
+
+
 class _Step:
     """The sizes that the moments are sums of, in bytes."""
 
     def __init__(self, job: Job, stage: str) -> None:
-        shape, word = job.shape, job.word
+        shape, word, tensor = job.shape, job.word, job.tensor
         self.job, self.stage, self.depth = job, stage, shape.depth
-        self.state = scheme_bytes(job.scheme, stage, shape.num_params, job.world_size, job.precision)
+        self.state = state_of(job, stage)
         # Bytes of a gathered block, of the root and of all parameters, and of their gradients as autograd leaves them.
         self.block, self.root, self.whole = (
-            word * count for count in (shape.block_params, shape.root_params, shape.num_params)
+            word * count / tensor for count in (shape.block_params, shape.root_params, shape.num_params)
         )
         # The output's gradient comes first, and is kept until the embedding's: both are in the root unit.
-        self.waiting = word * shape.vocabulary * shape.width
-        self.kept = sum(
-            kept_by_a_block(shape, *job.batch, checkpointing=job.checkpointing, attention=job.attention).values()
-        )
-        self.inside = sum(kept_by_a_block(shape, *job.batch, attention=job.attention).values())
-        self.logits, self.returned = at_the_loss(shape, *job.batch, job.logits)
-        self.end = kept_at_the_end(shape, *job.batch)
+        self.waiting = word * shape.vocabulary * shape.width / tensor
+        keeps = partial(kept_by_a_block, shape, *job.batch, attention=job.attention, tensor=tensor)
+        self.kept, self.inside = sum(keeps(checkpointing=job.checkpointing).values()), sum(keeps().values())
+        self.logits, self.returned = at_the_loss(shape, *job.batch, job.logits, tensor=tensor)
+        self.end = kept_at_the_end(shape, *job.batch, tensor)
         # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
-        self.through = word * shape.width * job.rows * job.length
+        self.through = word * shape.width * job.rows * job.length / tensor
         self.widest = self.through * 4 if shape.kind == "gpt" else self.through * 2 * shape.hidden / shape.width
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
@@ -150,12 +206,13 @@ class _Step:
         if self.job.scheme == "megatron":
             return 0
         if self.job.scheme == "fsdp2":
-            return FP32_BYTES / self.job.word / self.job.world_size
-        return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.world_size
+            return 0 if self.job.offload else FP32_BYTES / self.job.word / self.job.shards
+        return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.shards
 
     def _update(self) -> dict[str, float]:
-        owned = self.job.shape.num_params / (1 if self.stage == "ddp" else self.job.world_size)
-        # Megatron's and DeepSpeed's own Adam needs none.
-        temporaries = 0 if self.job.scheme == "megatron" else FP32_BYTES * owned
+        owned = self.whole / self.job.word / (1 if self.stage == "ddp" else self.job.shards)
+        # Megatron's own Adam needs none, nor one in main memory, nor one that takes a block of 8 bits at a time.
+        needs_none = self.job.scheme == "megatron" or self.job.offload or self.job.moments != "fp32"
+        temporaries = 0 if needs_none else FP32_BYTES * owned
         held: dict[str, float] = dict(self.state)
         return held | {"activations": self.returned, "buffers": temporaries}

@@ -15,10 +15,9 @@ from zerolab import catalog
 from zerolab.catalog import Architecture
 from zerolab.moved import renamed
 from zerolab.tables import Table, Value
-from zerolab.theory import schemes, seconds
-from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory import remedies, schemes, seconds
 from zerolab.theory.configs import settings
-from zerolab.theory.moments import Job, peak
+from zerolab.theory.moments import Job, peak, state_of
 
 LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in another unit
 
@@ -59,21 +58,21 @@ class Plan(Table):
         )
 
     @property
+    def remedies(self) -> Table:
+        """What to change first if the stage that shards the most does not fit: what each saves, and costs in time."""
+        rows = remedies.table(self.job, self.setting, self.usable, str(self[-1]["stage"]))
+        return Table(rows, f"what to try, under {self[-1]['stage']}")
+
+    @property
     def _remedy(self) -> str:
-        """What helps, tried in this order: smaller batches, more recomputation, more GPUs."""
+        """The first of what people try that helps."""
         stage = str(self[-1]["stage"])
-        fewer = [replace(self.job, rows=count) for count in range(self.job.rows - 1, 0, -1)]
-        again = [replace(self.job, checkpointing=name) for name in CHECKPOINTING[1:] if name != self.job.checkpointing]
-        both = [replace(job, rows=1) for job in again] if fewer else []
-        least = replace(self.job, rows=1, checkpointing=CHECKPOINTING[-1])
-        more = [replace(least, world_size=self.job.world_size * 2**power) for power in range(1, 13)]
-        for job in (*fewer, *again, *both, *more):
-            if (need := _total(job, stage)) <= self.usable:
-                return f"With {_difference(self.job, job)} it needs {need / 1e9:.1f} GB, and fits."
+        for job in remedies.ladder(self.job, self.usable, stage):
+            if (need := remedies.needs(job, stage)) <= self.usable:
+                return f"With {remedies.difference(self.job, job)} it needs {need / 1e9:.1f} GB, and fits."
         return (
-            f"More GPUs would not help: with {_difference(self.job, more[-1])} it needs "
-            f"{_total(more[-1], stage) / 1e9:.1f} GB. Take larger ones or shorter rows, or divide the blocks, too "
-            "(tensor parallelism)."
+            f"More GPUs would not help: with {remedies.difference(self.job, job)} it needs {need / 1e9:.1f} GB. Take "
+            "larger ones or shorter rows, or divide each row, too (context parallelism)."
         )
 
     @property
@@ -82,7 +81,8 @@ class Plan(Table):
         stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
         step, setting = self.steps[stage], self.setting
         shape = replace(self.job.shape, context=self.job.length)
-        reached = seconds.quoted_flops(shape) * setting.rows * shape.context / step.total / setting.rate
+        tokens = setting.rows * shape.context / setting.tensor
+        reached = seconds.quoted_flops(shape) * tokens / step.total / setting.rate
         low, high = seconds.PUBLISHED_UTILISATION[seconds.chip(setting.gpu)]
         fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
         waits = step.waiting + step.straggling
@@ -101,7 +101,11 @@ class Plan(Table):
         """
         if stage is None and not self.fitting:
             raise ValueError(self.answer)
-        return settings(stage or self.fitting[0], self.job.precision, self.job.rows, self.job.checkpointing)
+        job, chosen = self.job, stage or self.fitting[0]
+        shards = job.shards * job.tensor
+        mesh = (job.world_size // shards, shards) if shards < job.world_size else None
+        more: dict[str, Any] = {"offload": job.offload, "mesh": mesh, "tensor": job.tensor}
+        return settings(chosen, job.precision, job.rows, job.checkpointing, **more)
 
 
 @renamed(gpus="world_size", batch="rows")
@@ -123,6 +127,10 @@ def plan(
     network: str = "infiniband-ndr",
     gpus_per_node: int = 8,
     utilisation: float | None = None,
+    moments: str = "fp32",
+    offload: bool = False,
+    sharding: str = "full",
+    tensor: int = 1,
 ) -> Plan:
     """One row per stage: bytes per GPU at the peak, whether they fit, what is missing if they do not, and seconds.
 
@@ -132,7 +140,7 @@ def plan(
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the catalog's.
         bandwidth: bytes per second of a ring, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32", "bf16" or "fp16".
-        rows: sequences per rank.
+        rows: sequences per rank; of `tensor` ranks together.
         length: tokens per sequence; None takes the model's context.
         checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
@@ -146,20 +154,33 @@ def plan(
         network: a name of the catalog, between nodes.
         gpus_per_node: how many GPUs the GPU's own link connects.
         utilisation: the part of the GPU's rate that a whole step reaches, as quoted in papers; None computes it.
+        moments: Adam's, "fp32", or "8-bit" with a scale for each block of 256.
+        offload: its state lies in main memory and is updated there; the CPU's time for that is not counted.
+        sharding: "full", over all ranks, or "hybrid", over those of a node, every node having the whole (HSDP).
+        tensor: how many GPUs of a node divide each matrix, and the sequence outside of them (tensor and sequence
+            parallelism); ZeRO divides what each of them has among all others that have the same part.
 
-    Raises ValueError for an unknown name, a count below 1, bytes below a million, or a utilisation outside (0, 1].
+    Raises ValueError for an unknown name, a count below 1, bytes below a million, a utilisation outside (0, 1], or GPUs
+    or heads that `tensor` does not divide.
     """
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
     _check_sizes(memory, bandwidth)
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
     between = ring or catalog.link(network)
-    same: dict[str, Any] = {"rows": rows, "precision": precision, "checkpointing": checkpointing}
+    same: dict[str, Any] = {"rows": rows, "precision": precision, "checkpointing": checkpointing, "tensor": tensor}
+    same |= {"gpus_per_node": gpus_per_node, "offload": offload}
     own: dict[str, Any] = {"kernels": kernels, "utilisation": utilisation, "link": ring}
-    setting = seconds.Setting(device, world_size, between, gpus_per_node, **same, **own)
+    setting = seconds.Setting(device, world_size, between, hybrid=sharding == "hybrid", **same, **own)
     length = shape.checked_length(rows, length)
-    job = Job(shape, world_size, length=length, scheme=scheme, attention=attention, logits=logits, **same)
-    return Plan(job, setting, memory)
+    others: dict[str, Any] = {
+        "scheme": scheme,
+        "attention": attention,
+        "logits": logits,
+        "moments": moments,
+        "sharding": sharding,
+    }
+    return Plan(Job(shape, world_size, length=length, **others, **same), setting, memory)
 
 
 def _row(
@@ -167,11 +188,10 @@ def _row(
 ) -> dict[str, Value]:
     moment, parts = highest
     need = sum(parts.values())
-    state = schemes.scheme_bytes(job.scheme, stage, job.shape.num_params, job.world_size, job.precision)
     return {
         "stage": stage,
         "fits": need <= usable,
-        "state GB": sum(state.values()) / 1e9,
+        "state GB": sum(state_of(job, stage).values()) / 1e9,
         "highest at": moment,
         "buffers GB": parts["buffers"] / 1e9,
         "activations GB": parts["activations"] / 1e9,
@@ -185,20 +205,10 @@ def _row(
 
 def _title(job: Job, gpu: str, memory: float) -> str:
     """What was asked, with every option that is not the default, so that plans can be told apart."""
-    plain = Job(job.shape, job.world_size, job.precision, 1, job.shape.context)
-    changed = _difference(plain, job)
+    plain = Job(job.shape, job.world_size, job.precision, 1, job.shape.context, gpus_per_node=job.gpus_per_node)
+    changed = remedies.difference(plain, job)
     title = f"{job.shape.name} on {job.world_size} {gpu}, {job.precision}, {memory / 1e9:.4g} GB each"
     return f"{title}, {changed}" if changed else title
-
-
-def _difference(one: Job, other: Job) -> str:
-    """The options in which the other job differs, as keywords."""
-    changed = [name for name in vars(one) if getattr(one, name) != getattr(other, name)]
-    return ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
-
-
-def _total(job: Job, stage: str) -> float:
-    return sum(peak(job, stage)[1].values())
 
 
 def _check_sizes(memory: float, bandwidth: float | None) -> None:

@@ -20,6 +20,10 @@ STAGES = {"zerolab": ("ddp", "zero1", "zero2", "zero3"), "megatron": ("ddp", "ze
 """The stages of each: Megatron's distributed optimizer is stage 1; FSDP2 keeps its units gathered from forward to
 backward (2), or gathers them again (3)."""
 
+MOMENTS = {"fp32": 8.0, "8-bit": 2 * (1 + 4 / 256)}
+"""Bytes of Adam's two moments per parameter: fp32, or 8 bits with an fp32 scale for each block of 256 (Dettmers et
+al. 2022, arXiv 2110.02861, whose blocks have 2,048; bitsandbytes and torchao take 256). Masters stay fp32."""
+
 
 def stages_of(scheme: str) -> tuple[str, ...]:
     """The stages that a scheme has. Raises ValueError for an unknown scheme."""
@@ -28,23 +32,25 @@ def stages_of(scheme: str) -> tuple[str, ...]:
 
 
 def scheme_bytes(
-    scheme: str, stage: str, num_params: float, world_size: int, precision: str = "bf16"
+    scheme: str, stage: str, num_params: float, world_size: int, precision: str = "bf16", *, moments: str = "fp32"
 ) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that a rank holds at the update, under a scheme.
 
     As `theory.state_bytes`, but with the fp32 copy of the gradients among the gradients. In fp32 there are no masters,
-    so all schemes keep 16 bytes; FSDP2 shards all of them in stage 2 too.
+    so all schemes keep 16 bytes; FSDP2 shards all of them in stage 2 too. `moments` is one of `MOMENTS`.
 
-    Raises ValueError for an unknown scheme, a stage that it does not have, and as `theory.state_bytes` does.
+    Raises ValueError for an unknown scheme or kind of moments, a stage that it lacks, and as `theory.state_bytes` does.
     """
     held = forms.state_bytes(stage, num_params, world_size, precision)
+    check_known("kind of moments", moments, MOMENTS)
     if stage not in stages_of(scheme):
         raise ValueError(f"{scheme} has no {stage}: it has {', '.join(STAGES[scheme])}")
-    if scheme == "fsdp2":  # it shards everything; what stage 2 keeps gathered are buffers, not state
-        return forms.state_bytes("zero3", num_params, world_size, "fp32")
-    if precision == "fp32":
-        return held
     owned = int(num_params) // (1 if stage == "ddp" else int(world_size))
+    if scheme == "fsdp2":  # it shards everything; what stage 2 keeps gathered are buffers, not state
+        held = forms.state_bytes("zero3", num_params, world_size, "fp32")
+    held["optimizer_state"] -= int((MOMENTS["fp32"] - MOMENTS[moments]) * owned)
+    if precision == "fp32" or scheme == "fsdp2":
+        return held
     copy = forms.FP32_BYTES * owned if scheme == "zerolab" else 0
     whole = {"gradients": 4 * int(num_params)} if scheme == "megatron" else {}
     return held | {"gradients": held["gradients"] + copy} | whole

@@ -8,6 +8,9 @@
 * The update reads parameters, gradients and both moments, writes all but the gradients, and clips: `UPDATE_BYTES`.
 * Collectives are NCCL's (`zerolab.theory.nccl`). Those of a block run while another block computes, and slow it down.
   A step waits for whatever outlasts that, for the first gather, and for the last reduction.
+* Ranks that divide each matrix (tensor parallelism, arXiv 1909.08053) exchange activations twice in a block's forward
+  and twice in its backward, and nothing hides that.
+* With the optimizer in main memory, gradients go there and parameters come back; the CPU's own time does not count.
 
 All `Constants` were fitted together to one half of the runs in tests/published_runs.csv (tests/bench/fit_seconds.py).
 docs/published-runs.md shows both halves.
@@ -44,6 +47,8 @@ ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
 PUBLISHED_UTILISATION = {"a100": (0.292, 0.672), "h100": (0.299, 0.486)}
 """The lowest and the highest utilisation of the published runs on a chip, leaving out one that would be above 1."""
 KERNELS = {"eager": "eager", "compiled": "fused", "tuned": "fused"}
+HOST_BYTES_PER_SECOND = 32e9
+"""Between a GPU and main memory, one way: PCI Express 4.0 with 16 lanes (A100's datasheet: 64 GB/s both ways)."""
 UPDATE_BYTES = 40  # per parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
 LOGIT_WORDS = 4  # of 16 bits, for each logit: the logit and its gradient in fp32, moved as often as kept bytes
 RECOMPUTED = {"none": 0.0, "selective": 0.5, "block": 1.0}
@@ -86,6 +91,8 @@ class Setting:
     kernels: str = "eager"  # or "compiled" or "tuned"
     gradient_bytes: int | None = None  # of a gradient as it is sent; None takes the precision's
     hybrid: bool = False  # sharded within a node, and replicated across nodes
+    tensor: int = 1  # ranks of a node that divide each matrix; the rows are theirs together
+    offload: bool = False  # the optimizer's state lies in main memory
     utilisation: float | None = None  # part of the dense rate that a whole step reaches, as quoted; None computes it
     link: Link | None = None  # within a node; None takes the GPU's
     constants: Constants = FITTED
@@ -98,6 +105,7 @@ class Setting:
         check_count("number of GPUs in a node", self.gpus_per_node)
         check_count("number of rows", self.rows)
         check_count("number of micro-batches", self.micro_batches)
+        check_count("number of ranks that divide each matrix (tensor)", self.tensor)
         if self.utilisation is not None:
             check_fraction("utilisation", self.utilisation)
 
@@ -111,23 +119,33 @@ def step(shape: Architecture, stage: str, setting: Setting) -> Step:
     """How long a step of AdamW takes under a stage; rows are as long as the shape's context. Source: see the module."""
     block, again = block_seconds(shape, setting), RECOMPUTED[setting.checkpointing]
     forward, backward = block, (2 + again) * block + attention_seconds(shape, setting) / 2
-    sending, exposed = _communication(shape, stage, setting, forward, backward)
+    exchanging = exchange_seconds(shape, setting)
+    apart = forward + exchanging, backward + (1 + again) * exchanging
+    sending, exposed = _communication(shape, stage, setting, *apart)
+    exchanged = setting.micro_batches * shape.depth * (2 + again) * exchanging
     if setting.utilisation is not None:  # as quoted, it includes everything that is recomputed, moved and waited for
         computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
         computing /= setting.rate * setting.utilisation
-        return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
+        return Step(computing, 0.0, sending + exchanged, max(sending + exchanged - computing, 0.0), 0.0)
     computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * head_seconds(shape, setting))
-    waiting = exposed + setting.constants.contention * min(sending, computing)
-    updating = UPDATE_BYTES * shape.num_params / _owners(stage, setting) / setting.gpu.memory_bytes_per_second
+    waiting = exposed + exchanged + setting.constants.contention * min(sending, computing)
+    updating = _updating(shape, stage, setting)
     straggling = setting.constants.straggling * log2(_nodes(setting)) * (computing + waiting + updating)
-    return Step(computing, updating, sending, waiting, straggling)
+    return Step(computing, updating, sending + exchanged, waiting, straggling)
 
 
-def _owners(stage: str, setting: Setting) -> int:
-    """The number of ranks over which an update is sharded."""
-    if stage == "ddp":
-        return 1
-    return min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
+def _updating(shape: Architecture, stage: str, setting: Setting) -> float:
+    """Seconds of the update of what a rank owns, or of its way to main memory and back."""
+    owned = shape.num_params / setting.tensor / (1 if stage == "ddp" else _sharding(setting))
+    if setting.offload:
+        return 2 * WORD[setting.precision] * owned / HOST_BYTES_PER_SECOND
+    return UPDATE_BYTES * owned / setting.gpu.memory_bytes_per_second
+
+
+def _sharding(setting: Setting) -> int:
+    """The number of ranks over which the model is sharded."""
+    ranks = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
+    return ranks // setting.tensor
 
 
 def quoted_flops(shape: Architecture) -> float:
@@ -146,8 +164,9 @@ def matrix_params(shape: Architecture) -> int:
     return shape.depth * shape.block_params + shape.vocabulary * shape.width
 
 
-def _tokens(shape: Architecture, setting: Setting) -> int:
-    return setting.rows * shape.context
+def _tokens(shape: Architecture, setting: Setting) -> float:
+    """Tokens whose work is one rank's: a part of each, where ranks divide every matrix."""
+    return setting.rows * shape.context / setting.tensor
 
 
 def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
@@ -219,18 +238,28 @@ def _communication(
     return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
 
 
+def exchange_seconds(shape: Architecture, setting: Setting) -> float:
+    """Seconds of the activations that tensor-parallel ranks exchange in a block's forward: two all-reduces, in halves.
+
+    Source: arXiv 1909.08053, section 3; as reduce-scatters and all-gathers, of as many bytes, arXiv 2205.05198, 4.2.2.
+    """
+    group = Group(setting.tensor, 1, _link(setting), setting.network)
+    nbytes = WORD[setting.precision] * setting.rows * shape.context * shape.width
+    return 2 * (group.seconds("all_gather", nbytes) + group.seconds("reduce_scatter", nbytes))
+
+
 def gather_seconds(numel: int, setting: Setting) -> float:
-    """Seconds of a gather of `numel` parameters."""
-    return _within(setting).seconds("all_gather", WORD[setting.precision] * numel)
+    """Seconds of a gather of `numel` parameters, of which each tensor-parallel rank has a part."""
+    return _within(setting).seconds("all_gather", WORD[setting.precision] * numel / setting.tensor)
 
 
 def reduce_seconds(stage: str, numel: int, setting: Setting) -> float:
     """Seconds of the reduction of `numel` gradients under a stage."""
-    nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel
+    nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel / setting.tensor
     seconds = _within(setting).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
     if setting.hybrid and _nodes(setting) > 1:
         across = Group(_nodes(setting), _nodes(setting), _link(setting), setting.network)
-        seconds += across.seconds("all_reduce", nbytes / setting.gpus_per_node)
+        seconds += across.seconds("all_reduce", nbytes / _sharding(setting))
     return seconds
 
 
@@ -240,5 +269,5 @@ def _link(setting: Setting) -> Link:
 
 def _within(setting: Setting) -> Group:
     """The ranks over which parameters are sharded."""
-    ranks = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
-    return Group(ranks, -(-ranks // setting.gpus_per_node), _link(setting), setting.network)
+    ranks = _sharding(setting)
+    return Group(ranks, -(-ranks * setting.tensor // setting.gpus_per_node), _link(setting), setting.network)

@@ -1,0 +1,299 @@
+"""What other ways to divide add to ZeRO: the closed forms beside what real ranks sent and kept."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from zerolab import Cluster, catalog, models
+from zerolab.engines import ENGINES
+from zerolab.simulation import architectures
+from zerolab.theory import parallel, seconds
+from zerolab.theory.activations import kept_by_a_block
+from zerolab.theory.parallel import Run
+
+RANKS = 4
+TINY = catalog.Architecture("gpt-tiny", "gpt", 64, 4, 4, 64, 128, "models.py")
+LLAMA = catalog.Architecture("tiny", "llama", 64, 4, 2, 64, 128, "a test", hidden=96, kv_heads=4)
+RUN = Run(TINY, RANKS, rows=4, length=32, node=2, word=4, checkpointing="none")
+
+
+@pytest.fixture(scope="module", name="cluster")
+def make_cluster():
+    with Cluster(world_size=RANKS, device="cpu") as cluster:
+        yield cluster
+
+
+def sent(recording, group=None, ops=(), rank=0):
+    """Bytes that a rank sent in the last step: all, or in one group, or by some operations."""
+    return sum(
+        event.logical_bytes
+        for event in recording.rank(rank).events
+        if event.kind == "collective" and event.parent is None and event.step == recording.info.steps
+        if group is None or event.group == group
+        if not ops or event.op in ops
+    )
+
+
+def train(stage, **options):
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3, **options)
+    batches = models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), 2)
+    return [engine.training_step(*batch, models.loss).item() for batch in batches]
+
+
+def test_the_form_of_the_tiny_model_is_that_of_the_model():
+    assert TINY.num_params == sum(weight.numel() for weight in models.build("gpt-tiny").parameters())
+
+
+@pytest.mark.slow
+def test_hybrid_sharding_sends_three_passes_in_the_node_and_two_of_a_shard_between_nodes(cluster):
+    recording = cluster.record(train, "hsdp", reshard_after_forward=True)
+    form = parallel.hsdp(RUN)
+    assert sent(recording, group=(0, 1)) == form.sent["node"]
+    assert sent(recording, group=(0, 2)) == form.sent["nodes"]
+    assert sent(recording) == sum(form.sent.values())
+    counters = 4 * len(list(models.build("gpt-tiny").parameters()))
+    assert sum(recording.state.values()) == form.state + counters
+
+
+@pytest.mark.slow
+def test_a_second_shard_in_the_node_keeps_backwards_gathers_there(cluster):
+    """FSDP2's `reshard_after_forward=2` is ZeRO++'s hpZ."""
+    recording = cluster.record(train, "fsdp2", reshard_after_forward=2)
+    form, zero3 = parallel.hpz(RUN), parallel.zero3(RUN)
+    root = parallel.one_pass(RUN.word * TINY.root_params, RANKS)
+    assert sent(recording, group=(0, 1)) == form.sent["node"]
+    assert sent(recording) - sent(recording, group=(0, 1)) == form.sent["all"]
+    assert sum(form.sent.values()) < sum(zero3.sent.values())
+    assert root > 0
+    # The second shard exists from forward to backward, beside the first.
+    held = [event for event in recording.rank(1).events if event.op == "hold" and event.unit == "blocks.0"]
+    sizes = {sum(stop - start for start, stop in event.spans) for event in held if event.category == "parameters"}
+    whole = TINY.block_params
+    assert {whole // 4, whole} < sizes
+    assert any(whole // 2 <= size < whole for size in sizes)
+    assert form.state - zero3.state == RUN.word * TINY.num_params / 2
+
+
+def divided(mesh, *, sequence):
+    """A tiny Llama whose blocks are divided among the ranks of a mesh."""
+    model = architectures.build(LLAMA)
+    lies, given = (Shard(1) if sequence else Replicate()), {"use_local_output": False}
+    whole = PrepareModuleOutput(output_layouts=lies, desired_output_layouts=Replicate(), **given)
+    rows = partial(RowwiseParallel, output_layouts=lies)
+    names = ["attention.queries", "attention.keys", "attention.values", "gate", "up"]
+    plan = {name: ColwiseParallel() for name in names} | {"attention.out": rows(), "down": rows()}
+    for block in model.blocks:
+        if sequence:
+            parallelize_module(block, mesh, {"norm1": SequenceParallel(**given), "norm2": SequenceParallel(**given)})
+        parallelize_module(block, mesh, plan | {"norm1": whole, "norm2": whole})
+        block.attention.heads //= mesh.size()
+        block.attention.kv_heads //= mesh.size()
+    return model
+
+
+def train_divided():
+    torch.manual_seed(0)
+    model = divided(init_device_mesh("cpu", (RANKS,)), sequence=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = models.batches("gpt-tiny", 1, 0, 1)[0]
+    losses = []
+    for _ in range(2):
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def alone():
+    torch.manual_seed(0)
+    model = architectures.build(LLAMA)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = models.batches("gpt-tiny", 1, 0, 1)[0]
+    losses = []
+    for _ in range(2):
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.slow
+def test_tensor_parallel_ranks_all_reduce_twice_in_a_blocks_forward_and_twice_in_its_backward(cluster):
+    recording = cluster.record(train_divided)
+    run = Run(LLAMA, RANKS, rows=4, length=32, node=RANKS, word=4, checkpointing="none")
+    assert sent(recording, ops=["all_reduce"]) == parallel.tensor(run, RANKS).sent["node"]
+    assert sent(recording) == sum(
+        parallel.tensor(run, RANKS).sent.values()
+    )  # one rank of each part has nothing to share
+    for losses in recording.results:
+        assert losses == pytest.approx(alone(), abs=1e-5)
+
+
+def kept_in_a_block():
+    """Bytes that autograd saves in the forward of one block, parameters apart, each storage once."""
+    block, saved = divided(init_device_mesh("cpu", (RANKS,)), sequence=True).blocks[0], {}
+    own = {
+        weight.to_local().untyped_storage().data_ptr() for weight in block.parameters() if hasattr(weight, "to_local")
+    }
+    own |= {weight.untyped_storage().data_ptr() for weight in block.parameters() if not hasattr(weight, "to_local")}
+
+    def keep(tensor):
+        plain = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = plain.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = plain, storage.nbytes()
+        return tensor
+
+    part = torch.randn(2, 32 // RANKS, 64, requires_grad=True) * 1
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        block(part).sum()
+    return sum(nbytes for _, nbytes in saved.values())
+
+
+@pytest.mark.slow
+def test_of_a_divided_block_a_rank_keeps_a_part_and_the_outputs_of_norms_whole(cluster):
+    seen = set(cluster.run(kept_in_a_block))
+    form = kept_by_a_block(LLAMA, 2, 32, 4, tensor=RANKS)
+    written_out = 2 * 4 * 64 * 2 * 32 // RANKS  # on the CPU torch's norms keep a result more (see `activations`)
+    assert seen == {sum(form.values()) + written_out}
+
+
+def pipelined(micro_batches):
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, device = dist.get_rank(), torch.device("cpu")
+    model = models.build("gpt-tiny")
+    part = model.blocks[rank]
+    rows = [torch.randn(micro_batches * 4, 32, 64) for _ in "12"]
+    stage = PipelineStage(part, rank, RANKS, device)
+    schedule = Schedule1F1B(stage, micro_batches, loss_fn=torch.nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+    for _ in range(2):
+        if rank == 0:
+            schedule.step(rows[0])
+        else:
+            schedule.step(target=rows[1] if rank == RANKS - 1 else None)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.slow
+def test_a_stage_of_a_pipeline_sends_one_activation_a_micro_batch_on_and_one_gradient_back(cluster):
+    recording = cluster.record(pipelined, 4)
+    of_ends = parallel.pipeline(RUN, RANKS, 4).sent["stages"]
+    assert [sent(recording, ops=["send"], rank=rank) for rank in range(RANKS)] == [
+        of_ends, 2 * of_ends, 2 * of_ends, of_ends,
+    ]  # fmt: skip
+
+
+def ring(queries, keys, values):
+    """Attention of this rank's queries to all keys, which go round; each exchange is one send and one receive."""
+    rank, ranks, out, scale = dist.get_rank(), dist.get_world_size(), 0, queries.shape[-1] ** -0.5
+    total = torch.zeros(*queries.shape[:-1], 1)
+    for hop in range(ranks):
+        weights = (queries @ keys.transpose(-1, -2) * scale).exp()
+        out, total = out + weights @ values, total + weights.sum(-1, keepdim=True)
+        if hop < ranks - 1:
+            pair, received = torch.cat([keys, values]), torch.empty(2 * keys.shape[0], *keys.shape[1:])
+            going = dist.isend(pair, (rank + 1) % ranks)
+            dist.recv(received, (rank - 1) % ranks)
+            going.wait()
+            keys, values = received.chunk(2)
+    return out / total
+
+
+def one_of_each():
+    """A ring, then an all-to-all of heads and one of tokens to experts; whether the ring is right."""
+    torch.manual_seed(0)
+    whole = torch.randn(3, 1, 4, 32, 16)  # queries, keys, values of one row, four heads and 32 tokens
+    parts = [each.chunk(RANKS, dim=2)[dist.get_rank()].contiguous() for each in whole]
+    found = ring(*parts)
+    right = torch.nn.functional.scaled_dot_product_attention(*whole).chunk(RANKS, dim=2)[dist.get_rank()]
+    tokens = torch.randn(32, 64)
+    dist.all_to_all_single(torch.empty_like(tokens), tokens)
+    return (found - right).abs().max().item()
+
+
+@pytest.mark.slow
+def test_keys_and_values_go_round_and_tokens_go_to_their_experts(cluster):
+    """Forward alone: what backward adds follows from the sources."""
+    recording = cluster.record(one_of_each)
+    assert max(recording.results) < 1e-5
+    events = [event for event in recording.rank(0).events if event.kind == "collective" and event.parent is None]
+    seen = {op: sum(event.logical_bytes for event in events if event.op == op) for op in ("send", "all_to_all")}
+    row = Run(TINY, RANKS, rows=1, length=32, word=4, checkpointing="none")
+    assert seen["send"] * TINY.depth * 3 == parallel.context(row, RANKS).sent["context"]
+    assert seen["all_to_all"] * 4 == parallel.experts(row, RANKS)
+
+
+def test_ulysses_sends_less_the_more_ranks_there_are_and_a_ring_does_not():
+    row = Run(TINY, 4, rows=1, length=32, word=4)
+    two, four = (parallel.context(row, ranks, "ulysses").sent["context"] for ranks in (2, 4))
+    assert four == two * (3 / 16) / (1 / 4)
+    ring_of_two, ring_of_four = (parallel.context(row, ranks).sent["context"] for ranks in (2, 4))
+    assert ring_of_four == ring_of_two * (3 / 4) / (1 / 2)
+
+
+def test_state_is_divided_by_all_ranks_whoever_divides_the_work():
+    run = Run(catalog.architecture("llama3-70b"), 64, length=8192)
+    states = {parallel.zero3(run).state, parallel.tensor(run, 8).state, parallel.context(run, 8).state}
+    assert states == {16 * run.shape.num_params / 64}
+    assert parallel.hsdp(run).state == 8 * parallel.zero3(run).state
+    activations = parallel.zero3(run).activations
+    assert parallel.tensor(run, 8).activations == parallel.context(run, 8).activations == activations / 8
+
+
+def test_a_pipeline_keeps_as_much_as_one_rank_and_stands_idle_at_its_ends():
+    run = Run(catalog.architecture("llama3-70b"), 64, length=8192)
+    full = parallel.pipeline(run, 8, 32)
+    assert full.activations == parallel.zero3(run).activations
+    assert parallel.pipeline(run, 8, 2).activations == full.activations / 4
+    assert parallel.bubble(8, 32) == 7 / 32
+    assert parallel.bubble(8, 32, chunks=4) == 7 / 128
+    each, once = (parallel.pipeline(run, 8, 32, stage).sent["all"] for stage in ("zero3", "zero1"))
+    assert each == 48 * once
+
+
+def test_recomputing_repeats_what_is_exchanged_in_forward():
+    none, block = (Run(TINY, 4, checkpointing=name) for name in ("none", "block"))
+    assert parallel.tensor(block, 4).sent["node"] == 1.5 * parallel.tensor(none, 4).sent["node"]
+    assert parallel.experts(block, 4) == 1.5 * parallel.experts(none, 4)
+    assert parallel.AGAIN.keys() == seconds.RECOMPUTED.keys()
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        (lambda: parallel.tensor(Run(TINY, 8), 3), "tensor is 3, which does not divide 8 ranks"),
+        (lambda: parallel.tensor(Run(TINY, 16, node=8), 16), "tensor is 16, which does not divide 8 ranks"),
+        (lambda: parallel.pipeline(Run(TINY, 8), 8, 0), "number of micro-batches is 0"),
+        (lambda: parallel.hsdp(Run(TINY, 12, node=8)), "node is 8, which does not divide 12 ranks"),
+        (lambda: parallel.context(Run(TINY, 8), 0), "context is 0"),
+    ],
+)
+def test_ranks_that_do_not_come_out_even_get_a_sentence(way, says):
+    with pytest.raises(ValueError, match=says):
+        way()
+
+
+def test_the_maps_page_has_the_table_of_what_each_way_comes_to():
+    page = Path(__file__).parents[2].joinpath("docs", "map.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- ways -->\n")[2].partition("<!-- end of ways -->")[0]
+    table = parallel.ways(Run(catalog.architecture("llama3-70b"), 64, length=8192))
+    assert shown == f"```text\n{table}\n```\n"

@@ -1,0 +1,108 @@
+"""What to try where a model does not fit, in the order in which people try it, what it saves and costs. No torch.
+
+First come a line of code and some computing (checkpointing), smaller micro-batches, and a loss without stored logits;
+then what touches the optimizer (8 bits, main memory); then other ways to divide (all ranks instead of a node's, each
+matrix within a node); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first two, keeps
+both, and adds the others one by one and all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from zerolab.tables import Value
+from zerolab.theory import seconds
+from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.moments import Job, peak
+
+DOUBLINGS = 12  # of the GPUs, that are tried
+
+
+def needs(job: Job, stage: str) -> float:
+    """Bytes of a GPU at the peak."""
+    return sum(peak(job, stage)[1].values())
+
+
+def difference(one: Job, other: Job) -> str:
+    """The options in which the other job differs, as keywords."""
+    changed = [name for name in vars(one) if getattr(one, name) != getattr(other, name)]
+    return ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
+
+
+def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
+    """The job with one thing changed, in the order in which it is tried; of micro-batches the largest that fits."""
+    for name in CHECKPOINTING[CHECKPOINTING.index(job.checkpointing) + 1 :]:
+        yield replace(job, checkpointing=name)
+    if job.rows > 1:
+        fewer = [replace(job, rows=rows) for rows in range(job.rows - 1, 0, -1)]
+        yield next((smaller for smaller in fewer if needs(smaller, stage) <= usable), fewer[-1])
+    yield from _of_the_optimizer(job)
+    yield from _divided(job)
+    yield replace(job, world_size=2 * job.world_size)
+
+
+def _of_the_optimizer(job: Job) -> Iterator[Job]:
+    if job.logits != "fused":
+        yield replace(job, logits="fused")
+    if job.moments == "fp32":
+        yield replace(job, moments="8-bit")
+    if not job.offload:
+        yield replace(job, offload=True)
+
+
+def _divided(job: Job) -> Iterator[Job]:
+    if job.sharding == "hybrid" and job.world_size > job.gpus_per_node:
+        yield replace(job, sharding="full")
+    node, heads = min(job.world_size, job.gpus_per_node), job.shape.kv_heads or job.shape.heads
+    for tensor in (2, 4, 8):
+        if tensor > job.tensor and not (node % tensor or heads % tensor or job.world_size % tensor):
+            yield replace(job, tensor=tensor)
+
+
+def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
+    """Jobs to try until one fits: recomputing and smaller micro-batches alone, then one thing after the other."""
+    alone = changes(job, usable, stage)
+    yield from (other for other in alone if (other.checkpointing, other.rows) != (job.checkpointing, job.rows))
+    least = replace(job, checkpointing=CHECKPOINTING[-1], rows=1)
+    yield least
+    *_, divided = [least, *_divided(least)]
+    yield from _of_the_optimizer(least)
+    yield from _divided(least)
+    most = replace(least, logits="fused", moments="8-bit", sharding="full")
+    yield most
+    most = replace(most, offload=True)
+    yield most
+    yield from _divided(most)
+    for power in range(1, DOUBLINGS + 1):
+        for other in dict.fromkeys((least, divided)):
+            yield replace(other, world_size=job.world_size * 2**power, sharding="full")
+
+
+def table(job: Job, setting: seconds.Setting, usable: float, stage: str) -> list[dict[str, Value]]:
+    """A row for each change: what is needed with it, what it saves, and how much longer a token takes."""
+    now, pace = needs(job, stage), _seconds_a_token(job, setting, stage)
+    rows: list[dict[str, Value]] = []
+    for other in changes(job, usable, stage):
+        need, slower = needs(other, stage), _seconds_a_token(other, setting, stage) / pace
+        rows.append(
+            {
+                "try": difference(job, other),
+                "saves GB": (now - need) / 1e9,
+                "needs GB": need / 1e9,
+                "fits": need <= usable,
+                "GPU time a token": f"{slower - 1:+.0%}",
+            }
+        )
+    return rows
+
+
+def _seconds_a_token(job: Job, setting: seconds.Setting, stage: str) -> float:
+    """Seconds of one GPU for each token of the batch."""
+    given: dict[str, Any] = {
+        name: getattr(job, name) for name in ("world_size", "rows", "checkpointing", "tensor", "offload")
+    }
+    changed = replace(setting, hybrid=job.sharding == "hybrid", **given)
+    step = seconds.step(replace(job.shape, context=job.length), stage, changed).total
+    return step * job.tensor / (job.rows * job.length)
