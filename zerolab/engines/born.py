@@ -186,6 +186,7 @@ class StoredFlat(Flat):
             for piece in read(first - slot.start, max(first, min(stop, slot.stop)) - slot.start):
                 part[place : place + piece.numel()].copy_(piece)
                 place += piece.numel()
+                del piece  # or it would stay mapped while the next tensor is
 
 
 def make_flat(
