@@ -6,6 +6,7 @@
     DDP Zero1 Zero2 Zero3    the engines: model, optimizer_cls, lr=...; then training_step(inputs, targets, loss_fn)
     MuonReplicated MuonOwners MuonRows    Muon for matrices under DDP, under ZeRO-2 and under FSDP2
     AdamW8bit            AdamW with moments in 8 bits, an optimizer for these engines
+    from_file            a model on the meta device whose values an engine reads, each rank what it owns
     TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
     evaluation           marks what is not training in a loop of your own: a recording counts it in no step
@@ -19,6 +20,7 @@
     expect_error         prints an error that a cell raises on purpose
     deepspeed_runs, deepspeed_estimate    DeepSpeed's recordings, live or as shipped, and its own arithmetic
     bytes_sent           what this process's own connections have sent
+    host_memory          what this process takes of main memory while a block runs
     Table                rows that print the same every time
     RankError, CollectiveHang    what a failed or a hanging rank raises
     catalog, engines, facts, figures, models, tables, theory    modules: published models and GPUs; the engines and

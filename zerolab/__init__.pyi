@@ -16,6 +16,7 @@ from zerolab.engines import Zero1 as Zero1
 from zerolab.engines import Zero2 as Zero2
 from zerolab.engines import Zero3 as Zero3
 from zerolab.engines.adamw_8bit import AdamW8bit as AdamW8bit
+from zerolab.engines.born import from_file as from_file
 from zerolab.engines.deepspeed import DeepSpeed0 as DeepSpeed0
 from zerolab.engines.deepspeed import DeepSpeed1 as DeepSpeed1
 from zerolab.engines.deepspeed import DeepSpeed2 as DeepSpeed2
@@ -39,6 +40,7 @@ from zerolab.figures.what_fits import what_fits as what_fits
 from zerolab.lessons.deepspeed_runs import deepspeed_runs as deepspeed_runs
 from zerolab.lessons.errors import expect_error as expect_error
 from zerolab.lessons.predictions import reveal as reveal
+from zerolab.recording.host import host_memory as host_memory
 from zerolab.recording.recorder import evaluation as evaluation
 from zerolab.recording.recording import Recording as Recording
 from zerolab.recording.wire import bytes_sent as bytes_sent

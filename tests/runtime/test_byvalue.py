@@ -11,6 +11,7 @@ from zerolab import Cluster
 NOTEBOOK = """
 import functools, os, typing
 from os import environ
+from safetensors import safe_open
 
 @functools.cache
 def fib(n):
@@ -100,6 +101,8 @@ CALLS = {
     "types in annotations": ("lambda: next_rank(3)", 4),
     "a name of a type": ("lambda: Rank.__module__ + '.' + Rank.__name__", "__main__.Rank"),
     "the rank's own environment": ("lambda: environ['RANK']", "0"),
+    "a class that says it is a builtin": ("lambda: (safe_open.__module__, hasattr(safe_open, 'get_slice'))",
+                                          ("builtins", True)),
 }  # fmt: skip
 
 

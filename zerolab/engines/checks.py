@@ -171,7 +171,10 @@ def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) 
 def check_has_values(name: str, parameter: torch.Tensor) -> None:
     """Raises ValueError for a parameter on the meta device, which is a shape without values."""
     if parameter.device.type == "meta" and dist.get_backend() != "fake":  # a simulated rank has shapes alone
-        raise ValueError(f"{name!r} is on the meta device and has no values: call model.to_empty, then initialise")
+        raise ValueError(
+            f"{name!r} is on the meta device and has no values: take them from a file by from_file(model, path), or "
+            "call model.to_empty, then initialise"
+        )
 
 
 def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 from zerolab.engines import replicated
 from zerolab.engines.agreement import check_same_layouts, start_from_rank_0
 from zerolab.engines.arguments import Explained
+from zerolab.engines.born import make_flat
 from zerolab.engines.checks import check_dtype, check_optimizer, check_options, check_parameters, check_switches
 from zerolab.engines.collectives import Exchange, granule
 from zerolab.engines.flat import Flat
@@ -104,7 +105,7 @@ class Engine(Explained, Loop):
         named = dict(model.named_parameters())
         formats = Formats(compute_dtype(precision), reduce_dtype, offload)
         self.flats = [
-            Flat(layout, [named[slot.name] for slot in layout.slots], self.rank, self.rules(layout).own, formats)
+            make_flat(layout, [named[slot.name] for slot in layout.slots], self.rank, self.rules(layout).own, formats)
             for layout in layouts
         ]
         self.trainable = [flat for flat in self.flats if not flat.layout.frozen]
@@ -114,7 +115,7 @@ class Engine(Explained, Loop):
         self.optimizer.zero_grad = partial(Engine.zero_grad, weakref.proxy(self))  # type: ignore[method-assign]
         self._own_update = OwnUpdate(self)
         self._scaling = Scaling(self, self._own_update)
-        self.scaler = make_scaler(precision, self.flats[0].whole.device)
+        self.scaler = make_scaler(precision, self.flats[0].shard.device)
         self._next = Next.BACKWARD
         self._reduction = Reduction(self, self._units, overlap=overlap)
         # Hooks and no wrapper: `engine.model` stays the module that the learner wrote, under its own names.

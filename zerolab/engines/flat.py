@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,10 +25,10 @@ from torch import nn
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.offload import Way
 from zerolab.engines.partition import FlatLayout, Slot
-from zerolab.engines.precision import Formats, copied_to
+from zerolab.engines.precision import Formats
 from zerolab.engines.taken import INSTEAD, Taken
 from zerolab.engines.usage import Usage, split
-from zerolab.engines.views import ModuleViews
+from zerolab.engines.views import ModuleViews, share_memory
 
 
 class Presence(Enum):
@@ -70,30 +71,32 @@ class Flat:
         self.pieces: dict[Slot, nn.Parameter] = {}
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
-        exact = self.lay_out([parameter.detach() for parameter in parameters])
+        self.begin(own, formats)
+
+    def begin(self, own: Callable[["Flat"], torch.Tensor], formats: Formats) -> None:
+        """Lays the parameters end to end, rank 0's values on every rank, and has the stage take its part."""
+        exact = self.lay_out([parameter.detach() for parameter in self.parameters])
         dist.broadcast(exact, src=0)
-        self.whole = exact.to(formats.of_parameters(layout.dtype))
+        self.whole = exact.to(formats.of_parameters(self.layout.dtype))
         self.presence = Presence.WHOLE
         self._module = ModuleViews(list(self.members()), self.views(self.whole))
-        for parameter in parameters:
+        for parameter in self.parameters:
             parameter.grad = None  # a gradient from before would count in the first step
         self.shard = own(self)  # the stage decides; under zero3 it also releases `whole`, whose presence changes here
-        self.owned = self._make_owned(exact, formats)
+        # `to` returns its own tensor where no dtype changes: then `exact` is `whole`, which `own` may have released.
+        unrounded = self.shard if self.whole is exact else self._mine(exact)
+        self.owned = self._make_owned(formats, lambda master: master.copy_(unrounded))
         # Of a copy we must know when somebody writes to the parameters. Views are the same memory: nothing to watch.
-        if not _share_memory(self.owned, self.whole):
+        if not share_memory(self.owned, self.whole):
             self._module.watch()
 
-    def _make_owned(self, exact: torch.Tensor, formats: Formats) -> nn.Parameter:
-        """What the optimizer updates: the shard itself, or a master copy made of the values before rounding."""
-        if self.layout.frozen:
-            return nn.Parameter(self.shard, requires_grad=False)
-        if not (formats.compute or formats.offload):
-            return nn.Parameter(self.shard)
-        # `to` returns its own tensor where no dtype changes: then `exact` is `whole`, which `own` may have released.
-        is_rounded = self.whole is not exact
-        unrounded = self._mine(exact) if is_rounded else self.shard
-        place = torch.device("cpu") if formats.offload else unrounded.device
-        return nn.Parameter(copied_to(place, unrounded, formats.of_master(unrounded.dtype)))
+    def _make_owned(self, formats: Formats, fill: Callable[[torch.Tensor], Any]) -> nn.Parameter:
+        """What the optimizer updates: the shard itself, or a master copy, filled with the values before rounding."""
+        master = None if self.layout.frozen else formats.make_master(self.shard, self.layout.dtype)
+        if master is None:
+            return nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
+        fill(master)
+        return nn.Parameter(master)
 
     @property
     def is_sharded(self) -> bool:
@@ -118,7 +121,7 @@ class Flat:
     @property
     def has_master(self) -> bool:
         """Whether the optimizer updates a copy of the shard."""
-        return not _share_memory(self.owned, self.shard)
+        return not share_memory(self.owned, self.shard)
 
     @property
     def has_half_its_gradients(self) -> bool:
@@ -342,8 +345,3 @@ class Flat:
 
 # A look at a released parameter is a slow one, because it says what may not be done with it.
 _as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001  (torch.Tensor's own functions use it)
-
-
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    # By the storage's identity, because a simulated tensor has no address.
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)  # noqa: SLF001  (it has no other name)

@@ -41,13 +41,6 @@ def cast_floating(values: Any, dtype: torch.dtype) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)
 
 
-def copied_to(place: torch.device, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A copy at `place`, there when this returns: a GPU's in pinned memory, which its link reaches at its full rate."""
-    copy = torch.empty_like(tensor, dtype=dtype, device=place, pin_memory=tensor.is_cuda and place.type == "cpu")
-    with torch.no_grad():
-        return copy.copy_(tensor)
-
-
 @dataclass(frozen=True, slots=True)
 class Formats:
     """In which dtypes, and where, the tensors of a flat are kept.
@@ -72,6 +65,14 @@ class Formats:
         # In a real type a complex gradient would lose its imaginary part: there it says how precise both parts are.
         return torch.promote_types(own, wanted) if own.is_complex else wanted
 
-    def of_master(self, parameters: torch.dtype) -> torch.dtype:
-        """The dtype of what the optimizer updates: no less than fp32 where parameters are rounded to another."""
-        return torch.promote_types(parameters, torch.float32) if self.compute else parameters
+    def make_master(self, shard: torch.Tensor, own: torch.dtype) -> torch.Tensor | None:
+        """Memory for a copy of the shard that the optimizer updates; None where it updates the shard itself.
+
+        Where parameters that the module has in `own` are rounded it is no less than fp32. For a GPU's shard in main
+        memory it is pinned, which the GPU's link reaches at its full rate.
+        """
+        if not (self.compute or self.offload):
+            return None
+        dtype = torch.promote_types(own, torch.float32) if self.compute else own
+        place = torch.device("cpu") if self.offload else shard.device
+        return torch.empty_like(shard, dtype=dtype, device=place, pin_memory=shard.is_cuda and self.offload)

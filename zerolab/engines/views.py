@@ -58,11 +58,16 @@ class Released(Watched):
 
     # Its name, the view of the flat that it is when the unit is whole, and the empty tensor that it is now.
     place: tuple[str, torch.Tensor, torch.Tensor]
+    state = "released"
+    remedy = (
+        "a unit is whole only while one of its modules runs; read a parameter in there, or take all of them from "
+        "engine.state_dict(), and write them by engine.load_state_dict()"
+    )
     data = _data
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # the stub lost its name
         name, view, _ = self.place
-        return f"Parameter {name!r}, released: shape {tuple(view.shape)}, {view.dtype}"
+        return f"Parameter {name!r}, {self.state}: shape {tuple(view.shape)}, {view.dtype}"
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -85,9 +90,7 @@ class Released(Watched):
         if name == "__format__":
             return repr(parameter)
         raise RuntimeError(
-            f"{own_name!r} is released, so {name} has no numbers to work on: a unit is whole only while one of its "
-            "modules runs; read a parameter in there, or take all of them from engine.state_dict(), and write them by "
-            "engine.load_state_dict()"
+            f"{own_name!r} is {parameter.state}, so {name} has no numbers to work on: {parameter.remedy}"
         )
 
 
@@ -202,3 +205,9 @@ class ModuleViews:
         """How often somebody has written into the parameters; the engine itself writes into the flat."""
         writes = sum([parameter._version for parameter in self._parameters])  # noqa: SLF001  (it has no other name)
         return writes + sum([p.data_uses for p in self._parameters if type(p) is Watched])
+
+
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both lie in one storage."""
+    # By the storage's identity, because a simulated tensor has no address.
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)  # noqa: SLF001  (it has no other name)

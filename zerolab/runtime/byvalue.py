@@ -4,6 +4,7 @@ The ranks could not look that name up, so each of these is sent as its parts, as
 classes. A cache arrives empty.
 """
 
+import builtins
 import functools
 import os
 import sys
@@ -39,7 +40,7 @@ def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
     if is_dispatching or isinstance(obj, _CACHED):
         return NotImplemented if _is_importable(obj) else _decorated(obj)
     if isinstance(obj, FunctionType | type) or not _may_go_by_name(obj):
-        return NotImplemented
+        return _from_home(obj)
     if type(obj) in _TYPES:
         return _TYPES[type(obj)](obj)
     found = obj.__reduce_ex__(protocol)
@@ -62,6 +63,18 @@ def _may_go_by_name(obj: object) -> bool:
     kind = type(obj)
     has_a_way = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
     return has_a_way and getattr(obj, "__module__", None) == "__main__"
+
+
+def _from_home(obj: object) -> Any:
+    """By the module that has it, for a class that calls itself a builtin and is none, as `safetensors.safe_open` does.
+
+    By value it would arrive without its methods, which are not Python's.
+    """
+    if not isinstance(obj, type) or obj.__module__ != "builtins" or hasattr(builtins, obj.__name__):
+        return NotImplemented
+    homes = (module for name, module in sys.modules.copy().items() if name != "__main__")
+    home = next((home for home in homes if getattr(home, "__dict__", {}).get(obj.__name__) is obj), None)
+    return NotImplemented if home is None else (getattr, (home, obj.__name__))
 
 
 def _is_importable(function: Any) -> bool:

@@ -1,0 +1,116 @@
+"""Tensors in safetensors files, of which a reader takes the elements that it needs and no others.
+
+A checkpoint is one file, or several with an index that says which tensor is in which, as Hugging Face writes them. A
+reader's memory is what it asked for: safetensors maps the file, and of a mapped file only what is read comes in.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+NAMES = ("model.safetensors.index.json", "model.safetensors")  # what a folder of Hugging Face's has
+
+
+class Weights:
+    """The tensors of a checkpoint by name; nothing of them is read yet.
+
+    Args:
+        path: a safetensors file, an index of several, or the folder that has them.
+
+    Raises:
+        ValueError: a file is missing or damaged, or has not what the index says.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = _find(Path(path))
+        self.files = _indexed(self.path) if self.path.suffix == ".json" else {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
+        for place in dict.fromkeys(self.files.values()) or [self.path]:
+            with _opened(place) as file:
+                for key in file.keys():  # noqa: SIM118  (it is no mapping)
+                    self.files.setdefault(key, place)
+                    self.shapes[key] = tuple(file.get_slice(key).get_shape())
+                    self.dtypes[key] = _nothing_of(file, key).dtype
+        if missing := sorted(self.files.keys() - self.shapes.keys()):
+            place = self.files[missing[0]]
+            raise ValueError(f"{self.path.name} says that {missing[0]!r} is in {place.name}, and it is not: save anew")
+
+    def read(self, key: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+        """The elements `[start, stop)` of a tensor laid end to end, in pieces of one dimension, in order.
+
+        A piece is a view of the mapped file, and must not outlive the loop: its memory is the file's.
+        """
+        if start >= stop:
+            return
+        # Opened anew for each tensor: as long as a file is open, all that was read of it stays mapped.
+        with _opened(self.files[key]) as file:
+            piece = file.get_slice(key) if self.shapes[key] else {(): file.get_tensor(key)}
+            for box in boxes(self.shapes[key], start, stop):
+                yield piece[box].reshape(-1)
+
+
+def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[tuple[slice, ...]]:
+    """Indices of rectangles that are together the elements `[start, stop)` of a tensor of this shape, in order.
+
+    Whole rows where there are any; of a row that is cut, rows within it.
+    """
+    if start >= stop:
+        return
+    if not shape:
+        yield ()
+        return
+    width = prod(shape[1:])
+    row, begin = divmod(start, width)
+    if begin or stop < start + width:
+        end = min(stop, (row + 1) * width)
+        for within in boxes(shape[1:], begin, end - row * width):
+            yield (slice(row, row + 1), *within)
+    else:
+        end = stop // width * width
+        yield (slice(row, end // width), *[slice(None)] * (len(shape) - 1))
+    yield from boxes(shape, end, stop)
+
+
+def _find(path: Path) -> Path:
+    """The file itself, or the one to begin with in a folder."""
+    if not path.is_dir():
+        return path
+    found = [path / name for name in NAMES if (path / name).exists()]
+    if not found:
+        raise ValueError(f"{path.name!r} is a folder without {' or '.join(NAMES)}: name the file in it")
+    return found[0]
+
+
+def _indexed(index: Path) -> dict[str, Path]:
+    """The file of each tensor, as an index says."""
+    try:
+        return {key: index.parent / name for key, name in json.loads(index.read_text("utf-8"))["weight_map"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{index.name} cannot be read as an index of safetensors files ({type(error).__name__}: {error}): "
+            "it should have a 'weight_map' from tensors to files"
+        ) from None
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[Any]:
+    try:
+        with safe_open(place, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"{place.name} cannot be read as safetensors ({error}): it is missing or damaged, so copy it again"
+        ) from None
+
+
+def _nothing_of(file: Any, key: str) -> torch.Tensor:
+    """The tensor without its elements: safetensors has names of its own for dtypes."""
+    piece = file.get_slice(key)
+    return piece[:0] if piece.get_shape() else file.get_tensor(key)  # type: ignore[no-any-return]
