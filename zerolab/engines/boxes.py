@@ -7,6 +7,7 @@ a row, rows that are whole, and the beginning of a row: three rectangles. FSDP2 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -65,7 +66,7 @@ class Elements:
             place += math.prod(sizes)
         raise KeyError(f"no box of this piece begins at {tuple(offset)}")
 
-    def __create_write_items__(self, key: str, _: object) -> list[object]:
+    def __create_write_items__(self, key: str, _: object) -> list[Any]:
         """For torch: what is to be written."""
         from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
         from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
@@ -80,7 +81,7 @@ class Elements:
             for chunk in self.__create_chunk_list__()
         ]
 
-    def __create_chunk_list__(self) -> list[object]:
+    def __create_chunk_list__(self) -> list[Any]:
         """For torch: what is to be read."""
         from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 

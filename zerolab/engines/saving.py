@@ -148,9 +148,9 @@ class Saving:
 
     def _clear(self) -> None:
         run = self.directory.parent
-        files.check_place(run / self.directory.name if run.is_dir() else run)
         if self.directory.exists():
             raise ValueError(f"{self.directory} is there already: remove it, or save into another folder")
+        files.check_place(self.directory if run.is_dir() else run)
         run.mkdir(exist_ok=True)
         for left in run.glob(f".{STEP}*.part"):
             shutil.rmtree(left)

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, LoadPlan
@@ -56,10 +57,11 @@ class Stored:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self._contents = _read_contents(self.directory)
+        self._contents = read_contents(self.directory)
         self._tensors = self._contents.state_dict_metadata
         self._reader = FileSystemReader(self.directory)
         self._reader.set_up_storage_reader(self._contents, is_coordinator=True)
+        self._checked: set[tuple[str, int]] = set()
         self._check_files()
 
     def _check_files(self) -> None:
@@ -114,9 +116,9 @@ class Stored:
             ValueError: what the files have of it is damaged.
         """
         key = key_of(path)
-        about = self._tensors[key]
+        about: Any = self._tensors[key]
         elements = Elements(about.size, start, torch.empty(stop - start, dtype=about.properties.dtype))
-        items = create_read_items_for_chunk_list(key, about, elements.__create_chunk_list__())  # type: ignore[arg-type]
+        items = create_read_items_for_chunk_list(key, about, elements.__create_chunk_list__())
         if sum(item.lengths.numel() for item in items) != stop - start:
             raise ValueError(f"{self.directory} lacks elements of {key!r}: {EARLIER}")
         self._fill(key, items, _Planner(elements))
@@ -124,10 +126,24 @@ class Stored:
 
     def _fill(self, key: str, items: list[ReadItem], planner: "_Planner") -> None:
         try:
+            for item in items:
+                self._check_sum(item.storage_index)
             self._reader.read_data(LoadPlan(items), planner).wait()
         # Whatever torch and Python raise over bytes that are not what was written.
-        except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError):
+        except (RuntimeError, OSError, EOFError, ValueError, KeyError, BadZipFile, pickle.UnpicklingError):
             raise ValueError(f"{key!r} in {self.directory} is damaged: {EARLIER}") from None
+
+    def _check_sum(self, index: MetadataIndex) -> None:
+        """Raises BadZipFile unless a tensor's bytes are those that were written; torch does not look at the sums."""
+        place = self._contents.storage_data[index]
+        if (found := (place.relative_path, place.offset)) in self._checked:
+            return
+        with (self.directory / place.relative_path).open("rb") as file:
+            file.seek(place.offset)
+            with ZipFile(io.BytesIO(file.read(place.length))) as parts:  # torch.save writes zip files
+                if parts.testzip() is not None:
+                    raise BadZipFile(place.relative_path)
+        self._checked.add(found)
 
 
 _NO_SIZES = torch.Size((0,)), torch.Size((0,))
@@ -176,7 +192,8 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-def _read_contents(directory: Path) -> Metadata:
+def read_contents(directory: Path) -> Metadata:
+    """A checkpoint's table of contents, without executing anything of it. Raises ValueError as `Stored`."""
     path = directory / CONTENTS
     if not path.is_file():
         raise ValueError(
