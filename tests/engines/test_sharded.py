@@ -18,6 +18,7 @@ import zerolab
 from zerolab import RankError, latest_checkpoint
 from zerolab.engines import ENGINES
 from zerolab.engines.stored import read_contents
+from zerolab.recording.chrome import trace
 from zerolab.theory import STAGES
 
 FROZEN = ("blocks.1",)
@@ -89,7 +90,7 @@ def load_each(run, pairs):
 @pytest.mark.parametrize("world_size", [1, 3, 4, 6])
 def test_what_4_ranks_saved_goes_on_bit_by_bit_in_every_stage_on_any_number(clusters, saved, world_size):
     run, contents = saved
-    shift = {1: [0], 3: [0, 1, 2, 3], 4: [0], 6: [0, 1]}[world_size]
+    shift = {1: [3], 3: [0, 1, 2], 4: [0], 6: [0]}[world_size]
     pairs = [(source, STAGES[(place + by) % 4]) for by in shift for place, source in enumerate(STAGES)]
     for (source, _), (found, losses) in clusters(world_size).run(load_each, str(run), pairs)[0].items():
         expected, more = contents[source]
@@ -282,6 +283,9 @@ def test_training_goes_on_while_the_copy_is_written_and_the_recording_has_both(c
         assert len(beside) == 2
         assert len({saves[op].text for op in saves}) == 1
         assert saves["copy"].t_end <= saves["write"].t_start
+    drawn = trace(recording)["traceEvents"]
+    (lane,) = {entry["tid"] for entry in drawn if entry.get("args") == {"name": "saving"} and entry["pid"] == 10_000}
+    assert [entry["name"] for entry in drawn if entry["tid"] == lane and entry["ph"] == "X"] == ["write"]
     path = tmp_path / "run.json"
     recording.save(path)
     assert [event.op for event in zerolab.Recording.load(path).ranks[0].events if event.kind == "save"] == list(saves)
