@@ -9,6 +9,7 @@
     from_file            a model on the meta device whose values an engine reads, each rank what it owns
     TorchDDP TorchZero1 FSDP1 FSDP2 HSDP DeepSpeed0 to DeepSpeed3    other systems behind the same step
     Recording            what the ranks did: play(), table(), memory(), traffic(), explain(), save(), to_html()
+    latest_checkpoint    the last whole one of those that engine.save_sharded has left in a folder
     evaluation           marks what is not training in a loop of your own: a recording counts it in no step
     record               one recorded training of a named model, or of yours, under one stage
     compare, simulate    stages side by side, measured on real ranks, or simulated at any size: a Comparison

@@ -27,6 +27,7 @@ from zerolab.engines.fsdp2 import HSDP as HSDP
 from zerolab.engines.muon_owners import MuonOwners as MuonOwners
 from zerolab.engines.muon_replicated import MuonReplicated as MuonReplicated
 from zerolab.engines.muon_rows import MuonRows as MuonRows
+from zerolab.engines.stored import latest_checkpoint as latest_checkpoint
 from zerolab.engines.torch_ddp import TorchDDP as TorchDDP
 from zerolab.engines.torch_ddp import TorchZero1 as TorchZero1
 from zerolab.exercises import check as check

@@ -51,6 +51,18 @@ test("a pass is drawn where it was asked for and where it was run, a collective 
   ]);
 });
 
+test("what a thread writes of a checkpoint has a lane below all others, what the training waits for has not", () => {
+  const save = (op, start, end) => pass(0, start, end, { kind: "save", op });
+  const waiting = [save("save", 1, 4)];
+  assert.deepEqual(drawn(lanesOf(waiting)), [["computing", 1, 4]]);
+  assert.deepEqual(drawn(lanesOf([save("copy", 1, 2), save("write", 2, 9), gather(4, 5)])), [
+    ["computing", 1, 2],
+    ["saving", 2, 9],
+    ["communication", 4, 5],
+  ]);
+  assert.deepEqual(lanesOf([...onGpu, save("write", 2, 9)]).lanes.names.slice(-2), ["communication 2", "saving"]);
+});
+
 test("what is sent within a collective has no bar", () => {
   const part = pass(0, 2, 3, { kind: "collective", op: "send", parent: 0 });
   assert.deepEqual(drawn(lanesOf([gather(1, 4), part])), [["communication", 1, 4]]);

@@ -1,7 +1,7 @@
 // Payloads of a few events for the tests of the player's pure parts, written as payload.py writes them.
 
 const PHASES = ["setup", "forward", "backward", "reduce", "step", "gather"];
-const KINDS = ["module", "collective", "wait", "optimizer", "memory", "note"];
+const KINDS = ["module", "collective", "wait", "optimizer", "memory", "note", "save"];
 const CATEGORIES = ["parameters", "gradients", "optimizer_state", "activations", "communication", "other"];
 
 /** Numbers as payload.py's `encode` writes them. */

@@ -158,11 +158,7 @@ class FlatCheckpoints(Checkpoints):
             TypeError: the module's state has something other than tensors in it.
         """
         entries = self.model.state_dict(keep_vars=True)
-        for key, entry in entries.items():
-            if not isinstance(entry, torch.Tensor):
-                raise TypeError(
-                    f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()"
-                )
+        check_tensors(entries)
         copies: dict[int, torch.Tensor] = {}
         for flat in self.flats:
             flat.settle()
@@ -205,6 +201,13 @@ class FlatCheckpoints(Checkpoints):
                 slots = {slot.name: slot.shape.numel() for slot in flat.layout.slots}
                 pieces = optimizer_state.pieces_within(slots.items(), first, last)
                 yield optimizer_state.Owned(updated, pieces, tuple(slots))
+
+
+def check_tensors(entries: dict[str, Any]) -> None:
+    """Raises TypeError if a module's state has something other than tensors in it."""
+    for key, entry in entries.items():
+        if not isinstance(entry, torch.Tensor):
+            raise TypeError(f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()")
 
 
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:

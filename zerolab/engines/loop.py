@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 
 from zerolab.engines.agreement import check_same_on_all_ranks
-from zerolab.engines.checkpoint import FlatCheckpoints
 from zerolab.engines.checks import check_unchanged
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Presence
@@ -16,6 +15,7 @@ from zerolab.engines.holdings import Holding, held_in
 from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
+from zerolab.engines.sharded import ShardedCheckpoints
 
 TWO_AT_ONCE = (
     "a backward began before the last one ended: do not run one inside another, and use "
@@ -31,7 +31,7 @@ class Next(Enum):
     STEP = auto()  # the mean gradients are there
 
 
-class Loop(FlatCheckpoints):
+class Loop(ShardedCheckpoints):
     """The gradients of an engine, from the backward that brings them to the step that uses them."""
 
     reduces_every_backward: ClassVar[bool] = False  # True where accumulation has only a shard to add up in

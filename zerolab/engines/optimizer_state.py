@@ -115,6 +115,11 @@ def is_one(states: list[tuple[dict[str, Any], torch.Size]]) -> bool:
     return all(each == numbers[0] for each in numbers)
 
 
+def is_elementwise(key: str, value: Any, updated: torch.Tensor) -> bool:
+    """Whether an entry of the state has a number for each element of what the optimizer updates."""
+    return key not in COUNTERS and isinstance(value, torch.Tensor) and value.shape == updated.shape
+
+
 @torch.no_grad()
 def local(value: Any) -> Any:
     """The part of a DTensor on this rank; anything else as it is."""
@@ -133,7 +138,7 @@ def _entries(
     for updated, pieces, _ in owned:
         for key, value in optimizer_state.get(updated, {}).items():
             for name, place, start, numel in pieces:
-                if key not in COUNTERS and isinstance(value, torch.Tensor) and value.shape == updated.shape:
+                if is_elementwise(key, value, updated):
                     elements = local(value).reshape(-1)[place : place + numel]
                     yield _Line(name, key, start, numel, _word(value.dtype), None), elements
                 elif isinstance(value, torch.Tensor):

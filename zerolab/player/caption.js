@@ -140,6 +140,18 @@ function cutOff(model, event) {
 }
 
 /**
+ * A rank's part of a checkpoint, copied or written.
+ * @param {RecordedEvent} event
+ */
+function saved(event) {
+  const size = event.text?.replace(/^\d+/, (digits) => exact(Number(digits))) ?? "its part";
+  const took = `in ${duration(event.end - event.start)}`;
+  if (event.op === "copy") return `copied ${size} of a checkpoint ${took}; a thread writes the copy.`;
+  if (event.op === "write") return `wrote ${size} of a checkpoint ${took}, beside the training.`;
+  return `wrote ${size} of a checkpoint ${took}, and the training waited.`;
+}
+
+/**
  * A change of ownership: what is held from now on, and whether that is more or less than before.
  * @param {Model} model @param {RecordedEvent} event @param {Category} category @param {string} name
  */
@@ -247,6 +259,7 @@ function deed(model, event) {
   if (kind === "wait") return waited(model, event);
   if (kind === "optimizer") return updated(model, event);
   if (kind === "module") return passed(model, event);
+  if (kind === "save") return saved(event);
   if (kind === "memory" && op === "hold" && category && unit) return hold(model, event, category, unit);
   if (kind === "memory" && op === "peak") return peak(model, event, "live");
   if (kind === "memory" && op === "host peak") return peak(model, event, "host");

@@ -14,7 +14,7 @@ import { shows } from "./views.js";
  */
 
 /** What has a bar in the timeline: not sends and receives, which lie within their collective's bar. */
-const BARRED = ["module", "optimizer", "wait", "collective"];
+const BARRED = ["module", "optimizer", "wait", "collective", "save"];
 
 /**
  * The text by which an event can be found, "" for one without a bar: what it does, its unit, phase and step, and the

@@ -6,7 +6,7 @@
  */
 
 /** @type {Partial<Record<Kind, number>>} */
-const ON_HOST = { module: 0, optimizer: 0, wait: 0, collective: 1 };
+const ON_HOST = { module: 0, optimizer: 0, wait: 0, save: 0, collective: 1 };
 
 /** The place of a stretch that has its lane to itself. */
 const ALONE = { place: 0, places: 1 };
@@ -27,6 +27,9 @@ export class Lanes {
     const used = [...new Set(columns.stream)].filter((place) => place).map((place) => payload.words[place - 1]);
     this.streams = used.sort(byKind);
     this.names = used.length ? ["host", ...this.streams] : ["computing", "communication"];
+    const saves = [...columns.kind.keys()].filter((i) => payload.kinds[columns.kind[i] - 1] === "save");
+    this.saves = saves.length > 0;
+    if (saves.some((i) => isBeside(model, i))) this.names.push("saving");
     /** @type {Map<number, { place: number, places: number }>} */
     this.beside = new Map(); // collectives that share their lane with others at a time
     for (const places of model.ofRank) this.#divide(model, places);
@@ -39,12 +42,14 @@ export class Lanes {
    * @param {Model} model @param {number} i
    * @returns {Stretch[]}
    */
-  of({ columns, payload }, i) {
+  of(model, i) {
+    const { columns, payload } = model;
     const kind = payload.kinds[columns.kind[i] - 1];
     const lane = ON_HOST[kind];
     if (lane === undefined || (kind === "collective" && columns.parent[i] >= 0)) return [];
     const at = { index: i, ...(this.beside.get(i) ?? ALONE) };
     const asked = { ...at, lane: this.streams.length ? 0 : lane, start: columns.t_start[i], end: columns.t_end[i] };
+    if (isBeside(model, i)) return [{ ...asked, lane: this.names.length - 1 }];
     if (!columns.stream[i]) return [asked];
     const stream = 1 + this.streams.indexOf(payload.words[columns.stream[i] - 1]);
     const done = { ...at, lane: stream, start: columns.device_start[i], end: columns.device_end[i] };
@@ -85,6 +90,14 @@ export class Lanes {
     const all = model.ofRank[rank].flatMap((i) => this.of(model, i));
     return all.sort((a, b) => a.start - b.start || b.end - a.end);
   }
+}
+
+/**
+ * Whether event `i` is a checkpoint's part that a thread writes while the training goes on.
+ * @param {Model} model @param {number} i
+ */
+function isBeside({ columns, payload }, i) {
+  return payload.kinds[columns.kind[i] - 1] === "save" && payload.words[columns.op[i] - 1] === "write";
 }
 
 /**

@@ -79,7 +79,7 @@ export function legends(player) {
 export function timelineLegend({ palette, scene, model }) {
   /** @type {(text: string, colour: string) => HTMLElement} */
   const flat = (text, colour) => swatch(text, { colour });
-  const { clock } = new Lanes(model);
+  const { clock, saves } = new Lanes(model);
   scene.sections.timeline.legend.replaceChildren(
     flat("forward", palette.forward),
     flat("backward", palette.backward),
@@ -87,6 +87,7 @@ export function timelineLegend({ palette, scene, model }) {
     swatch("waiting", palette.look()),
     flat("gather, broadcast", palette.communicationColour),
     flat("reduce", palette.reduction),
+    ...(saves ? [flat("checkpoint", palette.copy)] : []),
     ...[clock, leftOutInWords(model.rows)].flatMap((said) => (said ? [element("span", {}, said)] : [])),
   );
 }

@@ -233,6 +233,7 @@ export class Timeline {
   #name(event, unit) {
     if (event.kind === "module") return unit;
     if (event.kind === "optimizer") return "update";
+    if (event.kind === "save") return event.op;
     return `${words(event.op)} ${unit}`.trim();
   }
 
@@ -240,6 +241,7 @@ export class Timeline {
   #fill(palette, kind, model, i) {
     if (kind === "wait") return palette.waiting(this.pen.context);
     if (kind === "optimizer") return palette.optimizer;
+    if (kind === "save") return palette.copy;
     const op = model.payload.words[model.columns.op[i] - 1];
     if (kind === "collective") return MOVED[op] === "gradients" ? palette.reduction : palette.communicationColour;
     return op === "backward" ? palette.backward : palette.forward;

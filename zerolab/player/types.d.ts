@@ -11,7 +11,7 @@ import type { Values } from "./values.js";
 
 export type Category = "parameters" | "gradients" | "optimizer_state" | "activations" | "communication" | "other";
 export type Phase = "setup" | "forward" | "backward" | "reduce" | "step" | "gather";
-export type Kind = "module" | "collective" | "wait" | "optimizer" | "memory" | "note";
+export type Kind = "module" | "collective" | "wait" | "optimizer" | "memory" | "note" | "save";
 
 /** Where bytes lie: where the rank computes, or in main memory beside a GPU. */
 export type Device = "live" | "host";

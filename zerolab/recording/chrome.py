@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 COMPUTE, WAITING, COMMUNICATION = 0, 1, 2  # streams; more collectives at once take the numbers after the last
+SAVING = 999
 ON_DEVICE = 1000  # the first of a device's own streams
 RANKS = 10_000  # more than there are in any recording: a thread's number encodes its stream and its rank
 
@@ -62,7 +63,17 @@ def _rank(rank: RankRecording) -> Iterator[dict[str, Any]]:
             streams[event.seq] = COMMUNICATION + lane
             yield _complete(event, COMMUNICATION + lane)
             yield _arrow("s", event, COMMUNICATION + lane, event.seq)
+    yield from _saves(rank)
     yield from _memory(rank)
+
+
+def _saves(rank: RankRecording) -> Iterator[dict[str, Any]]:
+    """What is copied and written for checkpoints: beside the computation, if a thread does it."""
+    saves = [event for event in rank.events if event.kind == "save"]
+    if any(event.op == "write" for event in saves):
+        yield _name("thread_name", rank.rank, SAVING, "saving")
+    for event in saves:
+        yield _complete(event, SAVING if event.op == "write" else COMPUTE)
 
 
 def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from warnings import warn
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "communication", "other"]
 Phase = Literal["setup", "forward", "backward", "reduce", "step", "gather"]
-Kind = Literal["module", "collective", "wait", "optimizer", "memory", "note"]
+Kind = Literal["module", "collective", "wait", "optimizer", "memory", "note", "save"]
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 STATE = CATEGORIES[:3]  # what the formulas speak of
@@ -63,6 +63,7 @@ class Event:
     the same clock; `t_start` and `t_end` then say when the host asked for it.
     A change of ownership is an event of kind `memory` with op `hold`: from then on this rank holds exactly `spans`
     of `category` of `unit`; no spans means nothing of it.
+    A `save` is a rank's part of a checkpoint: `copy` and `save` while the training waits, `write` in a thread beside.
     Without a model, a collective over a small tensor has the `numbers` that this rank gave, and its wait those that it
     received.
     """

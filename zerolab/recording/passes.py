@@ -40,6 +40,7 @@ class Passes(Observer):
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and on top of it the current unit's
         self._updating: list[tuple[Any, Draft]] = []
+        self._saves: list[Draft] = []
         self._is_updating = False  # an engine has begun its update and not yet ended it
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
@@ -87,7 +88,23 @@ class Passes(Observer):
 
     def under_way(self) -> list[Draft]:
         """The passes and updates that have begun and not ended."""
-        return [*(draft for _, draft in self._running), *self._backward, *(draft for _, draft in self._updating)]
+        passes = [*(draft for _, draft in self._running), *self._backward, *(draft for _, draft in self._updating)]
+        return passes + self.saves_under_way()
+
+    def saves_under_way(self) -> list[Draft]:
+        """The saves that have begun and not ended, which may outlast a recording."""
+        return self._saves.copy()
+
+    @contextmanager
+    def saving(self, op: str, nbytes: int) -> Iterator[None]:
+        """Logs a save; its end may come in another thread, which changes nothing but the event's own time."""
+        draft = self._log.add("save", op, text=f"{nbytes} bytes")
+        self._saves.append(draft)
+        try:
+            yield
+        finally:
+            draft["t_end"] = self._log.clock()
+            self._saves.remove(draft)
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         gradient = parameter.grad

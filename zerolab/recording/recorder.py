@@ -101,7 +101,7 @@ class Recorder:
         self._log.end_step()
         try:
             on_device = self._on_device(failed=kind is not None)
-            self._finished = self._so_far([], complete=kind is None, on_device=on_device)
+            self._finished = self._so_far(self._passes.saves_under_way(), complete=kind is None, on_device=on_device)
         finally:
             self._ledger.close()  # last: describing the run still needs its figures
 

@@ -88,6 +88,13 @@ class Observer:
     def beginning(self) -> None:
         """A training step begins, as a loop says that has no engine to say it."""
 
+    def saving(self, op: str, nbytes: int) -> Within:
+        """A rank's part of a checkpoint is copied ("copy"), written while it waits ("save") or in a thread ("write").
+
+        The last is entered where the thread is started, and left in it.
+        """
+        return _NOTHING
+
     def updating(self) -> None:
         """An engine is about to update its parameters."""
 

@@ -1,0 +1,188 @@
+"""Sharded checkpoints: each rank writes what it owns, and reads what it will own.
+
+The whole model and the optimizer's state, 12 bytes a parameter under Adam, never pass through one rank: a save takes
+an Nth of the time and needs no memory but the shard's. `saving` writes the files and `stored` reads them; here is what
+goes into them, and what is done with what comes out. By their keys they are what FSDP2 saves and loads:
+`{"model": {key: tensor}, "optim": {"state": {parameter: {key: tensor}}, "param_groups": [...]}}`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from zerolab.engines.boxes import Elements
+from zerolab.engines.checkpoint import FlatCheckpoints, check_state, check_tensors
+from zerolab.engines.collectives import all_gather
+from zerolab.engines.flat import Flat, Presence
+from zerolab.engines.optimizer_state import Piece, is_elementwise, pieces_within
+
+if TYPE_CHECKING:  # imported where they are used: torch needs a while for its own part of them
+    from zerolab.engines.saving import Saving
+
+Span = tuple[int, int]
+
+
+class ShardedCheckpoints(FlatCheckpoints):
+    """Saves and loads an engine's state without any rank having it whole."""
+
+    rank: int
+    _saving: "Saving | None" = None  # the last one
+
+    def save_sharded(self, run: str | Path, step: int, *, background: bool = False) -> "Saving":
+        """Writes what this rank owns of model and optimizer to `run/step-N`; the ranks together write all. Collective.
+
+        A checkpoint that is not whole is never found under that name (see `zerolab.latest_checkpoint`); what killed
+        saves have left in `run` is removed, so the folder belongs to one engine. A file system that all ranks see.
+
+        Args:
+            run: the folder of this training's checkpoints; it is made if its own folder exists.
+            step: the number of steps that are done.
+            background: copy the state and return; a thread writes the copy. `wait()` of what is returned, and the next
+                save, wait for it and raise what went wrong.
+
+        Raises:
+            RuntimeError: a rank could not write its part; or the earlier save in the background failed.
+            ValueError: the step is saved already, or the folder cannot be written to.
+        """
+        from zerolab.engines.saving import Saving
+
+        if self._saving is not None:
+            self._saving.wait()
+        state = dict(self._to_save())
+        self._saving = saving = Saving(run, step, state)
+        saving.prepare()
+        if background:
+            saving.start()
+        else:
+            saving.write()
+            saving.wait()
+        return saving
+
+    def load_sharded(self, directory: str | Path) -> None:
+        """Takes this rank's part of a checkpoint: of `save_sharded` by any stage on any N, or FSDP2's. Collective.
+
+        All of it is checked before any is loaded, but for damage within a file, which only reading it can show.
+
+        Raises:
+            ValueError: there is no whole checkpoint there, it is damaged, or of another model or optimizer.
+        """
+        from zerolab.engines.saving import agree
+        from zerolab.engines.stored import Stored
+
+        stored = Stored(directory)
+        tree = stored.tree()
+        check_state(tree["model"], self._shapes())
+        self.load_optimizer_state_dict(tree["optim"])  # its numbers; of the rest zeros, until it is read
+        error = ""
+        try:
+            self._read(stored)
+        except ValueError as problem:
+            error = f"{problem}; the engine is half loaded, so load one before you train on"
+        agree(error, ValueError)
+        for flat in self.flats:
+            _spread(flat)
+        if "scaler" in tree and self.scaler.is_enabled():
+            self.scaler.load_state_dict(tree["scaler"])
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        """The shape of everything in the model's state, by the module's own keys."""
+        shapes = self._shapes_by_id()
+        return {key: shapes.get(id(entry), entry.shape) for key, entry in self._entries().items()}
+
+    def _shapes_by_id(self) -> dict[int, torch.Size]:
+        """The shape of each parameter, which a released one may not have."""
+        return {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
+
+    def _entries(self) -> dict[str, torch.Tensor]:
+        entries: dict[str, torch.Tensor] = self.model.state_dict(keep_vars=True)
+        check_tensors(entries)
+        return entries
+
+    def _elements(self, flat: Flat, span: Span) -> Iterator[tuple[tuple[str | int, ...], Elements]]:
+        """What lies in the elements `[start, stop)` of a flat, by its place in the checkpoint."""
+        shapes = {slot.name: slot.shape for slot in flat.layout.slots}
+        keys = self._keys(flat)
+        for piece in _pieces(flat, flat.span, span):
+            for key in keys[piece.name]:
+                yield ("model", key), _cut(flat.owned, piece, shapes)
+        for updated, where in () if flat.layout.frozen else flat.updated():
+            for piece in _pieces(flat, where, span):
+                for key, value in self._state().get(updated, {}).items():
+                    if is_elementwise(key, value, updated):
+                        yield ("optim", "state", piece.name, key), _cut(value, piece, shapes)
+
+    def _keys(self, flat: Flat) -> dict[str, list[str]]:
+        """The keys of each parameter of a flat in the model's state; one that is tied has several."""
+        names = {id(parameter): slot.name for slot, parameter in flat.members()}
+        keys: dict[str, list[str]] = {name: [] for name in names.values()}
+        for key, entry in self._entries().items():
+            if id(entry) in names:
+                keys[names[id(entry)]].append(key)
+        return keys
+
+    def _to_save(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+        """What this rank writes. Where all have the same, each writes its Nth part; numbers, who has the beginning."""
+        for flat in self.flats:
+            flat.settle()
+            flat.take_over()
+            mine = flat.layout.span(self.rank)
+            yield from self._elements(flat, mine)
+            for updated, where in () if flat.layout.frozen else flat.updated():
+                for piece in _pieces(flat, where, mine):
+                    for key, value in self._state().get(updated, {}).items():
+                        if not piece.start and not is_elementwise(key, value, updated):
+                            yield ("optim", "state", piece.name, key), value
+        if self.rank == 0:
+            yield from self._of_all_ranks()
+
+    def _of_all_ranks(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+        """What one rank writes for all: buffers, empty parameters, the groups' keywords, the loss scale."""
+        shapes = self._shapes_by_id()
+        for key, entry in self._entries().items():
+            if id(entry) not in shapes:
+                yield ("model", key), entry
+            elif not shapes[id(entry)].numel():
+                yield ("model", key), torch.empty(shapes[id(entry)], dtype=entry.dtype)
+        groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
+        for number, (group, names) in enumerate(groups):
+            for key, value in {**group, "params": names}.items():
+                yield ("optim", "param_groups", number, key), value
+        for key, value in self.scaler.state_dict().items():  # empty but in fp16
+            yield ("scaler", key), value
+
+    @torch.no_grad()
+    def _read(self, stored: Any) -> None:
+        """Reads what this rank owns."""
+        for flat in self.flats:
+            flat.settle()
+            for path, mine in self._elements(flat, flat.span):
+                if path[0] == "model" or stored.has(path):  # a parameter without a gradient has no state
+                    mine.values.copy_(stored.read(path, mine.start, mine.start + mine.values.numel()))
+        parameters = self._shapes_by_id()
+        for key, entry in self._entries().items():
+            if id(entry) not in parameters:  # a buffer: each rank has the whole
+                entry.copy_(stored.read(("model", key), 0, entry.numel()).view(entry.shape))
+
+
+def _pieces(flat: Flat, where: Span, span: Span) -> Iterator[Piece]:
+    """The pieces of parameters in a tensor that lies at `where` in the flat, as far as they are within `span`."""
+    first, last = max(where[0], span[0]), min(where[1], span[1])
+    slots = [(slot.name, slot.shape.numel()) for slot in flat.layout.slots]
+    for piece in pieces_within(slots, first, last):
+        yield piece._replace(place=piece.place + first - where[0])
+
+
+def _cut(value: torch.Tensor, piece: Piece, shapes: dict[str, torch.Size]) -> Elements:
+    mine = value.detach().view(-1)[piece.place : piece.place + piece.numel]
+    return Elements(shapes[piece.name], piece.start, mine)
+
+
+@torch.no_grad()
+def _spread(flat: Flat) -> None:
+    """Brings what was read from what the optimizer updates to the shard, and where parameters are whole, to all."""
+    flat.shard.copy_(flat.owned)
+    if flat.is_sharded and flat.presence is not Presence.RELEASED:
+        flat.part(flat.whole).copy_(flat.shard)
+        all_gather(flat.whole, name=flat.layout.name, sizes=flat.layout.sizes).wait()

@@ -1,0 +1,208 @@
+"""A sharded checkpoint on disk, ours or FSDP2's by `torch.distributed.checkpoint`, and how it is read.
+
+Which rank wrote an element does not matter: the table of contents says which file has which box of which tensor, and
+a rank reads what overlaps with its own piece. So any number of ranks can go on where any other has stopped.
+"""
+
+import io
+import pickle
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, LoadPlan
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from zerolab.engines.boxes import Elements
+
+Place = tuple[str | int, ...]
+"""Where something lies in nested dicts and lists; joined by dots it is torch's key."""
+
+STEP = "step-"
+CONTENTS = ".metadata"
+EARLIER = "copy it again, or load an earlier checkpoint"
+
+
+def latest_checkpoint(run: str | Path) -> Path:
+    """The checkpoint of the last step in a run's folder, as `engine.save_sharded` left it; always a whole one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    folder = Path(run)
+    found = {
+        int(match[1]): path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := re.fullmatch(rf"{STEP}(\d+)", path.name)) and (path / CONTENTS).is_file()
+    }
+    if not found:
+        half = any(folder.glob(f".{STEP}*.part"))
+        why = "only one that was never finished" if half else f"no {STEP}N with a {CONTENTS}"
+        raise ValueError(f"{folder} has no whole checkpoint, {why}: give the folder that engine.save_sharded was given")
+    return found[max(found)]
+
+
+class Stored:
+    """A checkpoint's table of contents, and what it points to.
+
+    Raises:
+        ValueError: there is none, it is damaged, or a file that it names is missing or too short.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._contents = read_contents(self.directory)
+        self._tensors = self._contents.state_dict_metadata
+        self._reader = FileSystemReader(self.directory)
+        self._reader.set_up_storage_reader(self._contents, is_coordinator=True)
+        self._checked: set[tuple[str, int]] = set()
+        self._check_files()
+
+    def _check_files(self) -> None:
+        ends: defaultdict[str, int] = defaultdict(int)
+        for place in self._contents.storage_data.values():
+            ends[place.relative_path] = max(ends[place.relative_path], place.offset + place.length)
+        for name, end in sorted(ends.items()):
+            file = self.directory / name
+            if not file.is_file():
+                raise ValueError(f"{name} is missing in {self.directory}: bring the files of all ranks into one folder")
+            if file.stat().st_size < end:
+                size = file.stat().st_size
+                raise ValueError(f"{name} in {self.directory} has {size} bytes of {end}: {EARLIER}")
+
+    def tree(self) -> dict[str, Any]:
+        """Everything in its place, in nested dicts and lists; of tensors only numbers are read.
+
+        Others are zeros of the right shape that take no memory: what a rank needs of them it asks `read` for.
+        """
+        paths = self._contents.planner_data
+        if not isinstance(paths, dict) or not {"model", "optim"} <= {path[0] for path in paths.values()}:
+            there = sorted({key.split(".")[0] for key in self._tensors})
+            raise ValueError(
+                f"{self.directory} has {', '.join(there)}, and not both 'model' and 'optim': "
+                'save them as dcp.save({"model": ..., "optim": ...}, ...)'
+            )
+        tree = unflatten_state_dict({key: self._value(key) for key in paths if key in self._tensors}, paths)
+        # A parameter that never had a gradient has no state, and without momentum none has.
+        names = [name for group in tree["optim"]["param_groups"] for name in group["params"]]
+        tree["optim"]["state"] = {name: {} for name in names} | tree["optim"].get("state", {})
+        return tree
+
+    def _value(self, key: str) -> Any:
+        about = self._tensors[key]
+        if not isinstance(about, TensorStorageMetadata):
+            item = ReadItem(LoadItemType.BYTE_IO, MetadataIndex(key), torch.Size((0,)), MetadataIndex(key), *_NO_SIZES)
+            planner = _Planner()
+            self._fill(key, [item], planner)
+            return planner.value
+        if not about.size:
+            return self.read((key,), 0, 1).view(())
+        return torch.zeros((), dtype=about.properties.dtype).expand(about.size)
+
+    def has(self, path: Place) -> bool:
+        """Whether there is something at that place."""
+        return key_of(path) in self._tensors
+
+    def read(self, path: Place, start: int, stop: int) -> torch.Tensor:
+        """The elements `[start, stop)` of a tensor, shape [stop - start].
+
+        Raises:
+            ValueError: what the files have of it is damaged.
+        """
+        key = key_of(path)
+        about: Any = self._tensors[key]
+        elements = Elements(about.size, start, torch.empty(stop - start, dtype=about.properties.dtype))
+        items = create_read_items_for_chunk_list(key, about, elements.__create_chunk_list__())
+        if sum(item.lengths.numel() for item in items) != stop - start:
+            raise ValueError(f"{self.directory} lacks elements of {key!r}: {EARLIER}")
+        self._fill(key, items, _Planner(elements))
+        return elements.values
+
+    def _fill(self, key: str, items: list[ReadItem], planner: "_Planner") -> None:
+        try:
+            for item in items:
+                self._check_sum(item.storage_index)
+            self._reader.read_data(LoadPlan(items), planner).wait()
+        # Whatever torch and Python raise over bytes that are not what was written.
+        except (RuntimeError, OSError, EOFError, ValueError, KeyError, BadZipFile, pickle.UnpicklingError):
+            raise ValueError(f"{key!r} in {self.directory} is damaged: {EARLIER}") from None
+
+    def _check_sum(self, index: MetadataIndex) -> None:
+        """Raises BadZipFile unless a tensor's bytes are those that were written; torch does not look at the sums."""
+        place = self._contents.storage_data[index]
+        if (found := (place.relative_path, place.offset)) in self._checked:
+            return
+        with (self.directory / place.relative_path).open("rb") as file:
+            file.seek(place.offset)
+            with ZipFile(io.BytesIO(file.read(place.length))) as parts:  # torch.save writes zip files
+                if parts.testzip() is not None:
+                    raise BadZipFile(place.relative_path)
+        self._checked.add(found)
+
+
+_NO_SIZES = torch.Size((0,)), torch.Size((0,))
+
+
+def key_of(path: Place) -> str:
+    """The key that torch gives to a place."""
+    return ".".join(map(str, path))
+
+
+class _Planner(DefaultLoadPlanner):
+    """torch's own, which puts boxes into a piece of a flat, and takes plain values without executing anything."""
+
+    def __init__(self, elements: Elements | None = None) -> None:
+        super().__init__()
+        self._elements, self.value = elements, None
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        return self._elements.at(index.offset or ())  # type: ignore[union-attr]  # given with every tensor
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        self.value = torch.load(value, weights_only=True)
+
+
+_NAMED = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("collections", "OrderedDict"),
+    ("pathlib._local", "PosixPath"),
+    ("pathlib._local", "WindowsPath"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """The table of contents is a pickle, which could call anything: only its own classes and torch's plain ones may."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _NAMED or (module == "pathlib" and name.endswith("Path")):
+            return super().find_class(module, name)
+        found = (
+            super().find_class(module, name) if module in ("torch", Metadata.__module__) and "." not in name else None
+        )
+        if isinstance(found, torch.dtype) or (isinstance(found, type) and found.__module__ == Metadata.__module__):
+            return found
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def read_contents(directory: Path) -> Metadata:
+    """A checkpoint's table of contents, without executing anything of it. Raises ValueError as `Stored`."""
+    path = directory / CONTENTS
+    if not path.is_file():
+        raise ValueError(
+            f"{directory} is no whole checkpoint, it has no {CONTENTS}: zerolab.latest_checkpoint(run) finds the last"
+        )
+    try:
+        contents = _Unpickler(io.BytesIO(path.read_bytes())).load()
+    except Exception as error:  # noqa: BLE001  (damaged bytes can make a pickle raise anything)
+        raise ValueError(f"{path} is damaged or not torch's ({error}): {EARLIER}") from None
+    if not isinstance(contents, Metadata) or not isinstance(contents.storage_data, dict):
+        raise ValueError(f"{path} is not a checkpoint's table of contents: {EARLIER}")  # noqa: TRY004
+    return contents
