@@ -312,7 +312,7 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
     ranks = recording.ranks
     stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []
     flats = flats_of(recording)
-    num_params = sum(flat.numel for flat in flats)
+    num_params, muon = sum(flat.numel for flat in flats), {"matrices": recording.info.matrices}
     if any(rank.info.state is None for rank in ranks):
         raise RuntimeError(
             f"{stage} has made fewer than two updates in {recording.info.steps} steps, because gradients overflowed in "
@@ -320,7 +320,7 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
         )
     if stage in systems.FORMS and stage not in systems.IN_FLATS:
         terms = [
-            systems.terms(stage, flats, world_size, precision, state=rank.state, showed=training.shown)
+            systems.terms(stage, flats, world_size, precision, state=rank.state, showed=training.shown, **muon)
             for rank, training in zip(ranks, trainings, strict=True)
         ]
     else:  # shards are equal on all ranks, and so are the terms, unless a parameter is not used
@@ -335,11 +335,11 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
         "losses": [fmean(step) for step in zip(*(training.losses for training in trainings), strict=True)],
         "state": recording.state,
         "peak": recording.peak,
-        "formula": systems.state_bytes(stage, num_params, world_size, precision, moments=ranks[0].info.moments),
+        "formula": systems.state_bytes(stage, num_params, world_size, precision, moments=ranks[0].info.moments, **muon),
         "terms": terms[0],
         "traffic": {
             "logical_bytes": recording.sent,
-            "formula_bytes": systems.traffic_bytes(stage, num_params, world_size, precision),
+            "formula_bytes": systems.traffic_bytes(stage, num_params, world_size, precision, **muon),
             "wire_bytes": ranks[0].info.wire_bytes[-1],
         },
         "step_seconds": step_seconds,

@@ -6,19 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab import models
+from zerolab import compare, models, simulate
 from zerolab.engines import ENGINES, placement
 from zerolab.engines.matrices import Together
-from zerolab.engines.muon_owners import MuonOwners
-from zerolab.engines.muon_replicated import MuonReplicated
 from zerolab.engines.partition import partition
 from zerolab.player.payload import owners, smallest_held
-from zerolab.recording.recorder import Recorder
-from zerolab.simulation.fake import world
 from zerolab.theory import muon
 
 STAGES = list(muon.PLACED)
 STEPS = 3
+TOKENS = torch.zeros(2, 5, dtype=torch.int64)
 MUON = {"lr": 0.02, "weight_decay": 0.1}
 ADAMW = {"lr": 0.01, "weight_decay": 0.1}
 # Newton-Schulz computes in bf16: where a sum in another order rounds to another bf16, an update moves by up to 1/256.
@@ -160,16 +157,43 @@ def test_each_rank_holds_and_sends_what_the_closed_form_says_to_the_byte(recorde
         assert sent(rank) == muon.traffic_bytes(stage, units(), world_size, rank.rank)
 
 
-@pytest.mark.parametrize("engine", [MuonReplicated, MuonOwners])
-def test_eight_ranks_that_are_simulated_hold_and_send_it_too(engine):
-    for rank in range(8):
-        with world(8, rank, on_gpu=False), Recorder(simulated=True) as recorder:
-            made = engine(make(), torch.optim.AdamW, muon=MUON, **ADAMW)
-            tokens = torch.zeros(2, 5, dtype=torch.int64)
-            for _ in range(2):
-                made.training_step(tokens, tokens, models.loss)
-        assert recorder.finish().state == muon.state_bytes(engine.stage, units(), 8, rank)
-        assert sent(recorder.finish(), 2) == muon.traffic_bytes(engine.stage, units(), 8, rank)
+def test_eight_ranks_that_are_simulated_hold_and_send_it_too():
+    found = simulate(STAGES, 8, make, batches=[(TOKENS, TOKENS)])
+    for stage, recording in found.recordings.items():
+        assert len(recording.ranks) == 8
+        for rank in recording.ranks:
+            assert rank.info.derived is (stage == "muon-replicated" and rank.rank > 0)
+            assert rank.state == muon.state_bytes(stage, units(), 8, rank.rank)
+            assert sent(rank, 2) == muon.traffic_bytes(stage, units(), 8, rank.rank)
+    assert {row["unexplained"] for row in found.table()} == {0}
+    slowest = max(rank.events[-1].t_end for rank in found.recordings["muon-owners"].ranks)
+    assert 0 < found.rows[1]["step_seconds"] * 1e9 <= slowest
+
+
+@pytest.mark.slow
+def test_compare_has_muons_own_formula_and_a_simulation_finds_the_same():
+    real = compare(STAGES, 2, make, [batch(step) for step in range(2)], 2, device="cpu")
+    rows = {row["stage"]: row for row in real.rows}
+    count, matrices = real.rows[0]["num_params"], 91 + 91 + 49
+    assert rows["muon-replicated"]["formula"]["optimizer_state"] == 8 * count - 4 * matrices
+    for category in ("parameters", "gradients", "optimizer_state"):
+        assert rows["muon-replicated"]["terms"][f"more_{category}"] == 0
+        for stage in STAGES[1:]:  # what one rank has too much of another has too little of, but for rounded halves
+            more = [rank["terms"][f"more_{category}"] for rank in rows[stage]["ranks"]]
+            assert sum(more) in range(-8, 9), (stage, category)
+    assert max(rank["terms"]["more_gradients"] for rank in rows["muon-owners"]["ranks"]) > 0
+    assert {(row["unexplained"], row["stage"]) for row in real.table()} == {(0, stage) for stage in STAGES}
+    for stage, row in rows.items():
+        assert row["ranks"][0]["terms"]["not_shown"] == row["ranks"][1]["terms"]["not_shown"] == 0
+        assert real.recordings[stage].info.formula == row["formula"]
+        assert row["traffic"]["logical_bytes"] == pytest.approx(row["traffic"]["formula_bytes"], rel=0.2)
+    fake = simulate(STAGES, 2, make, batches=[batch(0, 0, 2)])
+    for measured, simulated in zip(real.rows, fake.rows, strict=True):
+        for key in ("stage", "num_params", "state", "formula", "terms"):
+            assert measured[key] == simulated[key], key
+        assert measured["traffic"]["logical_bytes"] == simulated["traffic"]["logical_bytes"]
+        pairs = zip(measured["ranks"], simulated["ranks"], strict=True)
+        assert all(one["state"] == other["state"] for one, other in pairs)
 
 
 def test_owners_share_the_momentum_and_the_work_that_every_rank_repeats(recorded):

@@ -15,11 +15,16 @@ pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
 STAGES = ["zero3", "zero2", "zero1", "ddp", "fsdp2"]
 OTHERS = ["torch-ddp", "torch-zero1", "fsdp1", "hsdp"]
+MUON = ["muon-replicated", "muon-owners", "muon-rows"]
 UNIT = "blocks.1"
 
 
 def chapters(tab):
     return tab.evaluate(f"{PLAYER}.walk.chapters")
+
+
+def captions_of(tab):
+    return tab.evaluate(f"{PLAYER}.beats.list.map(({{ caption }}) => caption)")
 
 
 def to_chapter(tab, place):
@@ -60,7 +65,7 @@ def others():
             engine.training_step(inputs, targets, models.loss)
 
     with Cluster(world_size=4, device="cpu") as cluster:
-        return {stage: cluster.record(train, stage) for stage in [*OTHERS, "muon-owners"]}
+        return {stage: cluster.record(train, stage) for stage in [*OTHERS, *MUON]}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -144,8 +149,22 @@ def test_owners_of_whole_matrices_update_what_they_own_and_nobody_is_asked_for_a
     told = chapters(tab)
     assert "Each rank updates only what it owns" in str(told)
     assert asked(told, "How many bytes did rank 0 send") is None  # all of one unit, and less of another
-    captions = tab.evaluate(f"{PLAYER}.beats.list.map(({{ caption }}) => caption)")
-    assert "Update: each rank changes only what it owns." in captions
+    assert "Update: each rank changes only what it owns." in captions_of(tab)
+
+
+@pytest.mark.parametrize("stage", MUON)
+def test_a_step_with_muon_is_told_from_its_forward_to_its_update(others, show, stage):
+    tab = show(others[stage], story=True)
+    titles = [chapter["title"] for chapter in chapters(tab)]
+    unit = UNIT if stage == "muon-rows" else f"{UNIT} matrices"
+    possessive = f"{unit}'s" if stage == "muon-rows" else f"{unit}'"
+    assert f"{UNIT} is computed{', and freed' * (stage == 'muon-rows')}" in titles
+    assert {f"{possessive} gradients are computed", f"{possessive} gradients are added up", "The update"} <= {*titles}
+    assert "matrices's" not in str(chapters(tab))
+    travels = [each for each in captions_of(tab) if "rows of whole matrices travel" in each]
+    assert bool(travels) is (stage == "muon-rows")
+    for place in range(len(titles)):
+        to_chapter(tab, place)
 
 
 def test_a_chapter_plays_and_rests_on_its_question_and_every_answer_is_told_what_it_means(recording, show):

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     _add_stages(compare, f", {OTHERS}")
     _add_training(compare, model="gpt-10m", steps=5)
     simulate = add_command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
-    _add_stages(simulate, "")
+    _add_stages(simulate, "; with Muon: muon-replicated, muon-owners, muon-rows")
     _add_size(simulate)
     simulate.add_argument(
         "--model", default="7b", help=f"one of {', '.join(catalog.ARCHITECTURES)} (default: %(default)s)"

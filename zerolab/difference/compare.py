@@ -9,7 +9,8 @@ of parameters `d` through which a rounding travels, and of the summands `n` of a
     update      the same for SGD; Adam turns a gradient near zero into a whole step, so for it that part of the elements
                 may go the other way (`_flips`)
 
-times the number of steps so far, because what is rounded in one goes into the next.
+times the number of steps so far, because what is rounded in one goes into the next. Muon computes in bf16 whatever the
+model is in, so of its updates, and of all that comes after them, e is 2^-7.
 """
 
 import math
@@ -277,7 +278,7 @@ class _Pair:
         for name in names:
             mine, other = moves[0][name], moves[1][name]
             rounds = 4 * EPSILON.get(before[name].dtype, 0.0) * _size(before[name])
-            may = _flips(allowed, before[name].numel) if adapts else allowed
+            may = max(self._slack(good, place, name), _flips(allowed, before[name].numel) if adapts else 0.0)
             if length(minus(other, mine)) > may * max(length(mine), length(other)) + rounds:
                 far.append(name)
         if far:
@@ -289,13 +290,14 @@ class _Pair:
 
     # What rounding explains.
 
-    def _tolerance(self, step: Step, place: int) -> float:
-        rows = sum(map(len, step.rows))
+    def _tolerance(self, step: Step, place: int, name: str = "") -> float:
+        rows, muon = sum(map(len, step.rows)), step.by_muon()
+        epsilon = max(self.epsilon, EPSILON["bfloat16"] if name in muon or (place and muon) else 0.0)
         accumulated = EPSILON["float32"] * math.sqrt(max(1, rows))
-        return (place + 1) * (2 * self.epsilon * math.sqrt(self.depth) + 8 * accumulated)
+        return (place + 1) * (2 * epsilon * math.sqrt(self.depth) + 8 * accumulated)
 
-    def _slack(self, step: Step, place: int) -> float:
-        return 4 * self._tolerance(step, place)
+    def _slack(self, step: Step, place: int, name: str = "") -> float:
+        return 4 * self._tolerance(step, place, name)
 
     def _noise(self, step: Step, place: int) -> set[str]:
         """Tensors whose gradient is no more than rounding: an adaptive optimizer makes whole steps of it."""

@@ -22,6 +22,7 @@ OVERFLOW = (
     "in which the scale has come down, or begin with a smaller one (init_scale)"
 )
 SCALED = "scaled once more or not at all, by clipping, by a loss scale or by hand"
+IN_PIECES = "Muon updated each shard by itself, and orthogonalises whole matrices: give each an owner that has it whole"
 NO_MASTER = "the optimizer updates low-precision weights: there is no fp32 master copy, and small updates are lost"
 ROUNDED = "the fp32 weights are copied back from rounded ones after each update: small updates are lost"
 
@@ -240,8 +241,13 @@ def update(bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: flo
             return f"it is GOOD's step times {factor:.4g}: {twice}"
         why = "the update is made twice" if _is(factor, 2) and max(r["updates"] for r in bad.ranks) > 1 else ""
         return f"it is GOOD's step times {factor:.4g}: {why or 'the update or its lr is scaled'}"
-    # In coarse precision what follows would see patterns in rounding.
-    return "" if slack > 0.01 else _decayed(bad, far, moved) or _partly(far, moved)
+    if set(far) <= bad.by_muon() and all(bad.pieces()[name] > 1 for name in far):
+        found = IN_PIECES
+    elif slack > 0.01:  # in coarse precision what follows would see patterns in rounding
+        found = ""
+    else:
+        found = _decayed(bad, far, moved) or _partly(far, moved)
+    return found
 
 
 def _decayed(bad: Step, far: list[str], moved: list[dict[str, Vector]]) -> str:

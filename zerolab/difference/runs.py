@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,15 @@ class Step:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Each parameter's settings in the optimizer that has it."""
         return {name: each for rank in self.ranks for name, each in rank["settings"].items()}
+
+    def by_muon(self) -> set[str]:
+        """The parameters that Muon updates."""
+        return {name for name, each in self.settings().items() if "ns_steps" in each}
+
+    def pieces(self) -> Counter[str]:
+        """In how many pieces each parameter lies after the update."""
+        places = {key for rank in range(len(self.ranks)) for key in self.of_rank("end", rank)}
+        return Counter(name for name, _ in places)
 
     def counters(self) -> dict[str, float]:
         """Updates that each parameter has had, as the optimizer counts them."""

@@ -32,7 +32,7 @@ from zerolab.runtime.observers import holders
 
 VERSION = 1
 MOST_ROWS = 4096  # of a rank and step whose hashes are kept
-SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "maximize")
+SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "maximize", "ns_steps")
 Step = dict[str, Any]
 
 
@@ -66,6 +66,7 @@ class Fingerprints:
         self._about: dict[str, list[Any]] = {}
         self._running: list[nn.Module] = []
         self._updated = self._over = False
+        self._updating = 0  # how many optimizers are at it: one may call others
         self._scale = 1.0
         self._reasons: set[str] = set()
         self._sources = Sources()
@@ -248,6 +249,7 @@ class Fingerprints:
     # The update.
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        self._updating += 1
         return once_computed(args, keywords, lambda: self._update_begins(optimizer))
 
     def _update_begins(self, optimizer: Any) -> None:
@@ -266,7 +268,8 @@ class Fingerprints:
             settings = {key: float(v) if isinstance(v, torch.Tensor) else v for key, v in plain_settings.items()}
             for place, tensor in enumerate(group["params"]):
                 unknown = [Place(f"(the optimizer's own tensor {number}.{place})", 0, 0, local(tensor).numel())]
-                pieces = places.get(id(tensor), unknown)
+                # What an optimizer updates for another, as for the owner of a matrix, is no parameter.
+                pieces = places.get(id(tensor), unknown if self._updating == 1 else [])
                 for piece in pieces:
                     now["settings"][piece.name] = settings
                 scaled = scale is not None and tensor.grad is not None  # and divides by itself
@@ -279,6 +282,7 @@ class Fingerprints:
                         self._note(now["state"].setdefault(key, {}), pieces, value)
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        self._updating -= 1
         if not self._updated:
             self._done, self._updated = self._done + 1, True
 

@@ -72,7 +72,7 @@ class Matrices:
         check_muon(muon)
         given = signature(type(self)).bind_partial(*arguments, **others).arguments
         names = _matrices_of(given.get("model"), matrices, given.get("units"))
-        self._muon = dict(muon)
+        self._muon, self.matrix_numel = dict(muon), sum(names.values())
         groups = [(lambda name, _: name in names, {}), *others.pop("param_groups", ())]
         super().__init__(*arguments, param_groups=groups, **others)  # type: ignore[call-arg]  # the engine's
 
@@ -116,10 +116,10 @@ def check_muon(keywords: Mapping[str, Any]) -> None:
             raise ValueError(f"Muon's {name} is {keywords[name]!r}, by which it scales: give a finite number above 0")
 
 
-def _matrices_of(model: Any, matrices: Selector | None, units: Sequence[str] | None) -> frozenset[str]:
-    """The names of the parameters that Muon is to update."""
+def _matrices_of(model: Any, matrices: Selector | None, units: Sequence[str] | None) -> dict[str, int]:
+    """The parameters that Muon is to update, by name, with their elements."""
     if not isinstance(model, nn.Module):
-        return frozenset()  # which the engine refuses
+        return {}  # which the engine refuses
     inside = tuple(f"{unit}." for unit in (find_units(model) if units is None else units) if unit != ROOT)
     chosen = {
         name: parameter
@@ -135,4 +135,4 @@ def _matrices_of(model: Any, matrices: Selector | None, units: Sequence[str] | N
         raise ValueError(
             f"{type(model).__name__} has no matrix within a unit: name some by matrices=, or use AdamW alone"
         )
-    return frozenset(chosen)
+    return {name: parameter.numel() for name, parameter in chosen.items()}

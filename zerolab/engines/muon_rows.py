@@ -2,7 +2,7 @@
 
 Memory a rank (fp32), with M elements in matrices and R in the rest: 4(M + R)/N parameters + 4(M + R)/N gradients, 4M/N
 momentum + 8R/N Adam; for the update it also has the matrices whole of which it is the owner. Traffic a rank and step:
-FSDP2's 3(M + R) elements times (N-1)/N, but 2 for the root unit, and 2M(N-1)/N to the owners and back.
+FSDP2's 3(M + R) elements times (N-1)/N, but 2 for the root unit, and 2M(N-1)/N^2 to the owners and back.
 
 The momentum is a sum element by element, so it stays in rows. What it makes of the gradient goes to the matrix's owner,
 who orthogonalises it and sends everyone their rows: no work is done twice. (torchtitan, pull request 4060.)

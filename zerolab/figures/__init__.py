@@ -1,6 +1,7 @@
 """Figures in the player's words and colours, and the two panels that draw them from sliders.
 
 flat         how matrices make a flat, number by number; who owns which rows of a recorded unit
+owners       how much each rank owns of matrices that stay whole
 frames       moments of a step side by side: who holds which part, and what travels to whom
 plots        losses, state by stage and against a card, memory against ranks, traffic against bandwidth, a plan
 clocks       when a rank computes, waits and sends
@@ -13,11 +14,13 @@ from zerolab.figures.chart import html
 from zerolab.figures.clocks import two_clocks
 from zerolab.figures.flat import FlatPicture, ShardPicture
 from zerolab.figures.frames import Frames
+from zerolab.figures.owners import OwnersPicture
 from zerolab.figures.plots import losses, memory_against_ranks, plan, stages, traffic_against_bandwidth, wall
 
 __all__ = [
     "FlatPicture",
     "Frames",
+    "OwnersPicture",
     "ShardPicture",
     "html",
     "losses",

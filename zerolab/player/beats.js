@@ -333,6 +333,8 @@ export class Beats {
       return whole || some
         ? `${whole ? "" : "gradients are "}added up over ${whose}, which all get the sum`
         : "gradients are added up, and all ranks get the sum";
+    if (op === "all_to_all" && act === "update")
+      return "rows of whole matrices travel to the rank that works out their update, or back from it";
     if (op === "broadcast")
       return act === "share"
         ? `the owners send their new parameters to all${theirs}`

@@ -5,7 +5,7 @@ import { entries } from "./decode.js";
 import { untold, wholes } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
 import { Facts } from "./facts.js";
-import { bytes, duration, words } from "./format.js";
+import { bytes, duration, possessive, words } from "./format.js";
 import { alike, howMany, howMuch, part, whoUpdates } from "./questions.js";
 import { capital, listed, Teller } from "./teller.js";
 
@@ -88,8 +88,8 @@ function tellGather(t) {
 
 /** @param {Teller} t */
 function tellForward(t) {
-  const { facts, name, unit } = t;
-  const { me, model } = facts;
+  const { facts, unit } = t;
+  const { me, model, module } = facts;
   const passes = facts.passes("forward");
   if (!passes.length) return;
   const gathered = t.chapters.length > 1;
@@ -98,13 +98,13 @@ function tellForward(t) {
   const mine = passes.find((i) => model.columns.rank[i] === me);
   const more = mine === undefined ? 0 : model.liveAt(mine).activations - before(model, mine);
   const kept = more > 0 ? ` and leaves ${bytes(more)} of activations for the backward` : "";
-  const says = [`${capital(t.each)} runs ${name} on its own batch of data${kept}.`];
+  const says = [`${capital(t.each)} runs ${module} on its own batch of data${kept}.`];
   const rest = freed ?? ended;
   const own = facts.held(me, "parameters", rest);
   if (freed) says.push(`Then it frees what the others own: of ${t.bytes(unit.numel)} it keeps ${t.bytes(own)}.`);
   else if (t.ranks > 1 && !t.story.sent.forward?.has("all_gather"))
     says.push("All parameters are here already, so nothing need be sent.");
-  const title = freed ? `${name} is computed, and freed` : `${name} is computed`;
+  const title = freed ? `${module} is computed, and freed` : `${module} is computed`;
   const asks = t.all && t.ranks > 1 ? t.ask("many", () => askMany(t, rest)) : null;
   t.add(title, says, Math.max(t.start, gathered ? t.rest : facts.began(passes)), rest, asks);
 }
@@ -121,7 +121,7 @@ function tellAhead(t) {
   if (!found) return;
   const { beat, unit, rank, took } = found;
   const says = [
-    `While rank ${rank} computes ${t.name}, parts of ${unit.name} are already on their way.`,
+    `While rank ${rank} computes ${t.facts.module}, parts of ${unit.name} are already on their way.`,
     `Both go on for ${duration(took)}.`,
     "Whatever has arrived by the time it is needed costs no waiting.",
   ];
@@ -150,7 +150,7 @@ function tellBackward(t) {
       : `${capital(t.each)} computes gradients of ${name}.`,
   ];
   const from = Math.max(again ? again.t0 : facts.began(passes), t.start);
-  t.add(`${name}'s gradients are computed`, says, Math.min(from, rest), rest, askAlike(t, rest, reduction));
+  t.add(`${possessive(name)} gradients are computed`, says, Math.min(from, rest), rest, askAlike(t, rest, reduction));
 }
 
 /**
@@ -197,7 +197,7 @@ function tellReduce(t) {
     to,
     freed && held < before ? `Then it frees the rest: of ${t.bytes(unit.numel)} it keeps ${t.bytes(held)}.` : "",
   ];
-  const title = all ? "All gradients are added up" : `${name}'s gradients are added up`;
+  const title = all ? "All gradients are added up" : `${possessive(name)} gradients are added up`;
   const time = Math.max(rest, freed ?? 0);
   const kept = held
     ? () => howMuch("gradients", name, me, facts.held(me, "gradients", time), unit.numel, t.ranks)

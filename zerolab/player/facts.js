@@ -65,12 +65,17 @@ export class Facts {
     return this.own.find((beat) => unit && beat.act === act && ops.includes(beat.op) && beat.units.includes(unit));
   }
 
+  /** The module that the unit is of: of its matrices and of the rest, which are two units, both times "blocks.1". */
+  get module() {
+    return this.unit?.name.split(" ")[0] ?? "";
+  }
+
   /**
-   * The passes of the unit over all ranks.
+   * The passes of its module over all ranks.
    * @param {"forward" | "backward"} op
    */
   passes(op) {
-    return this.#events("module", (i) => this.model.payload.words[this.model.columns.op[i] - 1] === op, this.unit);
+    return this.#events("module", (i) => this.model.payload.words[this.model.columns.op[i] - 1] === op, this.module);
   }
 
   /** The updates of all ranks, for each the one that ended first: some systems call one within another. */
@@ -80,7 +85,8 @@ export class Facts {
   }
 
   /**
-   * @param {"module" | "optimizer" | "collective"} kind @param {(i: number) => boolean} fits @param {Unit | null} unit
+   * @param {"module" | "optimizer" | "collective"} kind @param {(i: number) => boolean} fits
+   * @param {string | null} unit
    */
   #events(kind, fits, unit) {
     const { columns, payload, cut, units } = this.model;
@@ -88,7 +94,7 @@ export class Facts {
     const found = [];
     for (let i = 0; i < this.model.count; i++) {
       if (columns.kind[i] !== code || columns.step[i] !== this.step || columns.parent[i] >= 0 || cut.has(i)) continue;
-      if ((!unit || units[columns.unit[i] - 1] === unit) && fits(i)) found.push(i);
+      if ((!unit || units[columns.unit[i] - 1]?.name === unit) && fits(i)) found.push(i);
     }
     return found;
   }

@@ -70,3 +70,11 @@ export function tail(name) {
 export function words(name) {
   return name.replaceAll("_", " ");
 }
+
+/**
+ * "blocks.1's", but "blocks.1 matrices'".
+ * @param {string} name
+ */
+export function possessive(name) {
+  return name.endsWith("s") ? `${name}'` : `${name}'s`;
+}

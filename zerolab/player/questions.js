@@ -1,6 +1,6 @@
 // The questions of the guided walk. The right answer comes from the recording; a wrong one is told what it would mean.
 
-import { exact, words } from "./format.js";
+import { exact, possessive, words } from "./format.js";
 
 /** @import { Answer, Category, Question } from "./types.d.ts" */
 
@@ -65,7 +65,7 @@ export function howMany(unit, right, ranks, parts) {
     return `Then ${ranks - number === 1 ? "one rank" : "the others"} would lack a part. Look for a hollow one.`;
   };
   return question(
-    `How many of the ${ranks} ranks hold all of ${unit}'s parameters now?`,
+    `How many of the ${ranks} ranks hold all of ${possessive(unit)} parameters now?`,
     answers.map((value) => ({ value, text: exact(value), says: says(value) })),
     right,
     because ?? "The others lack a part of it.",
@@ -111,7 +111,7 @@ export function howMuch(category, unit, rank, held, all, ranks) {
   ];
   if (!answers.some(({ value }) => value === right))
     answers.splice(1, 0, { value: right, text: `${part(right)} of them`, says: "" });
-  const text = `How much of ${unit}'s ${name} does rank ${rank} hold now?`;
+  const text = `How much of ${possessive(unit)} ${name} does rank ${rank} hold now?`;
   return question(text, singular(answers, category), right, because);
 }
 
@@ -164,7 +164,7 @@ export function howManyBytes(unit, rank, right, whole, ranks) {
 export function alike(unit, local, reduced) {
   const later = reduced ? "adding up comes next" : "nothing has added them up";
   return question(
-    `Are ${unit}'s gradients the same on every rank now?`,
+    `Are ${possessive(unit)} gradients the same on every rank now?`,
     [
       {
         value: 0,

@@ -9,6 +9,9 @@ import { MOVED } from "./flow.js";
  * @import { Act, Category, Known, State, Unit } from "./types.d.ts"
  */
 
+/** The collectives that the sentences tell of. */
+const TOLD_OF = new Set([...Object.keys(MOVED), "broadcast", "all_to_all"]);
+
 /**
  * The acts of a recording, and the sentence for each. Nothing is inferred from the stage's name: a learner's engine is
  * described by what it does.
@@ -129,7 +132,7 @@ export class Story {
     this.acts.forEach((act, i) => {
       if (!columns.step[i] && act !== "setup") return; // checks between steps, no part of the training
       const op = payload.words[columns.op[i] - 1];
-      if (columns.kind[i] !== collective || columns.parent[i] >= 0 || !(op in MOVED || op === "broadcast")) return;
+      if (columns.kind[i] !== collective || columns.parent[i] >= 0 || !TOLD_OF.has(op)) return;
       sent[act] ??= new Set();
       sent[act].add(op);
     });
@@ -236,13 +239,16 @@ const TOLD = {
     }
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
-  update({ parts, known, own, uneven }) {
+  update({ parts, known, own, uneven, does }) {
     if (!own)
       return known.optimizer_state
         ? "Update: every rank makes the same update of all parameters."
         : "Update: which parameters a rank updates was not recorded.";
     const why = parts.optimizer_state ? ", so it needs optimizer state for that part alone" : "";
-    return `Update: each rank updates only ${uneven ? "what" : `the 1/${own} that`} it owns${why}.`;
+    const whole = does("all_to_all")
+      ? "each matrix is put together on one rank to work out its update, which goes back in parts; "
+      : "";
+    return `Update: ${whole}each rank updates only ${uneven ? "what" : `the 1/${own} that`} it owns${why}.`;
   },
   share({ own, uneven }) {
     if (!own) return "After the update: the ranks gather what is no parameter, such as their losses.";

@@ -152,6 +152,7 @@ class RunInfo:
     num_params: int | None = None
     optimizer: str | None = None  # its class
     precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
+    matrices: int = 0  # elements of the matrices that Muon updates
     offload: bool = False
     backend: str | None = None
     device: str | None = None

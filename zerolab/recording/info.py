@@ -41,6 +41,7 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
         num_params=num_params or None,
         optimizer=ownership.optimizer,
         precision=precision,
+        matrices=ownership.matrices,
         offload=ownership.offload,
         backend=at.backend,
         device=log.device,
@@ -86,9 +87,7 @@ def _figures(steps: list[StepFigures], device: str, *, had_state: bool) -> dict[
     return figures
 
 
-def _formula(
-    ownership: Ownership, num_params: int, trained: int, world_size: int, precision: str | None
-) -> State | None:
+def _formula(of: Ownership, num_params: int, trained: int, world_size: int, precision: str | None) -> State | None:
     """The closed form for this run, if it is one of the stages and precisions that have one.
 
     What is frozen has neither gradient nor optimizer state; `explain` has that as a term, because Ψ counts it.
@@ -96,8 +95,11 @@ def _formula(
     from zerolab import theory
     from zerolab.theory import systems
 
-    stage, moments = ownership.stage, moments_of(ownership.optimizer)
     # A loop of one's own has no stage, and a formula next to it would be a guess.
+    stage = of.stage
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
         return None
-    return systems.state_bytes(stage, num_params, world_size, precision, trained=trained, moments=moments)
+    moments = moments_of(of.optimizer)
+    return systems.state_bytes(
+        stage, num_params, world_size, precision, trained=trained, moments=moments, matrices=of.matrices
+    )

@@ -56,6 +56,7 @@ class Ownership:
         self.stage: str | None = None
         self.precision: str | None = None  # as the engine says; its layouts have the module's original dtypes
         self.had_state = False  # whether optimizers already had state at the first recorded update
+        self.matrices = 0  # elements of the matrices that the engine's Muon updates
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that updated last
         # For each flat that was updated only in part: the elements of each tensor that was updated.
@@ -67,6 +68,7 @@ class Ownership:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
         self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
+        self.matrices = getattr(engine, "matrix_numel", 0)
         self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others

@@ -11,12 +11,12 @@ from zerolab.engines import ENGINES
 from zerolab.recording.patches import replace
 
 SIMULATED = ("fsdp2", "hsdp")
-"""The other systems that run on a fake rank."""
+"""The other systems that run on a fake rank; and muon-rows, which is made of FSDP2."""
 
 
 def engine_of(stage: str) -> type[Any]:
     """The engine's class, to be used where all tensors are shapes."""
-    return _on_shapes(ENGINES[stage]) if stage in SIMULATED else ENGINES[stage]
+    return _on_shapes(ENGINES[stage]) if stage in (*SIMULATED, "muon-rows") else ENGINES[stage]
 
 
 def _on_shapes(engine: type[Any]) -> type[Any]:

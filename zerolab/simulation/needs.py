@@ -114,7 +114,7 @@ class Question:
 
         try:
             with own.nothing_packed():
-                recording, costs = execute(
+                recording, costs, _ = execute(
                     stage,
                     self.world_size,
                     prepare,

@@ -1,7 +1,8 @@
 """simulate(): stages side by side at any size, run by the engine files themselves on a fake rank of N.
 
 Rank 0 runs, watched by the same recorder. The others have equal shards and do the same in the same order, so they are
-derived from rank 0 and the partition, and marked so. Bytes are counted, not estimated; seconds are a cost model's.
+derived from rank 0 and the partition, and marked so; where shares are unequal, as those of whole matrices, each rank
+runs. Bytes are counted, not estimated; seconds are a cost model's.
 """
 
 import gc
@@ -9,16 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
-from zerolab.comparison import LEARNING_RATE, Comparison, row_of
+from zerolab.comparison import LEARNING_RATE, Comparison, Training, row_of
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.models import Batch, ModelSource
@@ -33,10 +34,13 @@ from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import timed, world
 from zerolab.simulation.fsdp2 import engine_of
 from zerolab.simulation.shapes import META
+from zerolab.theory import muon, systems
 
 STEPS = 2  # Adam makes its state in the first
 Prepared = tuple[nn.Module, torch.Tensor, torch.Tensor]
 SHOWN_RANKS = 8  # a recording of a thousand equal ranks would show nothing more
+STAGES = (*theory.STAGES, *muon.PLACED)
+UNEQUAL = ("muon-owners", "muon-rows")  # stages whose ranks own shares of different sizes
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Simulation(Comparison):
     """What `simulate` found: recordings, and rows like those of `compare`, but `losses` [] and `wire_bytes` None.
 
     `step_seconds` and the times in the recordings are a cost model's, whose assumptions are in `hardware`. A recording
-    holds rank 0, which ran, and up to seven ranks that are derived from it; `rows` cover all N.
+    holds rank 0, which ran, and up to seven ranks that are derived from it; `rows` cover all N. Of muon-owners and
+    muon-rows the first eight ranks run, and `rows` cover those; the seconds are the slowest one's.
     """
 
     hardware: Hardware
@@ -71,8 +76,9 @@ def simulate(
     """Runs two training steps of AdamW under each stage on a fake rank 0 of `world_size`.
 
     Args:
-        stages: any of ddp, zero1, zero2, zero3; a sequence, or joined by commas. No other system is simulated, nor is
-            hybrid sharding (hsdp): `compare` runs it, and `theory.systems.traffic_bytes` has its formula.
+        stages: any of ddp, zero1, zero2, zero3, or with Muon for the matrices of the units muon-replicated,
+            muon-owners, muon-rows; a sequence, or joined by commas. No other system is simulated, nor is hybrid
+            sharding (hsdp): `compare` runs it, and `theory.systems.traffic_bytes` has its formula.
         world_size: number of ranks N, at least 1.
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
@@ -101,11 +107,14 @@ def simulate(
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings, found = {}, []
     for number, stage in enumerate(chosen, start=1):
-        text = f"{stage}: two steps of rank 0 of {world_size} ({number} of {len(chosen)})"
+        running = range(min(world_size, SHOWN_RANKS) if stage in UNEQUAL else 1)
+        which = f"ranks 0 to {running[-1]}" if running[-1] else "rank 0"
+        text = f"{stage}: two steps of {which} of {world_size} ({number} of {len(chosen)})"
         if progress is not None:
             progress(text)
         with waiting(text), collecting_new_garbage_only():
-            recordings[stage] = _merge(*execute(stage, world_size, prepare, precision, hardware))
+            executed = [execute(stage, world_size, prepare, precision, hardware, rank=rank) for rank in running]
+            recordings[stage] = _merge(executed)
             found.append(_row(recordings[stage], precision))
     return Simulation(found, recordings, hardware)
 
@@ -128,9 +137,9 @@ def collecting_new_garbage_only() -> Iterator[None]:
 def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
-        if stage in ENGINES and stage not in theory.STAGES:
-            raise ValueError(f"{stage} is not one of {', '.join(theory.STAGES)}, and runs on real ranks: use compare")
-        theory.state_bytes(stage, 1, world_size, precision)
+        if stage in ENGINES and stage not in STAGES:
+            raise ValueError(f"{stage} is not one of {', '.join(STAGES)}, and runs on real ranks: use compare")
+        systems.state_bytes(stage, 1, world_size, precision)
     return chosen
 
 
@@ -187,6 +196,14 @@ def _without_memory(module: nn.Module) -> nn.Module:
     return module
 
 
+class Executed(NamedTuple):
+    """One rank of a stage: what it recorded, what its last step costs, and what `systems.shown` found."""
+
+    recording: RankRecording
+    costs: dict[str, Any]
+    shown: dict[str, int]
+
+
 def execute(
     stage: str,
     world_size: int,
@@ -194,44 +211,48 @@ def execute(
     precision: str,
     hardware: Hardware,
     *,
+    rank: int = 0,
     loss_fn: LossFunction = models.loss,
     options: Mapping[str, Any] = MappingProxyType({}),
     micro_batches: int = 1,
     begun: Callable[[Recorder, Prepared], object] = lambda *_: None,
-) -> tuple[RankRecording, dict[str, Any]]:
-    """One stage on rank 0: what it recorded, and what its last step costs.
+) -> Executed:
+    """One stage on one rank.
 
     `options` are the engine's; a step adds up `micro_batches` gradients; `begun` is called with the recorder and with
     what `prepare` made, before the engine is made.
     """
     clock = Clock()
     meter = Meter(clock, hardware, precision)
-    with world(world_size, on_gpu=hardware.on_gpu) as shapes:
+    with world(world_size, rank, on_gpu=hardware.on_gpu) as shapes:
         # The model is built before the recorder starts: real ranks, too, are recorded from the engine on.
         model, inputs, targets = made = prepare()
         with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
             begun(recorder, made)
             engine = engine_of(stage)(model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision, **options)
             shapes.engine = engine
-            for _ in range(STEPS):  # the last one is reported
-                started, waited, meter.work = clock.computed, clock.waited, Work()
-                for _ in range(micro_batches - 1):
-                    with engine.accumulate():
-                        engine.training_step(inputs, targets, loss_fn)
-                engine.training_step(inputs, targets, loss_fn)
+            with systems.shown_at_updates(engine if stage in muon.PLACED else None) as shown:
+                for _ in range(STEPS):  # the last one is reported
+                    started, waited, meter.work = clock.computed, clock.waited, Work()
+                    for _ in range(micro_batches - 1):
+                        with engine.accumulate():
+                            engine.training_step(inputs, targets, loss_fn)
+                    engine.training_step(inputs, targets, loss_fn)
         executed = recorder.finish()  # within the world, which knows the rank and N
     costs = {"assumptions": hardware.describe(), "seconds": clock.computed - started}
     costs |= {"blocked_seconds": clock.waited - waited, **asdict(meter.work)}
-    return replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs
+    return Executed(replace(executed, info=replace(executed.info, device=hardware.gpu.name)), costs, shown)
 
 
-def _merge(executed: RankRecording, costs: dict[str, Any]) -> Recording:
-    """Rank 0's recording, and with it those of the next ranks, derived from it."""
-    one = Recording.merge([executed])  # derived ranks share its clock, so merging one is enough
-    (rank0,) = one.ranks
-    ranks = [derive(rank0, rank) for rank in range(min(one.world_size, SHOWN_RANKS))]
+def _merge(executed: Sequence[Executed]) -> Recording:
+    """The recording of the ranks that ran; of a single one also those of the next ranks, derived from it."""
+    one = Recording.merge([each.recording for each in executed])  # derived ranks share its clock
+    shown = min(one.world_size, SHOWN_RANKS)
+    ranks = one.ranks if len(executed) > 1 else [derive(one.ranks[0], rank) for rank in range(shown)]
+    results = [Training([], [], each.shown) for each in executed] * (len(ranks) // len(executed))
+    costs = max((each.costs for each in executed), key=itemgetter("seconds"))
     info = replace(one.info, costs=costs)
-    return Recording(ranks, world_size=one.world_size, info=info, units=one.units, sources=one.sources)
+    return Recording(ranks, world_size=one.world_size, info=info, units=one.units, sources=one.sources, results=results)
 
 
 def derive(executed: RankRecording, rank: int) -> RankRecording:
@@ -268,6 +289,8 @@ def _row(recording: Recording, precision: str) -> dict[str, Any]:
     costs: Any = recording.info.costs
     row = row_of(recording, precision, costs["seconds"])
     row["traffic"]["wire_bytes"] = None
+    if recording.info.stage in UNEQUAL:
+        return row | {"ranks": [rank | {"derived": False} for rank in row["ranks"]]}
     # Shards are padded to the same length, so every rank holds and sends the same number of bytes.
     ranks = [row["ranks"][0] | {"rank": rank, "derived": rank > 0} for rank in range(recording.world_size)]
     return row | {"ranks": ranks}

@@ -61,7 +61,7 @@ def traffic_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int 
 
     With the letters of `state_bytes`, in elements: muon-replicated 2(M + R)(N - 1)/N; muon-owners M - m of gradients,
     (N - 1)m of updated matrices and 2R(N - 1)/N; muon-rows 3(M + R)(N - 1)/N, but for the root unit, which FSDP2
-    gathers once, and about 2M(N - 1)/N for the matrices' way to their owners and back.
+    gathers once, and about 2M(N - 1)/N^2 for the rows' way to their owners and back.
 
     Raises ValueError for another stage.
     """

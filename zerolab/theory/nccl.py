@@ -115,6 +115,8 @@ class Group:
     def ways(self, op: str) -> Iterator[Way]:
         """All that the tuner considers."""
         yield from self._rings(op)
+        if op == "all_to_all":  # each message is for one rank alone: nothing to add up or to pass on
+            return
         if op in PASSES:
             yield from self._trees()
         elif self.per_node == 1 and self._is_nccl(self.network) and self.nodes > 1:

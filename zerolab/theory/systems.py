@@ -30,7 +30,8 @@ FORMS = {
     "muon-owners": "zero2",
     "muon-rows": "zero3",
 }
-"""The stage whose closed form a system should follow; hsdp's on half the ranks. For Muon, `theory.muon` has its own."""
+"""The stage whose closed form a system should follow; hsdp's on half the ranks. With Muon that is the ranks'
+mean, for they own matrices of unequal sizes: `theory.muon` has what each holds and sends, to the byte."""
 
 IN_FLATS = ("zero3-8bit",)
 """Those that have our flats, so that `theory.terms` of that stage are theirs."""
@@ -65,20 +66,26 @@ def state_bytes(
     *,
     trained: int | None = None,
     moments: str = "fp32",
+    matrices: int = 0,
 ) -> dict[str, int]:
     """`theory.state_bytes`, for other systems too: hsdp holds what zero3 holds on half the ranks.
+
+    Of `matrices` elements Muon keeps one momentum in fp32, where Adam has two moments (Jordan et al. 2024).
 
     Raises ValueError as `theory.state_bytes` does.
     """
     check_known("stage", stage, (*forms.STAGES, *FORMS))
     shards = _shards(stage, world_size)
-    form = FORMS.get(stage, stage)
-    return forms.state_bytes(form, num_params, shards, precision, trained=trained, moments=moments)
+    like = FORMS.get(stage, stage)
+    found = forms.state_bytes(like, num_params, shards, precision, trained=trained, moments=moments)
+    spared = forms.FP32_BYTES * matrices // (shards if "optimizer_state" in forms.SHARDED[like] else 1)
+    return found | {"optimizer_state": found["optimizer_state"] - spared}
 
 
-def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) -> int:
+def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str, *, matrices: int = 0) -> int:
     """`theory.traffic_bytes`, for other systems too; hsdp's halves also all-reduce their shards of the gradients.
 
+    Under muon-rows an Nth of `matrices` elements goes to the owners for the update, and an Nth back, in fp32.
     Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
     """
     if stage == "zero3-8bit":  # of three passes, two are gathers
@@ -86,6 +93,8 @@ def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str) 
         return int(GATHERED_IN_8_BITS * elements) + forms.traffic_bytes("zero3", num_params, world_size, precision) // 3
     shards = _shards(stage, world_size)
     within = forms.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
+    if stage == "muon-rows":
+        return within + 2 * forms.FP32_BYTES * matrices * (world_size - 1) // world_size**2
     # Between the halves, a rank all-reduces only the shard that it owns.
     return within + (forms.traffic_bytes("ddp", num_params, 2, precision) // shards if stage == "hsdp" else 0)
 
@@ -132,13 +141,15 @@ def shown(engine: Any) -> dict[str, int]:
     """
     storages: dict[int, tuple[str, int, bool]] = {}
     covered: dict[int, dict[tuple[str, int], list[tuple[int, int]]]] = {}
+    numels = {flat.layout.name: flat.layout.numel for flat in engine.flats}  # beyond that lies a flat's padding
     for holding in engine.holdings():
         storage = holding.tensor.untyped_storage()
         key, (start, stop) = storage._cdata, holding.span  # noqa: SLF001  (storages have no public identity)
         storages[key] = holding.category, storage.nbytes(), holding.tensor.dim() == 0
+        stop = min(stop, numels[holding.unit])
         if stop > start:
             of_unit = holding.unit, holding.tensor.element_size()
-            covered.setdefault(key, {}).setdefault(of_unit, []).append(holding.span)
+            covered.setdefault(key, {}).setdefault(of_unit, []).append((start, stop))
     sums: Counter[str] = Counter()
     for key, (category, nbytes, is_number) in storages.items():
         sums[category] += nbytes
@@ -168,6 +179,7 @@ def terms(
     *,
     state: dict[str, int],
     showed: dict[str, int],
+    matrices: int = 0,
 ) -> dict[str, int]:
     """What one rank of another system holds beyond its closed form, by name; their sum is `state` minus the formula.
 
@@ -180,8 +192,8 @@ def terms(
     """
     num_params = sum(flat.numel for flat in flats)
     trained = sum(flat.numel for flat in flats if not flat.frozen)
-    formula = state_bytes(stage, num_params, world_size, precision)
-    needed = state_bytes(stage, num_params, world_size, precision, trained=trained)
+    formula = state_bytes(stage, num_params, world_size, precision, matrices=matrices)
+    needed = state_bytes(stage, num_params, world_size, precision, trained=trained, matrices=matrices)
     seen = Counter(showed)  # zero for what the system does not have
     padding = {category: seen[f"padding of {category}"] for category in forms.STATE_CATEGORIES}
     counted = {category: seen[category] - padding[category] for category in forms.STATE_CATEGORIES}
