@@ -52,7 +52,8 @@ def through_owner(  # noqa: PLR0917  (as the statement lists them)
 def nearest(matrix: torch.Tensor) -> torch.Tensor:
     """The orthogonal matrix that lies nearest: what Muon's Newton-Schulz iterations come close to."""
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left @ right
+    product: torch.Tensor = left @ right
+    return product
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
