@@ -8,8 +8,9 @@ import torch.distributed as dist
 from silent import Net, batch
 from torch.nn.functional import cross_entropy
 
-from zerolab import Cluster
+from zerolab import Cluster, models
 from zerolab.difference.compare import compare
+from zerolab.difference.runs import Step
 from zerolab.difference.watch import Fingerprints
 from zerolab.engines import ENGINES, muon_rows
 
@@ -43,6 +44,16 @@ def alone(folder):
                 optimizer.zero_grad()
 
 
+def larger(stage, folder):
+    """Two steps of a model whose updates round to another bf16 here and there."""
+    world_size = dist.get_world_size()
+    engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3, muon=MUON)
+    with Fingerprints(folder, (1, 2)):
+        for batch in models.batches("gpt-tiny", 1, 0, 2, rows=8):
+            inputs, targets = (each.chunk(world_size)[dist.get_rank()] for each in batch)
+            engine.training_step(inputs, targets, models.loss)
+
+
 def in_pieces(folder):
     """Each rank orthogonalises the rows that it has."""
     right = muon_rows._through_owners
@@ -62,6 +73,7 @@ def record_all(tmp_path_factory):
         with Cluster(world_size) as cluster:
             for stage in ("muon-replicated", "muon-owners", "muon-rows"):
                 cluster.run(train, stage, folder / f"{stage} {world_size}")
+            cluster.run(larger, "muon-owners" if world_size == 2 else "muon-rows", folder / f"larger {world_size}")
             if world_size == 2:
                 cluster.run(in_pieces, folder / "in pieces")
                 cluster.run(train, "muon-owners", folder / "faster", {**MUON, "lr": 0.03})
@@ -69,11 +81,17 @@ def record_all(tmp_path_factory):
 
 
 def test_of_right_runs_none_parts(folder):
-    runs = sorted(path.name for path in folder.iterdir() if path.name not in ("in pieces", "faster"))
+    runs = sorted(path.name for path in folder.iterdir() if path.name.startswith(("alone", "muon")))
     pairs = list(itertools.combinations(runs, 2))
     found = {pair: str(result) for pair in pairs if (result := compare(*map(folder.joinpath, pair))).parting}
     assert len(pairs) == 21
     assert not found, "\n".join(map(str, found.items()))
+
+
+def test_what_comes_of_an_update_in_bf16_is_explained_by_its_rounding(folder, monkeypatch):
+    assert compare(folder / "larger 2", folder / "larger 4").parting is None
+    monkeypatch.setattr(Step, "by_muon", lambda _: set())  # as if it were computed in fp32
+    assert compare(folder / "larger 2", folder / "larger 4").parting.step == 2
 
 
 @pytest.mark.parametrize("good", ["alone", "muon-owners 2", "muon-rows 4"])

@@ -7,7 +7,7 @@ together, makes it orthogonal and hands the rows of the result out. Your functio
 * `rows`: how many rows the whole matrix has;
 * `owner`: the rank that makes it orthogonal;
 * `orthogonal(matrix)`: gives the orthogonal matrix that lies nearest;
-* `rank`, `world_size`: this rank, and how many there are.
+* `rank`: this rank, of `dist.get_world_size()`.
 
 Return this rank's rows of `orthogonal(whole)`. `dist.send(tensor, rank)` and `dist.recv(tensor, rank)` send and receive
 a tensor; they return when that is done.
@@ -28,10 +28,9 @@ import torch.distributed as dist
 from zerolab.exercises import RankTargets, Wrong
 
 
-def through_owner(  # noqa: PLR0917  (as the statement lists them)
-    mine: torch.Tensor, rows: int, owner: int, orthogonal: Any, rank: int, world_size: int
-) -> Any:
+def through_owner(mine: torch.Tensor, rows: int, owner: int, orthogonal: Any, rank: int) -> Any:
     """The owner alone ever has the whole matrix."""
+    world_size = dist.get_world_size()
     size = -(-rows // world_size)
     counts = [min(size, rows - size * each) for each in range(world_size)]
     if rank != owner:
@@ -52,7 +51,8 @@ def through_owner(  # noqa: PLR0917  (as the statement lists them)
 def nearest(matrix: torch.Tensor) -> torch.Tensor:
     """The orthogonal matrix that lies nearest: what Muon's Newton-Schulz iterations come close to."""
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left @ right
+    product: torch.Tensor = left @ right
+    return product
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
@@ -60,7 +60,7 @@ def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     rows = world_size * dice.randrange(8, 12) - (dice.randrange(1, world_size) if world_size > 1 else 0)
     owner = dice.randrange(1, world_size) if world_size > 1 else 0
     whole = np.random.default_rng(dice.randrange(2**31)).standard_normal((rows, 48)).astype(np.float32)
-    return [(cut(whole, rank, world_size), rows, owner, nearest, rank, world_size) for rank in range(world_size)]
+    return [(cut(whole, rank, world_size), rows, owner, nearest, rank) for rank in range(world_size)]
 
 
 def cut(whole: Any, rank: int, world_size: int) -> Any:
@@ -102,7 +102,7 @@ wrong = (
     Wrong(
         says="makes each rank's rows orthogonal by themselves, where the whole matrix is to be",
         whole="""
-def through_owner(mine, rows, owner, orthogonal, rank, world_size):
+def through_owner(mine, rows, owner, orthogonal, rank):
     return orthogonal(mine)
 """,
         gives=lambda arguments, rank: nearest(torch.from_numpy(arguments[rank][0])),
@@ -122,7 +122,8 @@ def through_owner(mine, rows, owner, orthogonal, rank, world_size):
     Wrong(
         says="bytes; the target is",
         whole="""
-def through_owner(mine, rows, owner, orthogonal, rank, world_size):
+def through_owner(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     size = -(-rows // world_size)
     part = mine.new_zeros(size, mine.shape[1])
     part[: len(mine)] = mine

@@ -10,7 +10,7 @@ import { MOVED } from "./flow.js";
  */
 
 /** The collectives that the sentences tell of. */
-const TOLD_OF = new Set([...Object.keys(MOVED), "broadcast", "all_to_all"]);
+const MENTIONED = new Set([...Object.keys(MOVED), "broadcast", "all_to_all"]);
 
 /**
  * The acts of a recording, and the sentence for each. Nothing is inferred from the stage's name: a learner's engine is
@@ -132,7 +132,7 @@ export class Story {
     this.acts.forEach((act, i) => {
       if (!columns.step[i] && act !== "setup") return; // checks between steps, no part of the training
       const op = payload.words[columns.op[i] - 1];
-      if (columns.kind[i] !== collective || columns.parent[i] >= 0 || !TOLD_OF.has(op)) return;
+      if (columns.kind[i] !== collective || columns.parent[i] >= 0 || !MENTIONED.has(op)) return;
       sent[act] ??= new Set();
       sent[act].add(op);
     });

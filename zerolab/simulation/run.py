@@ -43,7 +43,7 @@ STAGES = (*theory.STAGES, *muon.PLACED)
 UNEQUAL = ("muon-owners", "muon-rows")  # stages whose ranks own shares of different sizes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Simulation(Comparison):
     """What `simulate` found: recordings, and rows like those of `compare`, but `losses` [] and `wire_bytes` None.
 

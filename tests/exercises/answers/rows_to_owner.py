@@ -3,7 +3,8 @@ def _counts(rows, world_size):
     return [max(0, min(size, rows - size * each)) for each in range(world_size)]
 
 
-def _as_it_should_be(mine, rows, owner, orthogonal, rank, world_size):
+def _as_it_should_be(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     counts = _counts(rows, world_size)
     if rank != owner:
         dist.send(mine, owner)
@@ -22,11 +23,13 @@ def _as_it_should_be(mine, rows, owner, orthogonal, rank, world_size):
     return parts[rank]
 
 
-def right_with_a_new_tensor(mine, rows, owner, orthogonal, rank, world_size):
-    return _as_it_should_be(mine, rows, owner, orthogonal, rank, world_size)
+def right_with_a_new_tensor(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
+    return _as_it_should_be(mine, rows, owner, orthogonal, rank)
 
 
-def right_into_one_matrix(mine, rows, owner, orthogonal, rank, world_size):
+def right_into_one_matrix(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     size = -(-rows // world_size)
     if rank != owner:
         dist.send(mine, owner)
@@ -44,7 +47,8 @@ def right_into_one_matrix(mine, rows, owner, orthogonal, rank, world_size):
     return whole[rank * size : rank * size + len(mine)]
 
 
-def right_all_messages_at_once(mine, rows, owner, orthogonal, rank, world_size):
+def right_all_messages_at_once(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     counts = _counts(rows, world_size)
     others = [each for each in range(world_size) if each != owner]
     if rank != owner:
@@ -60,7 +64,8 @@ def right_all_messages_at_once(mine, rows, owner, orthogonal, rank, world_size):
     return parts[rank]
 
 
-def right_by_an_all_to_all(mine, rows, owner, orthogonal, rank, world_size):
+def right_by_an_all_to_all(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     counts, columns = _counts(rows, world_size), mine.shape[1]
     mine_only = [len(mine) if each == owner else 0 for each in range(world_size)]
     everybodys = counts if rank == owner else [0] * world_size
@@ -71,7 +76,8 @@ def right_by_an_all_to_all(mine, rows, owner, orthogonal, rank, world_size):
     return new
 
 
-def right_from_the_last_rank_down(mine, rows, owner, orthogonal, rank, world_size):
+def right_from_the_last_rank_down(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     counts = _counts(rows, world_size)
     if rank != owner:
         dist.send(mine, owner)
@@ -89,17 +95,20 @@ def right_from_the_last_rank_down(mine, rows, owner, orthogonal, rank, world_siz
     return parts[rank]
 
 
-def wrong_each_its_own_rows(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_each_its_own_rows(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """makes each rank's rows orthogonal by themselves"""
     return orthogonal(mine)
 
 
-def wrong_the_owner_alone_is_orthogonal(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_the_owner_alone_is_orthogonal(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """right is"""
     return orthogonal(mine) if rank == owner else mine
 
 
-def wrong_everybody_gathers(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_everybody_gathers(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """bytes; the target is"""
     pieces = [torch.zeros(-(-rows // world_size), mine.shape[1]) for _ in range(world_size)]
     dist.all_gather(pieces, torch.cat([mine, pieces[0]])[: len(pieces[0])])
@@ -107,7 +116,8 @@ def wrong_everybody_gathers(mine, rows, owner, orthogonal, rank, world_size):
     return orthogonal(torch.cat(pieces)[:rows])[rank * size : (rank + 1) * size]
 
 
-def wrong_the_owner_sends_the_whole_to_all(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_the_owner_sends_the_whole_to_all(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """bytes; the target is"""
     counts = _counts(rows, world_size)
     whole = torch.empty(rows, mine.shape[1])
@@ -124,39 +134,45 @@ def wrong_the_owner_sends_the_whole_to_all(mine, rows, owner, orthogonal, rank, 
     return whole.split(counts)[rank]
 
 
-def wrong_rank_0_does_the_work(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_rank_0_does_the_work(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """bytes; the target is"""
-    return _as_it_should_be(mine, rows, 0, orthogonal, rank, world_size)
+    return _as_it_should_be(mine, rows, 0, orthogonal, rank)
 
 
-def wrong_own_rows_in_front(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_own_rows_in_front(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """puts the owner's rows in front of the others'"""
 
     def in_another_order(whole):
         own = whole.split(_counts(rows, world_size))
         return orthogonal(torch.cat([own[rank], *own[:rank], *own[rank + 1 :]]))
 
-    return _as_it_should_be(mine, rows, owner, in_another_order, rank, world_size)
+    return _as_it_should_be(mine, rows, owner, in_another_order, rank)
 
 
-def wrong_nothing_is_made_orthogonal(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_nothing_is_made_orthogonal(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """orthogonalises nothing"""
-    return _as_it_should_be(mine, rows, owner, lambda whole: whole, rank, world_size)
+    return _as_it_should_be(mine, rows, owner, lambda whole: whole, rank)
 
 
-def wrong_returns_what_it_had(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_returns_what_it_had(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """orthogonalises nothing"""
     before = mine.clone()
-    _as_it_should_be(mine, rows, owner, orthogonal, rank, world_size)
+    _as_it_should_be(mine, rows, owner, orthogonal, rank)
     return before
 
 
-def wrong_returns_nothing(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_returns_nothing(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """returned nothing"""
-    _as_it_should_be(mine, rows, owner, orthogonal, rank, world_size)
+    _as_it_should_be(mine, rows, owner, orthogonal, rank)
 
 
-def wrong_waits_for_what_nobody_sends(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_waits_for_what_nobody_sends(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """hangs"""
     if rank != owner:
         dist.recv(mine, owner)
@@ -164,7 +180,8 @@ def wrong_waits_for_what_nobody_sends(mine, rows, owner, orthogonal, rank, world
     return orthogonal(mine)
 
 
-def wrong_sends_each_row_twice(mine, rows, owner, orthogonal, rank, world_size):
+def wrong_sends_each_row_twice(mine, rows, owner, orthogonal, rank):
+    world_size = dist.get_world_size()
     """bytes; the target is"""
     if rank == owner:
         for each in range(world_size):
@@ -172,4 +189,4 @@ def wrong_sends_each_row_twice(mine, rows, owner, orthogonal, rank, world_size):
                 dist.recv(torch.empty(_counts(rows, world_size)[each], mine.shape[1]), each)
     else:
         dist.send(mine, owner)
-    return _as_it_should_be(mine, rows, owner, orthogonal, rank, world_size)
+    return _as_it_should_be(mine, rows, owner, orthogonal, rank)
