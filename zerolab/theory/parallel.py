@@ -133,15 +133,17 @@ def pipeline(run: Run, stages: int, micro_batches: int, stage: str = "zero1") ->
     """The first of `stages` of L/P blocks each, under 1F1B; `rows` are those of a micro-batch.
 
     It keeps the activations of as many micro-batches as there are stages. Of the model's ends, which only the first
-    and last stages have, each counts as if it had a Pth. ZeRO within a stage: "zero1" sums up whole gradients over the
-    micro-batches and sends two passes of its part; "zero3" gathers it twice, and reduces it, for every one of them.
+    and last stages have, each counts as if it had a Pth. ZeRO within a stage sums up whole gradients over the
+    micro-batches, and "zero1" sends two passes of its part. "zero3", as torch's FSDP2 does it, gathers the part for
+    every micro-batch's forward and once for all backwards, in which it stays whole, and reduces once.
     """
+    check_known("stage within a pipeline", stage, ("zero1", "zero3"))
     _check_divides("stages", stages, run.world_size)
     check_count("number of micro-batches", micro_batches)
     others, part = run.world_size // stages, run.model / stages
-    passes = 2 if stage == "zero1" else 3 * micro_batches
-    whole = 0 if stage == "zero3" else 2 * part  # parameters and gradients; the rest of the state is divided
-    state = whole + (run.held / stages - whole) / others
+    passes = 2 if stage == "zero1" else micro_batches + 2
+    whole = 2 * part  # parameters and gradients, which in "zero3" are there beside the shards
+    state = whole + (run.held / stages - (whole if stage == "zero1" else 0)) / others
     in_flight = min(stages, micro_batches)
     # Its last activations go on, and as many bytes of their gradients come back, which the next stage sends.
     sent = {"all": passes * one_pass(part, others), "stages": micro_batches * run.hidden}

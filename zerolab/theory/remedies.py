@@ -8,6 +8,7 @@ both, and adds the others one by one and all together.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -36,8 +37,10 @@ def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
     for name in CHECKPOINTING[CHECKPOINTING.index(job.checkpointing) + 1 :]:
         yield replace(job, checkpointing=name)
     if job.rows > 1:
-        fewer = [replace(job, rows=rows) for rows in range(job.rows - 1, 0, -1)]
-        yield next((smaller for smaller in fewer if needs(smaller, stage) <= usable), fewer[-1])
+        # Fewer rows never need more, so the first count that fits is found by halving.
+        fewer = range(job.rows - 1, 0, -1)
+        fits = bisect_left(fewer, True, key=lambda rows: needs(replace(job, rows=rows), stage) <= usable)
+        yield replace(job, rows=max(1, job.rows - 1 - fits))
     yield from _of_the_optimizer(job)
     yield from _divided(job)
     yield replace(job, world_size=2 * job.world_size)
