@@ -97,6 +97,7 @@ PREDICTIONS = {
     "11-seven-billion": Prediction("GB of model state", 120, _state_in_gigabytes, "zero3"),
     "12-zero3-whole": Prediction("% of the parameters", 150, _share_of_parameters, "zero3"),
     "14-units-sent": Prediction("MB that rank 0 sends in a step", 16, _sent_in_megabytes, "fsdp2"),
+    "16-gather-sent": Prediction("MB that rank 0 sends in a step", 4, _sent_in_megabytes, "zero3-8bit"),
 }
 
 
