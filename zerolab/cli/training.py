@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
     )
     _add_stages(compare, f", {OTHERS}")
     _add_training(compare, model="gpt-10m", steps=5)
+    compare.add_argument("--moments", default="fp32", help="Adam's two: fp32, or 8-bit (default: %(default)s)")
     simulate = add_command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
     _add_stages(simulate, "; with Muon: muon-replicated, muon-owners, muon-rows")
     _add_size(simulate)
@@ -131,7 +132,7 @@ def _options(given: Sequence[str]) -> dict[str, Any]:
 def _compare(arguments: Arguments) -> None:
     from zerolab.comparison import compare
 
-    comparison = compare(arguments.stages, **_training(arguments))
+    comparison = compare(arguments.stages, **_training(arguments), moments=arguments.moments)
     _keep(comparison, arguments)
     say(arguments, comparison.rows, comparison.table(times=True))
 

@@ -98,6 +98,7 @@ PREDICTIONS = {
     "12-zero3-whole": Prediction("% of the parameters", 150, _share_of_parameters, "zero3"),
     "14-units-sent": Prediction("MB that rank 0 sends in a step", 16, _sent_in_megabytes, "fsdp2"),
     "15-muon-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "muon-replicated"),
+    "16-gather-sent": Prediction("MB that rank 0 sends in a step", 4, _sent_in_megabytes, "zero3-8bit"),
 }
 
 

@@ -130,14 +130,12 @@ def terms(
     `flats` are the layouts that `zerolab.engines.partition.partition` makes for the model. The names:
 
     * `padding`: each flat is filled up to N equal shards, and the formula is rounded down (FSDP section 3.2: at most
-      N - 1 elements a flat; over NCCL, where a shard is a multiple of 8 elements, 8N - 1; with `moments="8-bit"`, where
-      it is one of a block, 256N - 1).
+      N - 1 elements a flat; where a shard is a multiple of g, which is 8 over NCCL and 256 for 8-bit moments, gN - 1).
     * `step_counters`: Adam's step, 4 bytes for each tensor that is updated (Adam, algorithm 1): a flat, or, once a
       parameter of it got no gradient, each of its parameters.
     * `unused`: only where `updated` is given, and negative: no moments for what never had a gradient, and in 16 bits no
       fp32 copy of a gradient where that is a whole flat. `updated` has the elements of each tensor that was updated,
-      by flat, for the flats of which not all was (`Flat.updated_so_far`; a recording has it in its ranks' `info`).
-      Moments in 8 bits then have a scale more for each parameter whose last block is not full.
+      by flat, where not all was (`Flat.updated_so_far`, a rank's `info`); 8-bit blocks then begin with each of them.
     * `fp32_gradient_shard`: in 16 bits the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
     * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (else that is the
@@ -157,14 +155,12 @@ def terms(
     formula = state_bytes(stage, num_params, world_size, precision, moments=moments)
     trained = sum(flat.numel for flat in trainable)
     needed = state_bytes(stage, num_params, world_size, precision, trained=trained, moments=moments)
-    held = _bytes_in_flats(stage, layouts, precision, moments)
-    with_whole = _bytes_in_flats(stage, layouts, precision, moments, replicated=True)
+    held, with_whole = (_bytes_in_flats(stage, layouts, precision, moments, replicated=it) for it in (False, True))
     replicated = sum(with_whole.values()) - sum(held.values())
     # The elements that the optimizer updates: in ddp, everything on every rank.
     owned = sum(_held(flat, divided=stage != "ddp") for flat in trainable)
     copies = (offload + (offload and on_gpu)) if precision == "fp32" else 0  # of what it owns, for the optimizer
     other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, copies, moments)
-    unused = _bytes_of_unused(stage, trainable, precision, copies, updated, moments)
     return {
         "padding": sum(held.values()) - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
@@ -176,7 +172,7 @@ def terms(
         **({"offloaded_gradients": FP32_BYTES * owned} if copies > 1 else {}),
         **({"replicated": replicated} if replicated else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
-        **({"unused": unused} if updated else {}),
+        **({"unused": _bytes_of_unused(stage, trainable, precision, copies, updated, moments)} if updated else {}),
     }
 
 
