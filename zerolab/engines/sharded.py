@@ -6,6 +6,7 @@ goes into them, and what is done with what comes out. By their keys they are wha
 `{"model": {key: tensor}, "optim": {"state": {parameter: {key: tensor}}, "param_groups": [...]}}`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # imported where they are used: torch needs a while for its o
     from zerolab.engines.saving import Saving
 
 Span = tuple[int, int]
+Keys = defaultdict[int, list[str]]
 
 
 class ShardedCheckpoints(FlatCheckpoints):
@@ -100,12 +102,12 @@ class ShardedCheckpoints(FlatCheckpoints):
         check_tensors(entries)
         return entries
 
-    def _elements(self, flat: Flat, span: Span) -> Iterator[tuple[tuple[str | int, ...], Elements]]:
+    def _elements(self, flat: Flat, span: Span, keys: Keys) -> Iterator[tuple[tuple[str | int, ...], Elements]]:
         """What lies in the elements `[start, stop)` of a flat, by its place in the checkpoint."""
         shapes = {slot.name: slot.shape for slot in flat.layout.slots}
-        keys = self._keys(flat)
+        parameters = {slot.name: id(parameter) for slot, parameter in flat.members()}
         for piece in _pieces(flat, flat.span, span):
-            for key in keys[piece.name]:
+            for key in keys[parameters[piece.name]]:
                 yield ("model", key), _cut(flat.owned, piece, shapes)
         for updated, where in () if flat.layout.frozen else flat.updated():
             for piece in _pieces(flat, where, span):
@@ -113,22 +115,21 @@ class ShardedCheckpoints(FlatCheckpoints):
                     if is_elementwise(key, value, updated):
                         yield ("optim", "state", piece.name, key), _cut(value, piece, shapes)
 
-    def _keys(self, flat: Flat) -> dict[str, list[str]]:
-        """The keys of each parameter of a flat in the model's state; one that is tied has several."""
-        names = {id(parameter): slot.name for slot, parameter in flat.members()}
-        keys: dict[str, list[str]] = {name: [] for name in names.values()}
+    def _keys(self) -> Keys:
+        """The keys in the model's state of each parameter, by its id; one that is tied has several."""
+        keys: Keys = defaultdict(list)
         for key, entry in self._entries().items():
-            if id(entry) in names:
-                keys[names[id(entry)]].append(key)
+            keys[id(entry)].append(key)
         return keys
 
     def _to_save(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         """What this rank writes. Where all have the same, each writes its Nth part; numbers, who has the beginning."""
+        keys = self._keys()
         for flat in self.flats:
             flat.settle()
             flat.take_over()
             mine = flat.layout.span(self.rank)
-            yield from self._elements(flat, mine)
+            yield from self._elements(flat, mine, keys)
             for updated, where in () if flat.layout.frozen else flat.updated():
                 for piece in _pieces(flat, where, mine):
                     for key, value in self._state().get(updated, {}).items():
@@ -155,9 +156,10 @@ class ShardedCheckpoints(FlatCheckpoints):
     @torch.no_grad()
     def _read(self, stored: Any) -> None:
         """Reads what this rank owns."""
+        keys = self._keys()
         for flat in self.flats:
             flat.settle()
-            for path, mine in self._elements(flat, flat.span):
+            for path, mine in self._elements(flat, flat.span, keys):
                 if path[0] == "model" or stored.has(path):  # a parameter without a gradient has no state
                     mine.values.copy_(stored.read(path, mine.start, mine.start + mine.values.numel()))
         parameters = self._shapes_by_id()
