@@ -24,8 +24,8 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from zerolab import files
 from zerolab.engines.agreement import check_same_on_all_ranks, gather_texts
-from zerolab.engines.boxes import Elements
-from zerolab.engines.stored import STEP, Place, key_of
+from zerolab.engines.boxes import Elements, Place
+from zerolab.engines.stored import STEP, key_of
 from zerolab.runtime.observers import within
 
 CLAIM = ".finishing"
