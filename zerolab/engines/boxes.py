@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+Place = tuple[str | int, ...]
+"""Where something lies in a checkpoint's nested dicts and lists; joined by dots it is torch's key."""
+
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """The indices where it begins, and its lengths, one of each for every dimension."""
 

@@ -9,6 +9,7 @@ killed; and no rank sends anything, so that all of this can go on in a thread wh
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,8 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from zerolab import files
 from zerolab.engines.agreement import check_same_on_all_ranks, gather_texts
-from zerolab.engines.boxes import Elements
-from zerolab.engines.stored import STEP, Place, key_of
+from zerolab.engines.boxes import Elements, Place
+from zerolab.engines.stored import STEP, key_of
 from zerolab.runtime.observers import within
 
 CLAIM = ".finishing"
@@ -78,8 +79,8 @@ class Saving:
         self._is_over = True
         agree(self._error, RuntimeError)
         if self._rank == 0:  # a file system over a network may have shown the notes to nobody in time
-            self._finish()
-        dist.barrier()  # without it another rank could look for the checkpoint before it is there
+            self._attempt(self._finish)
+        agree(self._error, RuntimeError)  # and so nobody looks for the checkpoint before it is there
 
     @property
     def _nbytes(self) -> int:
@@ -87,18 +88,19 @@ class Saving:
         return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
     def _write_within(self, writing: ExitStack) -> None:
-        try:
-            with writing:
-                self._write()
-        except Exception as error:  # noqa: BLE001  (of a thread: `wait` raises it on all ranks)
-            self._error = f"rank {self._rank} could not write its part of {self.directory.name} ({error})"
+        with writing:
+            self._attempt(self._write)
         self._state = {}
 
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  (it may be a thread's: `wait` raises it on all ranks)
+            self._error = f"rank {self._rank} could not write its part of {self.directory.name} ({error})"
+
     def _write(self) -> None:
-        writer, planner = (
-            FileSystemWriter(self._part),
-            _Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
-        )
+        writer = FileSystemWriter(self._part)
+        planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(self._state, is_coordinator=self._rank == 0)
         mine = planner.create_local_plan()
         # The files of rank r are called __r_...: torch numbers plans by their place in the list.

@@ -6,13 +6,16 @@ goes into them, and what is done with what comes out. By their keys they are wha
 `{"model": {key: tensor}, "optim": {"state": {parameter: {key: tensor}}, "param_groups": [...]}}`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from zerolab.engines.boxes import Elements
+from zerolab.engines.boxes import Elements, Place
 from zerolab.engines.checkpoint import FlatCheckpoints, check_state, check_tensors
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat, Presence
@@ -22,6 +25,7 @@ if TYPE_CHECKING:  # imported where they are used: torch needs a while for its o
     from zerolab.engines.saving import Saving
 
 Span = tuple[int, int]
+Keys = defaultdict[int, list[str]]
 
 
 class ShardedCheckpoints(FlatCheckpoints):
@@ -100,44 +104,44 @@ class ShardedCheckpoints(FlatCheckpoints):
         check_tensors(entries)
         return entries
 
-    def _elements(self, flat: Flat, span: Span) -> Iterator[tuple[tuple[str | int, ...], Elements]]:
-        """What lies in the elements `[start, stop)` of a flat, by its place in the checkpoint."""
-        shapes = {slot.name: slot.shape for slot in flat.layout.slots}
-        keys = self._keys(flat)
+    def _of_model(self, flat: Flat, span: Span, keys: Keys) -> Iterator[tuple[Place, Elements]]:
+        """The parameters in the elements `[start, stop)` of a flat."""
+        parameters = {slot.name: id(parameter) for slot, parameter in flat.members()}
         for piece in _pieces(flat, flat.span, span):
-            for key in keys[piece.name]:
-                yield ("model", key), _cut(flat.owned, piece, shapes)
-        for updated, where in () if flat.layout.frozen else flat.updated():
-            for piece in _pieces(flat, where, span):
-                for key, value in self._state().get(updated, {}).items():
-                    if is_elementwise(key, value, updated):
-                        yield ("optim", "state", piece.name, key), _cut(value, piece, shapes)
+            for key in keys[parameters[piece.name]]:
+                yield ("model", key), _cut(flat, flat.owned, piece)
 
-    def _keys(self, flat: Flat) -> dict[str, list[str]]:
-        """The keys of each parameter of a flat in the model's state; one that is tied has several."""
-        names = {id(parameter): slot.name for slot, parameter in flat.members()}
-        keys: dict[str, list[str]] = {name: [] for name in names.values()}
+    def _of_optimizer(self, flat: Flat, span: Span) -> Iterator[tuple[nn.Parameter, dict[str, Any], list[Piece]]]:
+        """What is updated there, its state, and which pieces of parameters it has."""
+        for updated, where in () if flat.layout.frozen else flat.updated():
+            yield updated, self._state().get(updated, {}), list(_pieces(flat, where, span))
+
+    def _keys(self) -> Keys:
+        """The keys in the model's state of each parameter, by its id; one that is tied has several."""
+        keys: Keys = defaultdict(list)
         for key, entry in self._entries().items():
-            if id(entry) in names:
-                keys[names[id(entry)]].append(key)
+            keys[id(entry)].append(key)
         return keys
 
-    def _to_save(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    def _to_save(self) -> Iterator[tuple[Place, Any]]:
         """What this rank writes. Where all have the same, each writes its Nth part; numbers, who has the beginning."""
+        keys = self._keys()
         for flat in self.flats:
             flat.settle()
             flat.take_over()
             mine = flat.layout.span(self.rank)
-            yield from self._elements(flat, mine)
-            for updated, where in () if flat.layout.frozen else flat.updated():
-                for piece in _pieces(flat, where, mine):
-                    for key, value in self._state().get(updated, {}).items():
-                        if not piece.start and not is_elementwise(key, value, updated):
-                            yield ("optim", "state", piece.name, key), value
+            yield from self._of_model(flat, mine, keys)
+            for updated, entries, pieces in self._of_optimizer(flat, mine):
+                for piece, (key, value) in product(pieces, entries.items()):
+                    place = "optim", "state", piece.name, key
+                    if is_elementwise(key, value, updated):
+                        yield place, _cut(flat, value, piece)
+                    elif not piece.start:
+                        yield place, value
         if self.rank == 0:
             yield from self._of_all_ranks()
 
-    def _of_all_ranks(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    def _of_all_ranks(self) -> Iterator[tuple[Place, Any]]:
         """What one rank writes for all: buffers, empty parameters, the groups' keywords, the loss scale."""
         shapes = self._shapes_by_id()
         for key, entry in self._entries().items():
@@ -155,11 +159,18 @@ class ShardedCheckpoints(FlatCheckpoints):
     @torch.no_grad()
     def _read(self, stored: Any) -> None:
         """Reads what this rank owns."""
+        keys = self._keys()
         for flat in self.flats:
             flat.settle()
-            for path, mine in self._elements(flat, flat.span):
-                if path[0] == "model" or stored.has(path):  # a parameter without a gradient has no state
-                    mine.values.copy_(stored.read(path, mine.start, mine.start + mine.values.numel()))
+            for place, mine in self._of_model(flat, flat.span, keys):
+                stored.fill(place, mine)
+            for updated, entries, pieces in self._of_optimizer(flat, flat.span):
+                for piece, (key, value) in product(pieces, entries.items()):
+                    place = "optim", "state", piece.name, key
+                    if is_elementwise(key, value, updated) and stored.has(place):  # without a gradient it has none
+                        stored.fill(place, _cut(flat, value, piece))
+                if entries:  # copies, of a state that is kept in fewer bits
+                    self._state()[updated] = entries
         parameters = self._shapes_by_id()
         for key, entry in self._entries().items():
             if id(entry) not in parameters:  # a buffer: each rank has the whole
@@ -174,7 +185,8 @@ def _pieces(flat: Flat, where: Span, span: Span) -> Iterator[Piece]:
         yield piece._replace(place=piece.place + first - where[0])
 
 
-def _cut(value: torch.Tensor, piece: Piece, shapes: dict[str, torch.Size]) -> Elements:
+def _cut(flat: Flat, value: torch.Tensor, piece: Piece) -> Elements:
+    shapes = {slot.name: slot.shape for slot in flat.layout.slots}
     mine = value.detach().view(-1)[piece.place : piece.place + piece.numel]
     return Elements(shapes[piece.name], piece.start, mine)
 

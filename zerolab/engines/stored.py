@@ -19,10 +19,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from zerolab.engines.boxes import Elements
-
-Place = tuple[str | int, ...]
-"""Where something lies in nested dicts and lists; joined by dots it is torch's key."""
+from zerolab.engines.boxes import Elements, Place
 
 STEP = "step-"
 CONTENTS = ".metadata"
@@ -115,14 +112,20 @@ class Stored:
         Raises:
             ValueError: what the files have of it is damaged.
         """
+        elements = torch.empty(stop - start, dtype=self._about(path).properties.dtype)
+        self.fill(path, Elements(self._about(path).size, start, elements))
+        return elements
+
+    def fill(self, path: Place, elements: Elements) -> None:
+        """Reads a piece of a tensor into its place. Raises as `read`."""
         key = key_of(path)
-        about: Any = self._tensors[key]
-        elements = Elements(about.size, start, torch.empty(stop - start, dtype=about.properties.dtype))
-        items = create_read_items_for_chunk_list(key, about, elements.__create_chunk_list__())
-        if sum(item.lengths.numel() for item in items) != stop - start:
+        items = create_read_items_for_chunk_list(key, self._about(path), elements.__create_chunk_list__())
+        if sum(item.lengths.numel() for item in items) != elements.values.numel():
             raise ValueError(f"{self.directory} lacks elements of {key!r}: {EARLIER}")
         self._fill(key, items, _Planner(elements))
-        return elements.values
+
+    def _about(self, path: Place) -> Any:
+        return self._tensors[key_of(path)]
 
     def _fill(self, key: str, items: list[ReadItem], planner: "_Planner") -> None:
         try:
