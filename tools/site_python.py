@@ -14,9 +14,9 @@ import in_page
 import lint_javascript
 
 from zerolab import catalog
+from zerolab.theory import MOMENTS
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.moments import SHARDING
-from zerolab.theory.schemes import MOMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")

@@ -10,7 +10,7 @@ from resuming import assert_equal, engine_of, everything, train
 from torch import nn
 
 import zerolab
-from zerolab import latest_checkpoint
+from zerolab import AdamW8bit, latest_checkpoint
 from zerolab.engines import ENGINES
 from zerolab.recording.chrome import trace
 from zerolab.theory import STAGES
@@ -80,6 +80,7 @@ OPTIONS = {
     "groups": {"param_groups": [(lambda name, _: "bias" in name, {"weight_decay": 0.0})]},
     "replicated": {"replicate": lambda name, _: "norm" in name},
     "offloaded": {"offload": True},
+    "8-bit": {"optimizer_cls": AdamW8bit},
 }
 
 

@@ -21,8 +21,8 @@ from functools import partial
 from zerolab.catalog import Architecture
 from zerolab.names import check_count, check_known
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
-from zerolab.theory.forms import FP32_BYTES, state_bytes
-from zerolab.theory.schemes import MOMENTS, scheme_bytes, stages_of
+from zerolab.theory.forms import FP32_BYTES, MOMENTS, state_bytes
+from zerolab.theory.schemes import scheme_bytes, stages_of
 
 SHARDING = ("full", "hybrid")
 """Over which ranks ZeRO divides: all of them, or those of a node, so that every node has the whole model (HSDP)."""

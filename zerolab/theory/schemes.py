@@ -20,10 +20,6 @@ STAGES = {"zerolab": ("ddp", "zero1", "zero2", "zero3"), "megatron": ("ddp", "ze
 """The stages of each: Megatron's distributed optimizer is stage 1; FSDP2 keeps its units gathered from forward to
 backward (2), or gathers them again (3)."""
 
-MOMENTS = {"fp32": 8.0, "8-bit": 2 * (1 + 4 / 256)}
-"""Bytes of Adam's two moments per parameter: fp32, or 8 bits with an fp32 scale for each block of 256 (Dettmers et
-al. 2022, arXiv 2110.02861, whose blocks have 2,048; bitsandbytes and torchao take 256). Masters stay fp32."""
-
 
 def stages_of(scheme: str) -> tuple[str, ...]:
     """The stages that a scheme has. Raises ValueError for an unknown scheme."""
@@ -37,18 +33,19 @@ def scheme_bytes(
     """Bytes of parameters, gradients and optimizer state that a rank holds at the update, under a scheme.
 
     As `theory.state_bytes`, but with the fp32 copy of the gradients among the gradients. In fp32 there are no masters,
-    so all schemes keep 16 bytes; FSDP2 shards all of them in stage 2 too. `moments` is one of `MOMENTS`.
+    so all schemes keep 16 bytes; FSDP2 shards all of them in stage 2 too. `moments` is one of
+    `theory.MOMENTS`; masters stay fp32.
 
     Raises ValueError for an unknown scheme or kind of moments, a stage that it lacks, and as `theory.state_bytes` does.
     """
     held = forms.state_bytes(stage, num_params, world_size, precision)
-    check_known("kind of moments", moments, MOMENTS)
+    check_known("kind of moments", moments, forms.MOMENTS)
     if stage not in stages_of(scheme):
         raise ValueError(f"{scheme} has no {stage}: it has {', '.join(STAGES[scheme])}")
     owned = int(num_params) // (1 if stage == "ddp" else int(world_size))
     if scheme == "fsdp2":  # it shards everything; what stage 2 keeps gathered are buffers, not state
         held = forms.state_bytes("zero3", num_params, world_size, "fp32")
-    held["optimizer_state"] -= int((MOMENTS["fp32"] - MOMENTS[moments]) * owned)
+    held["optimizer_state"] -= int((forms.MOMENTS["fp32"] - forms.MOMENTS[moments]) * owned)
     if precision == "fp32" or scheme == "fsdp2":
         return held
     copy = forms.FP32_BYTES * owned if scheme == "zerolab" else 0
