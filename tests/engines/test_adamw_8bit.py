@@ -13,6 +13,7 @@ from zerolab.engines.adamw_8bit import MOMENT, SQUARES, AdamW8bit
 from zerolab.engines.blocks import BLOCK, FORMATS, pack, unpack
 from zerolab.engines.muon_owners import MuonOwners
 from zerolab.engines.partition import partition
+from zerolab.engines.zero1_optimizer import Zero1Optimizer
 from zerolab.recording.recorder import Recorder
 from zerolab.simulation.fake import world
 
@@ -161,6 +162,20 @@ def test_other_options_leave_nothing_unexplained(options):
         assert line["unexplained"] == 0
         in_fp32 = theory.state_bytes("zero1", row["num_params"], 2, precision)["optimizer_state"]
         assert in_fp32 - row["formula"]["optimizer_state"] == row["num_params"] * (8 - 65 / 32) // 2
+
+
+def by_an_optimizer_over_shards():
+    parameter = nn.Parameter(torch.zeros(700))
+    optimizer = Zero1Optimizer([parameter], AdamW8bit, lr=1e-2)
+    for step in range(3):
+        parameter.grad = torch.randn(700, generator=torch.Generator().manual_seed(step))
+        optimizer.step()
+    return parameter.detach().clone()
+
+
+def test_an_optimizer_over_shards_rounds_as_one_process_does(clusters):
+    alone, *halves = (*clusters(1).run(by_an_optimizer_over_shards), *clusters(2).run(by_an_optimizer_over_shards))
+    assert all(torch.equal(each, alone) for each in halves)
 
 
 class Branches(nn.Module):

@@ -63,7 +63,8 @@ class Zero1Optimizer(torch.optim.Optimizer):
         for dtype in dict.fromkeys(parameter.dtype for _, parameter in trained):
             members = [(name, parameter) for name, parameter in trained if parameter.dtype == dtype]
             name = f"group {number} {str(dtype).removeprefix('torch.')}"
-            layout = FlatLayout(name, name, dtype, False, tuple(lay_out(members)), world_size, number)
+            slots, whole = tuple(lay_out(members)), getattr(self._make, "granule", 1)
+            layout = FlatLayout(name, name, dtype, False, slots, world_size, number, granule=whole)
             layouts.append((layout, [parameter for _, parameter in members]))
         check_same_layouts([layout for layout, _ in layouts])
         for layout, members_of_it in layouts:
