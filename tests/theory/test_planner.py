@@ -117,7 +117,7 @@ def test_a_scheme_has_its_own_bytes_and_stages():
 
 
 def test_moments_in_8_bits_take_a_byte_each_and_a_scale_a_block():
-    plain, bits = (theory.plan("llama3-8b", 8, moments=name)[-1]["state GB"] for name in schemes.MOMENTS)
+    plain, bits = (theory.plan("llama3-8b", 8, moments=name)[-1]["state GB"] for name in theory.MOMENTS)
     numel = catalog.architecture("llama3-8b").num_params
     assert plain - bits == pytest.approx((8 - 2 * (1 + 4 / 256)) * numel / 8 / 1e9)
     for scheme, stages in schemes.STAGES.items():
@@ -125,7 +125,7 @@ def test_moments_in_8_bits_take_a_byte_each_and_a_scale_a_block():
             owned = 1 if stage == "ddp" else 8
             held = [
                 sum(schemes.scheme_bytes(scheme, stage, 2**20, 8, "bf16", moments=name).values())
-                for name in schemes.MOMENTS
+                for name in theory.MOMENTS
             ]
             assert held[0] - held[1] == 2**20 // owned * (8 - 2 - 2 * 4 / 256)
 
