@@ -126,3 +126,7 @@ def test_beside_zero3_its_state_is_the_same_to_the_byte_and_it_sends_half_as_muc
     sent, of_full = eight["traffic"]["logical_bytes"], full["traffic"]["logical_bytes"]
     assert sent / of_full == pytest.approx((2 * (1 + 4 / BLOCK) + 4) / 12, rel=0.01)
     assert sent == pytest.approx(eight["traffic"]["formula_bytes"], rel=0.01)
+    events = found.recordings["zero3-8bit"].ranks[0].events
+    gathers = [each for each in events if each.op == "all_gather" and each.kind == "collective" and each.step == 2]
+    assert gathers
+    assert all(each.live["communication"] >= each.numel for each in gathers), "a message of one byte an element"

@@ -81,6 +81,8 @@ class Exchanges(Observer):
         flat, unit = call.flat, self._ownership.flat_of(call)
         if call.op != "all_gather":
             self._ownership.sync(unit)  # so that it already counts as a gradient
+        else:  # what is gathered may be a message of its own, such as parameters in 8 bits
+            self._log.ledger.travels(flat)
         ranks = dist.get_process_group_ranks(call.group) if call.group is not None else range(dist.get_world_size())
         nbytes = flat.numel() * flat.element_size()
         draft = self._log_collective(call.op, flat, flat.numel(), nbytes, ranks, numbered=True)
