@@ -3,7 +3,7 @@
 flat         how matrices make a flat, number by number; who owns which rows of a recorded unit
 owners       how much each rank owns of matrices that stay whole
 frames       moments of a step side by side: who holds which part, and what travels to whom
-plots        losses, state by stage and against a card, memory against ranks, traffic against bandwidth, a plan
+plots        losses, loading, state by stage and against a card, memory against ranks, traffic against bandwidth, a plan
 clocks       when a rank computes, waits and sends
 chart        what all figures share: type, colours, fixed ids
 explore      the panel that trains on real ranks
@@ -15,7 +15,7 @@ from zerolab.figures.clocks import two_clocks
 from zerolab.figures.flat import FlatPicture, ShardPicture
 from zerolab.figures.frames import Frames
 from zerolab.figures.owners import OwnersPicture
-from zerolab.figures.plots import losses, memory_against_ranks, plan, stages, traffic_against_bandwidth, wall
+from zerolab.figures.plots import loading, losses, memory_against_ranks, plan, stages, traffic_against_bandwidth, wall
 
 __all__ = [
     "FlatPicture",
@@ -23,6 +23,7 @@ __all__ = [
     "OwnersPicture",
     "ShardPicture",
     "html",
+    "loading",
     "losses",
     "memory_against_ranks",
     "plan",
