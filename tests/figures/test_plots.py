@@ -12,6 +12,7 @@ import zerolab.player
 from zerolab import catalog, figures, theory, what_fits
 from zerolab.engines import ENGINES
 from zerolab.figures import chart
+from zerolab.recording.host import HostMemory
 from zerolab.theory import forms, systems
 from zerolab.theory.moments import PARTS
 
@@ -34,7 +35,16 @@ def every_figure():
         figures.plan(theory.plan("7b", 8)),
         figures.wall(),
         figures.losses({"fp32": [1.0, 0.1], "bf16": [1.0, 0.5]}, guess=0.2),
+        figures.loading({"whole": [HostMemory(100, 100, 200), HostMemory(120, 90, 200)]}, 100),
     ]
+
+
+def test_what_ranks_allocate_adds_up_and_pages_of_a_file_count_once():
+    figure = figures.loading({"whole": [HostMemory(100, 100, 200), HostMemory(120, 90, 200)]}, 100)
+    assert [trace.y[0] for trace in figure.data] == [1.0, 1.2, 1.0]
+    assert figure.data[-1].text == ("a rank 1.20",)
+    with pytest.raises(ValueError, match="model_bytes is 0: give the bytes"):
+        figures.loading({}, 0)
 
 
 def test_measured_bytes_stand_beside_the_formula():

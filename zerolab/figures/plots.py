@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from zerolab import catalog, theory
 from zerolab.figures.chart import COLOURS, FONT, GRID, NEUTRAL, Chart, finished, line, marker, rounded, words
 from zerolab.names import stage_names
+from zerolab.recording.host import HostMemory
 from zerolab.theory.moments import PARTS
 from zerolab.theory.planner import Plan
 
@@ -207,6 +208,48 @@ def losses(
     figure.update_xaxes(title="step", rangemode="tozero")
     figure.update_yaxes(type="log", title="loss", exponentformat="power", dtick=2)
     return finished(figure, "losses", title, f"A line for each of: {', '.join(curves)}.")
+
+
+def loading(found: Mapping[str, Sequence[HostMemory]], model_bytes: int) -> Chart:
+    """Main memory that ways of loading a model take at their highest moment, over all ranks, in sizes of the model.
+
+    Above each bar stands the most that one rank allocated.
+
+    Args:
+        found: of each way its name, and what each rank found by `host_memory`.
+        model_bytes: bytes of the model's parameters. ValueError unless positive.
+    """
+    if model_bytes <= 0:
+        raise ValueError(f"model_bytes is {model_bytes!r}: give the bytes of the model's parameters, above 0")
+    figure, ranks = go.Figure(), len(next(iter(found.values()), ()))
+    for rank in range(ranks):
+        figure.add_bar(
+            name="allocated, a part for each rank",
+            legendgroup="allocated",
+            showlegend=not rank,
+            x=list(found),
+            y=[each[rank].allocated / model_bytes for each in found.values()],
+            marker=marker("parameters"),
+            hovertemplate=f"rank {rank}: %{{y:.2f}} models",
+        )
+    figure.add_bar(
+        name="pages of the mapped file, once",
+        x=list(found),
+        y=[max(rank.mapped for rank in each) / model_bytes for each in found.values()],
+        text=[f"a rank {max(rank.allocated for rank in each) / model_bytes:.2f}" for each in found.values()],
+        textposition="outside",
+        marker=marker("communication"),
+        hovertemplate="%{y:.2f} models",
+    )
+    figure.add_hline(1, line={"color": COLOURS["limit"], "dash": "dash", "width": 2})
+    # As high as if every rank had the model twice: so the figure looks the same on every machine.
+    figure.update_yaxes(title=f"sizes of the model, {ranks} ranks together", range=[0, 2.2 * ranks])
+    figure.update_layout(barmode="stack")
+    notice = (
+        "Dashed: the model, once. What is allocated adds up over the ranks of a machine; pages of a file are shared."
+    )
+    title = "Main memory while a model is loaded, at the highest moment"
+    return finished(figure, "loading", title, f"A bar for each of: {', '.join(found)}.", notice=notice)
 
 
 def plan(found: Plan) -> Chart:
