@@ -1,8 +1,6 @@
 """Models that are born sharded: the engine made from a file equals that of the whole model, and reads less."""
 
 import json
-from itertools import product
-from math import prod
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from zerolab import DDP, Cluster, RankError, Zero1, Zero2, Zero3, from_file, host_memory, models
-from zerolab.engines.weights import Weights, boxes
+from zerolab.engines.weights import Weights
 from zerolab.engines.zero3_8bit import Zero3In8Bits
 from zerolab.runtime.observers import tell
 
@@ -217,14 +215,6 @@ def test_in_the_recorders_tally_it_never_has_more_than_its_shard_and_one_mapped_
         numbers = 4 * count  # of a parameter that is still in its file there is one, for its shape
         assert levels[-1] == shard + numbers
         assert shard < max(levels) <= shard + tensor + numbers
-
-
-def test_boxes_are_the_elements_asked_for_once_each_and_in_order():
-    for shape in [(), (1,), (7,), (0, 4), (3, 5), (1, 12), (2, 3, 4), (4, 1, 3)]:
-        everything = torch.arange(prod(shape)).view(shape)
-        for start, stop in product(range(prod(shape) + 1), repeat=2):
-            pieces = [everything[box].reshape(-1) for box in boxes(shape, start, stop)]
-            assert [number for piece in pieces for number in piece.tolist()] == list(range(start, stop))
 
 
 def resaved(path, folder, **changes):

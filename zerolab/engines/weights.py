@@ -5,14 +5,15 @@ reader's memory is what it asked for: safetensors maps the file, and of a mapped
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+
+from zerolab.engines.boxes import boxes
 
 NAMES = ("model.safetensors.index.json", "model.safetensors")  # what a folder of Hugging Face's has
 
@@ -52,30 +53,9 @@ class Weights:
         # Opened anew for each tensor: as long as a file is open, all that was read of it stays mapped.
         with _opened(self.files[key]) as file:
             piece = file.get_slice(key) if self.shapes[key] else {(): file.get_tensor(key)}
-            for box in boxes(self.shapes[key], start, stop):
+            for offsets, sizes in boxes(self.shapes[key], start, stop):
+                box = tuple(slice(first, first + size) for first, size in zip(offsets, sizes, strict=True))
                 yield piece[box].reshape(-1)
-
-
-def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[tuple[slice, ...]]:
-    """Indices of rectangles that are together the elements `[start, stop)` of a tensor of this shape, in order.
-
-    Whole rows where there are any; of a row that is cut, rows within it.
-    """
-    if start >= stop:
-        return
-    if not shape:
-        yield ()
-        return
-    width = prod(shape[1:])
-    row, begin = divmod(start, width)
-    if begin or stop < start + width:
-        end = min(stop, (row + 1) * width)
-        for within in boxes(shape[1:], begin, end - row * width):
-            yield (slice(row, row + 1), *within)
-    else:
-        end = stop // width * width
-        yield (slice(row, end // width), *[slice(None)] * (len(shape) - 1))
-    yield from boxes(shape, end, stop)
 
 
 def _find(path: Path) -> Path:
