@@ -41,6 +41,19 @@ def test_what_goes_wrong_in_the_thread_is_said_by_all_ranks_at_the_wait(clusters
         assert cluster.run(save, run) == [(said, f"{run}/step-1")] * 2
 
 
+@pytest.mark.parametrize("call", ["save_sharded", "load_sharded"])
+def test_other_systems_say_how_they_are_saved(clusters, tmp_path, call):
+    def refused(run):
+        try:
+            getattr(engine_of("fsdp2"), call)(run, 1)
+        except NotImplementedError as error:
+            return str(error)
+
+    assert all(
+        "fsdp2 has no sharded checkpoints here: engine.save" in said for said in clusters(2).run(refused, tmp_path)
+    )
+
+
 # Killed.
 
 

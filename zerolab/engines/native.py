@@ -224,6 +224,19 @@ class Native(Explained, Checkpoints):
         check_state(state, self._shapes)
         self._load(state)
 
+    def save_sharded(self, *_: Any, **__: Any) -> Any:
+        """Refuses: only our own stages write, and read, what lies in flats.
+
+        Raises:
+            NotImplementedError: always, with the remedy.
+        """
+        raise NotImplementedError(
+            f"{self.stage} has no sharded checkpoints here: engine.save and engine.load write and read one whole file, "
+            "and torch.distributed.checkpoint saves the shards of a model of torch's"
+        )
+
+    load_sharded = save_sharded
+
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         self.module.load_state_dict(state)
 
