@@ -23,9 +23,9 @@ import pytest
 
 from zerolab import catalog, theory
 from zerolab.exercises import load, names
+from zerolab.theory import MOMENTS
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.moments import SHARDING
-from zerolab.theory.schemes import MOMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = ("09-traffic-and-overlap",)
