@@ -206,7 +206,9 @@ def losses(
         ghost = {"color": NEUTRAL, "dash": "dot", "width": 1}
         figure.add_scatter(name="your guess", x=[1, len(values)], y=[guess, guess], mode="lines", line=ghost)
     figure.update_xaxes(title="step", rangemode="tozero")
-    figure.update_yaxes(type="log", title="loss", exponentformat="power", dtick=2)
+    drawn = [value for values in curves.values() for value in values]
+    powers = {"exponentformat": "power", "dtick": 2} if max(drawn) > 100 * min(drawn) else {}  # else numbers in between
+    figure.update_yaxes(type="log", title="loss", **powers)
     return finished(figure, "losses", title, f"A line for each of: {', '.join(curves)}.")
 
 
