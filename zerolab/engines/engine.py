@@ -48,8 +48,7 @@ class Engine(Explained, Loop):
 
     Args:
         model: the module, the same on every rank. It is used as it is and stays at `engine.model`.
-        optimizer_cls: an element-wise torch optimizer's class, or `AdamW8bit`; it updates flats, so whole-matrix ones
-            are refused.
+        optimizer_cls: an element-wise optimizer's class, torch's or `AdamW8bit`: it updates flats, no whole matrices.
         units: names of the modules that travel as one; None finds the blocks (`partition.find_units`).
         param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
             that holds claims the parameter, the rest take `optimizer_keywords`.
