@@ -96,8 +96,7 @@ class Engine(Explained, Loop):
         self.world_size = dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        # Of the backend, and of an optimizer that rounds in blocks, with which its shards have to begin.
-        whole = max(granule(), getattr(optimizer_cls, "granule", 1))
+        whole = max(granule(), getattr(optimizer_cls, "granule", 1))  # one that rounds in blocks begins shards with one
         layouts = self.place(partition(model, self.world_size, units, param_groups, replicate, granule=whole))
         check_same_layouts(layouts)
         start_from_rank_0(model)
