@@ -242,7 +242,8 @@ def describe(recording: "Recording") -> str:
     steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
     where = f"{recording.info.stage or 'a loop of your own'} on {count(recording.world_size, 'rank')}"
     how = "simulated" if recording.info.simulated else "recorded"
-    saves = sum(event.op in ("save", "copy") for event in recording.rank().events if event.kind == "save")
+    first = recording.ranks[0].events if recording.ranks else ()
+    saves = sum(event.op in ("save", "copy") for event in first if event.kind == "save")
     saved = f", {count(saves, 'save')}" if saves else ""
     return f"{where}, {how}: {count(steps, 'training step')}, {recording.counted}, {len(recording.units)} units{saved}"
 
