@@ -151,7 +151,7 @@ def pipeline(run: Run, stages: int, micro_batches: int, stage: str = "zero1") ->
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """The time that a pipeline's stages stand idle, as a part of the time they compute: (P - 1)/M, or a `chunks`th."""
+    """The time that a pipeline's stages stand idle, as a part of the time they compute: (P - 1)/M, over `chunks`."""
     return (stages - 1) / (micro_batches * chunks)
 
 
