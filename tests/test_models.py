@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from zerolab import models
 
@@ -62,6 +63,13 @@ def test_targets_are_the_next_bytes_of_the_text() -> None:
     assert inputs.shape == targets.shape == (3, 16)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert bytes(inputs[0].tolist()) in bytes(models.text().tolist())
+
+
+def test_a_text_that_was_first_read_without_memory_is_read_again() -> None:
+    models._kept_text.cache_clear()
+    with FakeTensorMode():
+        assert isinstance(models.text(), FakeTensor)
+    assert models.text()[:1].tolist() == [ord("I")]
 
 
 def test_the_text_is_ascii_and_begins_with_the_first_sonnet() -> None:

@@ -63,6 +63,16 @@ def replacing(path: StrPath) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def settle(folder: StrPath) -> None:
+    """Sees to it that what was renamed in a folder is so on the disk, too, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def write_text(path: StrPath, text: str) -> None:
     """Writes a text in UTF-8, whole or not at all. Raises ValueError as `check_place`."""
     with replacing(path) as part:

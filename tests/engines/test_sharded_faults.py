@@ -105,7 +105,7 @@ def killed_at(function):
 def test_whenever_a_rank_is_killed_the_last_whole_checkpoint_is_found_and_the_rest_is_removed(tmp_path):
     run = tmp_path / "run"
     moments = [killed_after(seconds) for seconds in (0.11, 0.23)]
-    moments += [killed_at(name) for name in ("FileSystemWriter.write_data", "Saving._finish", "_sync")]
+    moments += [killed_at(name) for name in ("FileSystemWriter.write_data", "Saving._finish", "files.settle")]
     with zerolab.Cluster(world_size=2, device="cpu") as cluster:
         first, lefts = 1, 0
         for moment in moments:

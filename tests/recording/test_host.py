@@ -27,6 +27,16 @@ def test_memory_that_is_gone_at_the_end_was_seen():
     assert host.mapped <= MB
 
 
+def test_memory_that_malloc_has_kept_is_seen_when_it_is_used_again():
+    small = [bytearray(100_000) for _ in range(2 * SIZE // 100_000)]  # too small for a mapping of their own
+    last = small.pop()
+    small.clear()  # below `last`, so malloc keeps it
+    with host_memory() as host:
+        block = torch.ones(SIZE, dtype=torch.uint8)
+    assert host.peak >= SIZE - MB
+    del block, last
+
+
 def test_memory_that_stays_is_allocated():
     with host_memory() as host:
         block = torch.ones(SIZE, dtype=torch.uint8)

@@ -137,7 +137,9 @@ PIPES = {"runtime/call.py", "runtime/ranks.py", "runtime/travel.py", "runtime/wo
 def calls(path):
     """Names of what a file calls, as they are written there."""
     tree = ast.parse(path.read_text())
-    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    # With that keyword torch builds tensors and plain values, and calls nothing.
+    return {ast.unparse(node.func) for node in found if "weights_only=True" not in map(ast.unparse, node.keywords)}
 
 
 def test_only_the_files_that_read_the_inherited_pipes_unpickle_anything():

@@ -6,7 +6,6 @@ contents and gives the folder its real name, in one step. So a folder under its 
 killed; and no rank sends anything, so that all of this can go on in a thread while the training sends its own.
 """
 
-import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from zerolab import files
 from zerolab.engines.agreement import check_same_on_all_ranks, gather_texts
 from zerolab.engines.boxes import Elements, Place
-from zerolab.engines.stored import STEP, key_of
+from zerolab.engines.stored import STEP, key_of, read_note
 from zerolab.runtime.observers import within
 
 CLAIM = ".finishing"
@@ -122,8 +121,7 @@ class Saving:
             (self._part / CLAIM).mkdir()
         except (FileExistsError, FileNotFoundError):  # another rank does it, or has done it
             return
-        # Written a moment ago by this very run.
-        every = [pickle.loads(note.read_bytes()) for note in notes]  # noqa: S301
+        every = [read_note(note) for note in notes]
         _, contents = create_default_global_save_plan([SavePlan(items) for items, _, _ in every])
         paths = {key: path for _, mine, _ in every for key, path in mine.items()}
         FileSystemWriter(self._part).finish(replace(contents, planner_data=paths), [written for _, _, written in every])
@@ -131,7 +129,7 @@ class Saving:
             note.unlink()
         self._part.rename(self.directory)
         (self.directory / CLAIM).rmdir()  # not before: another rank could claim it now
-        _sync(self.directory.parent)
+        files.settle(self.directory.parent)
 
     def prepare(self) -> None:
         """Makes the folder to write to, and removes what saves that were killed have left. Collective.
@@ -179,13 +177,3 @@ def _copy(value: Any) -> Any:
     if isinstance(value, Elements):
         return replace(value, values=_copy(value.values))
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
-
-
-def _sync(folder: Path) -> None:
-    """Sees to it that a rename is on the disk, too, where the system can."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
