@@ -66,7 +66,7 @@ def test_targets_are_the_next_bytes_of_the_text() -> None:
 
 
 def test_a_text_that_was_first_read_without_memory_is_read_again() -> None:
-    models._kept_text.cache_clear()
+    models._kept_text.clear()
     with FakeTensorMode():
         assert isinstance(models.text(), FakeTensor)
     assert models.text()[:1].tolist() == [ord("I")]

@@ -7,14 +7,13 @@ the sine of their inputs; both can be learned, so the loss falls. No dropout: st
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch._guards import detect_fake_mode
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -258,17 +257,20 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
+_kept_text: list[torch.Tensor] = []
+
+
 def text() -> torch.Tensor:
     """The sonnets as int64 tokens [characters], one per byte."""
-    # A simulation's tensors have no numbers: kept, they would be what a real run reads afterwards.
-    return _kept_text() if detect_fake_mode() is None else _kept_text.__wrapped__()
-
-
-@cache
-def _kept_text() -> torch.Tensor:
+    if _kept_text:
+        return _kept_text[0]
     content = files("zerolab").joinpath("data", "sonnets.txt").read_bytes()
     # In numpy's memory: a recording must not count what a rank keeps from run to run.
-    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).astype(np.int64))
+    made = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).astype(np.int64))
+    # A simulation's tensors have no numbers: kept, they would be what a real run reads afterwards.
+    if type(made) is torch.Tensor and not made.is_meta:
+        _kept_text.append(made)
+    return made
 
 
 def _recipe(name: str) -> Recipe:
