@@ -104,9 +104,7 @@ def divided(mesh, *, sequence):
     return model
 
 
-def train_divided():
-    torch.manual_seed(0)
-    model = divided(init_device_mesh("cpu", (RANKS,)), sequence=False)
+def two_losses(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, targets = models.batches("gpt-tiny", 1, 0, 1)[0]
     losses = []
@@ -117,21 +115,16 @@ def train_divided():
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def train_divided():
+    torch.manual_seed(0)
+    return two_losses(divided(init_device_mesh("cpu", (RANKS,)), sequence=False))
 
 
 def alone():
     torch.manual_seed(0)
-    model = architectures.build(LLAMA)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    inputs, targets = models.batches("gpt-tiny", 1, 0, 1)[0]
-    losses = []
-    for _ in range(2):
-        loss = models.loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return two_losses(architectures.build(LLAMA))
 
 
 @pytest.mark.slow
