@@ -46,7 +46,6 @@ class PublishedRun:
         source: the repository on GitHub; `table` is the file in it, its version after @, and the table or the variant.
         model: what was trained; its context is the length of the run's rows.
         setting: on what, and how.
-        context: ranks that divide a sequence; its part is the model's context, and seconds are not predicted.
         stage: ZeRO's stage; "zero3" for fully sharded data parallel.
         scheme: how parameters, gradients and Adam's state are kept, a name of `schemes`; DeepSpeed's is "zerolab".
         logits: what is done with the logits at the loss, a name of `activations`.
@@ -62,7 +61,6 @@ class PublishedRun:
     table: str
     model: Architecture
     setting: seconds.Setting
-    context: int
     stage: str
     scheme: str
     logits: str
@@ -112,7 +110,7 @@ def runs() -> tuple[PublishedRun, ...]:
 
 def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
     model = _OTHERS.get(row["model"]) or catalog.architecture(row["model"])
-    model = replace(model, context=int(row["length"]) // int(row["context"]))
+    model = replace(model, context=int(row["length"]))
     setting = _setting(row)
     memory = float(row["memory"]) * {"GiB": GIB, "MiB": MIB}[row["memory_unit"]] if row["memory"] else None
     return PublishedRun(
@@ -120,7 +118,6 @@ def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
         row["table"],
         model,
         setting,
-        int(row["context"]),
         row["stage"],
         row["scheme"],
         row["logits"],
@@ -147,6 +144,7 @@ def _setting(row: dict[str, str]) -> seconds.Setting:
         gradient_bytes=int(row["gradient_bytes"]),
         hybrid=row["sharding"] == "hybrid",
         tensor=int(row["tensor"]),
+        context=int(row["context"]),
     )
 
 

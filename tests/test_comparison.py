@@ -186,7 +186,8 @@ def test_a_model_of_ones_own_is_compared_with_its_own_loss_and_batches() -> None
 
 
 def test_record_is_the_same_training_alone() -> None:
-    recording = record("zero2", world_size=2, model="mlp-odd", steps=2, device="cpu")
+    recording = record("zero2", world_size=2, model="mlp-odd", steps=2, device="cpu", moments="8-bit")
+    assert recording.rank(0).info.moments == "8-bit"
     assert recording.info.stage == "zero2"
     assert recording.num_params == 343
     assert len(recording.results) == 2

@@ -71,6 +71,7 @@ def _form() -> str:
         _choice("moments", "Adam's moments", list(MOMENTS), "fp32"),
         _choice("sharding", "sharding", list(SHARDING), "full"),
         _choice("tensor", "tensor parallel", ["1", "2", "4", "8"], "1"),
+        _choice("context", "context parallel", ["1", "2", "4", "8"], "1"),
         _choice("kernels", "kernels", ["eager", "compiled", "tuned"], "eager"),
         '<label>rows per rank <input type="number" name="rows" value="1" min="1" max="1024" required></label>',
         '<label>tokens per row <input type="number" name="length" min="1" placeholder="the model\'s"></label>',

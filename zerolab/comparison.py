@@ -37,6 +37,7 @@ from zerolab.tables import Table
 from zerolab.theory import systems
 
 LEARNING_RATE = 1e-3
+ADAMW = {"fp32": torch.optim.AdamW, "8-bit": AdamW8bit}  # by what its moments lie in
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ def record(
     device: str = "auto",
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction = models.loss,
+    moments: str = "fp32",
     times_only: bool = False,
     fingerprints: str | os.PathLike[str] | None = None,
 ) -> Recording:
@@ -208,14 +210,14 @@ def record(
     """
     if times_only and fingerprints:
         raise ValueError("times_only and fingerprints exclude one another: fingerprints look at every number")
-    (chosen,) = _checked_stages([stage], world_size, precision, options)
+    (chosen,) = _checked_stages([stage], world_size, precision, options, moments)
     feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
         choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
         recorded: Callable[..., Recording] = cluster.record_times if times_only else cluster.record
         if fingerprints:
             recorded = partial(cluster.record_fingerprints, fingerprints)
-        return recorded(train, chosen, model, feed, steps, loss_fn=loss_fn, **choice)
+        return recorded(train, chosen, model, feed, steps, loss_fn=loss_fn, moments=moments, **choice)
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,7 @@ def train(
     """
     # The caller's options last: they may even change the learning rate.
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
-    optimizer_cls = AdamW8bit if moments == "8-bit" else torch.optim.AdamW
-    engine = ENGINES[stage](models.module_of(model).to(device), optimizer_cls, **keywords)
+    engine = ENGINES[stage](models.module_of(model).to(device), ADAMW[moments], **keywords)
     losses, seconds = [], []
     # No closed form says what another system keeps, so it is read when the state is complete.
     with systems.shown_at_updates(engine if looked_into else None) as shown:
@@ -264,13 +265,11 @@ def _checked_stages(
     world_size: int,
     precision: str,
     options: Mapping[str, Any] | None,
-    moments: str = "fp32",
+    moments: str,
 ) -> list[str]:
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
-        systems.state_bytes(stage, 1, 1, precision, moments=moments)  # only to refuse unknown names
-        if moments != "fp32" and stage in systems.FORMS and stage not in systems.IN_FLATS:
-            raise ValueError(f"{stage} has no moments in {moments}: compare {', '.join(theory.STAGES)} or zero3-8bit")
+        systems.check_moments(stage, precision, moments)
         systems.check(stage, world_size, precision)
         for option in options or {}:
             check_known(f"option of {stage}", option, _options_of(stage))

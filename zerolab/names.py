@@ -20,6 +20,13 @@ def check_count(what: str, given: float) -> None:
         raise ValueError(f"the {what} is {given!r}: it must be a whole number, 1 or more")
 
 
+def check_divides(name: str, count: int, of: int, what: str) -> None:
+    """Raises ValueError unless `count`, which is called `name`, divides `of`, which are `what`."""
+    check_count(name, count)
+    if of % count:
+        raise ValueError(f"{name} is {count}, which does not divide {of} {what}: choose a number that does")
+
+
 def check_fraction(what: str, given: float) -> None:
     """Raises ValueError unless `given` is above 0 and at most 1."""
     if not 0 < given <= 1:

@@ -109,7 +109,7 @@ function asked() {
   const given = {};
   for (const [name, value] of new FormData(form)) {
     if (typeof value !== "string" || value === "") continue;
-    given[name] = ["world_size", "rows", "length", "tensor"].includes(name) ? Number(value) : value;
+    given[name] = ["world_size", "rows", "length", "tensor", "context"].includes(name) ? Number(value) : value;
   }
   return given;
 }

@@ -56,6 +56,7 @@ def predicted_bytes(run: PublishedRun) -> float:
         world_size=setting.world_size,
         sharding="hybrid" if setting.hybrid else "full",
         tensor=setting.tensor,
+        context=setting.context,
         gpus_per_node=setting.gpus_per_node,
         precision=setting.precision,
         rows=setting.rows,
@@ -109,9 +110,9 @@ def _far() -> list[str]:
 
 def _cells(run: PublishedRun) -> list[str]:
     setting, micro = run.setting, run.setting.micro_batches
-    rows = f"{setting.rows} x {run.model.context * run.context:,}" + (f", {micro} times" if micro > 1 else "")
+    rows = f"{setting.rows} x {run.model.context:,}" + (f", {micro} times" if micro > 1 else "")
     predicted = run.predicted_seconds
-    divided = setting.tensor * run.context > 1  # published with Float8, for which there is no form
+    divided = setting.tensor * setting.context > 1  # published with Float8, for which there is no form
     seconds = ("-", "-" if divided else f"{predicted:.3g}", "-")
     if run.seconds is not None:
         seconds = (f"{run.seconds:.3g}", f"{predicted:.3g}", f"{off(predicted, run.seconds):+.0%}")
@@ -122,7 +123,9 @@ def _cells(run: PublishedRun) -> list[str]:
     fits = {True: "yes", False: "no"}
     verdict = fits[run.fits] if run.fits == predicted_to_fit(run) else f"{fits[run.fits]}, not predicted"
     kernels = run.setting.kernels + (", hybrid" if setting.hybrid else "")
-    kernels += f", TP {setting.tensor}" if setting.tensor > 1 else f", CP {run.context}" if run.context > 1 else ""
+    kernels += (
+        f", TP {setting.tensor}" if setting.tensor > 1 else f", CP {setting.context}" if setting.context > 1 else ""
+    )
     gpus = f"{setting.world_size} {setting.gpu.name}"
     fitted = "yes" if run.used_for_fitting else ""
     head = [SHORT[run.source], run.model.name, gpus, rows, setting.checkpointing, kernels, fitted]

@@ -237,3 +237,12 @@ def test_what_a_simulation_made_is_gone_with_it():
 def test_odd_world_sizes_padding_and_one_rank_are_explained_too():
     for world_size in (1, 3, 7, 1000):
         assert_explained(simulate(world_size=world_size, model="mlp-odd"))
+
+
+def test_moments_in_8_bits_are_simulated_as_they_are_compared():
+    found = simulate(world_size=8, model="gpt-tiny", moments="8-bit")
+    for row, line in zip(found.rows, found.table(exact=True), strict=True):
+        assert line["unexplained"] == 0
+        assert row["formula"] == theory.state_bytes(row["stage"], row["num_params"], 8, moments="8-bit")
+    with pytest.raises(ValueError, match="muon-rows has no moments in 8-bit: take ddp, zero1"):
+        simulate("muon-rows", moments="8-bit")

@@ -226,54 +226,6 @@ def test_in_a_pipeline_fsdp_gathers_for_every_micro_batch_or_stays_whole_and_red
     assert forms[0] / forms[1] == sent(released, group=(0, 1)) / sent(whole, group=(0, 1))
 
 
-def ring(queries, keys, values):
-    """Attention of this rank's queries to all keys, which go round; each exchange is one send and one receive."""
-    rank, ranks, out, scale = dist.get_rank(), dist.get_world_size(), 0, queries.shape[-1] ** -0.5
-    total = torch.zeros(*queries.shape[:-1], 1)
-    for hop in range(ranks):
-        weights = (queries @ keys.transpose(-1, -2) * scale).exp()
-        out, total = out + weights @ values, total + weights.sum(-1, keepdim=True)
-        if hop < ranks - 1:
-            pair, received = torch.cat([keys, values]), torch.empty(2 * keys.shape[0], *keys.shape[1:])
-            going = dist.isend(pair, (rank + 1) % ranks)
-            dist.recv(received, (rank - 1) % ranks)
-            going.wait()
-            keys, values = received.chunk(2)
-    return out / total
-
-
-def one_of_each():
-    """A ring, then an all-to-all of heads and one of tokens to experts; whether the ring is right."""
-    torch.manual_seed(0)
-    whole = torch.randn(3, 1, 4, 32, 16)  # queries, keys, values of one row, four heads and 32 tokens
-    parts = [each.chunk(RANKS, dim=2)[dist.get_rank()].contiguous() for each in whole]
-    found = ring(*parts)
-    right = torch.nn.functional.scaled_dot_product_attention(*whole).chunk(RANKS, dim=2)[dist.get_rank()]
-    tokens = torch.randn(32, 64)
-    dist.all_to_all_single(torch.empty_like(tokens), tokens)
-    return (found - right).abs().max().item()
-
-
-@pytest.mark.slow
-def test_keys_and_values_go_round_and_tokens_go_to_their_experts(cluster):
-    """Forward alone: what backward adds follows from the sources."""
-    recording = cluster.record(one_of_each)
-    assert max(recording.results) < 1e-5
-    events = [event for event in recording.rank(0).events if event.kind == "collective" and event.parent is None]
-    seen = {op: sum(event.logical_bytes for event in events if event.op == op) for op in ("send", "all_to_all")}
-    row = Run(TINY, RANKS, rows=1, length=32, word=4, checkpointing="none")
-    assert seen["send"] * TINY.depth * 3 == parallel.context(row, RANKS).sent["context"]
-    assert seen["all_to_all"] * 4 == parallel.experts(row, RANKS)
-
-
-def test_ulysses_sends_less_the_more_ranks_there_are_and_a_ring_does_not():
-    row = Run(TINY, 4, rows=1, length=32, word=4)
-    two, four = (parallel.context(row, ranks, "ulysses").sent["context"] for ranks in (2, 4))
-    assert four == two * (3 / 16) / (1 / 4)
-    ring_of_two, ring_of_four = (parallel.context(row, ranks).sent["context"] for ranks in (2, 4))
-    assert ring_of_four == ring_of_two * (3 / 4) / (1 / 2)
-
-
 def test_state_is_divided_by_all_ranks_whoever_divides_the_work():
     run = Run(catalog.architecture("llama3-70b"), 64, length=8192)
     states = {parallel.zero3(run).state, parallel.tensor(run, 8).state, parallel.context(run, 8).state}
@@ -305,10 +257,11 @@ def test_recomputing_repeats_what_is_exchanged_in_forward():
     ("way", "says"),
     [
         (lambda: parallel.tensor(Run(TINY, 8), 3), "tensor is 3, which does not divide 8 ranks"),
-        (lambda: parallel.tensor(Run(TINY, 16, node=8), 16), "tensor is 16, which does not divide 8 ranks"),
+        (lambda: parallel.tensor(Run(TINY, 16, node=8), 16), "tensor is 16, which does not divide 8 ranks of a node"),
         (lambda: parallel.pipeline(Run(TINY, 8), 8, 0), "number of micro-batches is 0"),
         (lambda: parallel.hsdp(Run(TINY, 12, node=8)), "node is 8, which does not divide 12 ranks"),
         (lambda: parallel.context(Run(TINY, 8), 0), "context is 0"),
+        (lambda: parallel.context(Run(TINY, 8), 8, "ulysses"), "context is 8, which does not divide 4 heads of keys"),
     ],
 )
 def test_ranks_that_do_not_come_out_even_get_a_sentence(way, says):

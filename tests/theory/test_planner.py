@@ -10,7 +10,6 @@ from published_runs import published_utilisation
 from zerolab import catalog, simulate, theory
 from zerolab.simulation import architectures
 from zerolab.theory import schemes, seconds
-from zerolab.theory.moments import SHARDING
 
 CONTEXT = catalog.CONTEXT_BYTES / 1e9
 
@@ -130,14 +129,6 @@ def test_moments_in_8_bits_take_a_byte_each_and_a_scale_a_block():
             assert held[0] - held[1] == 2**20 // owned * (8 - 2 - 2 * 4 / 256)
 
 
-def test_hybrid_sharding_holds_what_one_node_would_and_sends_less_between_nodes():
-    slow = {"network": "ethernet-100g"}
-    full, hybrid = (theory.plan("llama2-13b", 64, sharding=name, scheme="fsdp2", **slow)[-1] for name in SHARDING)
-    assert hybrid["state GB"] == theory.plan("llama2-13b", 8, scheme="fsdp2")[-1]["state GB"] == 8 * full["state GB"]
-    assert hybrid["communication_seconds"] < full["communication_seconds"]
-    assert theory.plan("llama2-13b", 64, sharding="hybrid").title.endswith("sharding='hybrid'")
-
-
 def test_tensor_parallel_ranks_hold_as_much_state_and_a_part_of_the_activations():
     alone, divided = (theory.plan("llama3-70b", 64, tensor=ranks, scheme="fsdp2")[-1] for ranks in (1, 8))
     assert divided["state GB"] == pytest.approx(alone["state GB"], rel=1e-9)
@@ -170,6 +161,9 @@ def test_remedies_stand_in_the_order_in_which_people_try_them_and_each_says_what
         "tensor=2",
         "tensor=4",
         "tensor=8",
+        "context=2",
+        "context=4",
+        "context=8",
         "world_size=16",
     ]
     assert tried[2].startswith("rows=")
@@ -310,7 +304,15 @@ def test_what_would_help_helps():
         ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it must be a fraction"),
         ({"world_size": 8, "gpu": "h10"}, "did you mean 'h100'"),
         ({"world_size": 8, "moments": "bf16"}, "unknown moments 'bf16': choose one of fp32, 8-bit"),
-        ({"world_size": 8, "sharding": "half"}, "unknown sharding 'half': choose one of full, hybrid"),
+        ({"world_size": 8, "sharding": "half"}, "unknown sharding 'half': choose one of full, hybrid, hpz"),
+        (
+            {"world_size": 8, "sharding": "hpz"},
+            "second shard in each node, and 8 GPUs are one node: choose sharding='full'",
+        ),
+        ({"world_size": 12, "sharding": "hpz"}, "number of GPUs in a node is 8, which does not divide 12 GPUs"),
+        ({"world_size": 8, "context": 3}, "context is 3, which does not divide 8 GPUs"),
+        ({"world_size": 8, "context": 0}, "number of ranks that divide each sequence .context. is 0"),
+        ({"world_size": 8, "context": 8, "length": 100}, "context is 8, which does not divide 100 tokens"),
         ({"world_size": 8, "tensor": 3}, "tensor is 3, which does not divide 8 GPUs: choose a number that does"),
         ({"world_size": 64, "tensor": 16}, "tensor is 16, which does not divide 8 GPUs of a node"),
         ({"world_size": 8, "tensor": 0}, "number of ranks that divide each matrix .tensor. is 0"),

@@ -24,7 +24,6 @@ def add(commands: Any) -> None:
     )
     _add_stages(compare, f", {OTHERS}")
     _add_training(compare, model="gpt-10m", steps=5)
-    compare.add_argument("--moments", default="fp32", help="Adam's two: fp32, or 8-bit (default: %(default)s)")
     simulate = add_command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
     _add_stages(simulate, "; with Muon: muon-replicated, muon-owners, muon-rows")
     _add_size(simulate)
@@ -89,6 +88,7 @@ def _add_stages(parser: argparse.ArgumentParser, others: str) -> None:
 def _add_size(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
+    parser.add_argument("--moments", default="fp32", help="Adam's two: fp32, or 8-bit (default: fp32)")
 
 
 def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> None:
@@ -111,7 +111,9 @@ def _keep(recordings: Any, arguments: Arguments) -> None:
 
 def _training(arguments: Arguments) -> dict[str, Any]:
     """What `compare` and `record` take alike."""
-    same = {name: getattr(arguments, name) for name in ("world_size", "model", "steps", "precision", "device")}
+    same = {
+        name: getattr(arguments, name) for name in ("world_size", "model", "steps", "precision", "moments", "device")
+    }
     return {**same, "options": _options(arguments.options or ())}
 
 
@@ -132,7 +134,7 @@ def _options(given: Sequence[str]) -> dict[str, Any]:
 def _compare(arguments: Arguments) -> None:
     from zerolab.comparison import compare
 
-    comparison = compare(arguments.stages, **_training(arguments), moments=arguments.moments)
+    comparison = compare(arguments.stages, **_training(arguments))
     _keep(comparison, arguments)
     say(arguments, comparison.rows, comparison.table(times=True))
 
@@ -140,7 +142,17 @@ def _compare(arguments: Arguments) -> None:
 def _simulate(arguments: Arguments) -> None:
     from zerolab.simulation.run import simulate
 
-    options = ("precision", "rows", "length", "checkpointing", "gpu", "network", "gpus_per_node", "utilisation")
+    options = (
+        "precision",
+        "moments",
+        "rows",
+        "length",
+        "checkpointing",
+        "gpu",
+        "network",
+        "gpus_per_node",
+        "utilisation",
+    )
     chosen = {name: getattr(arguments, name) for name in options}
     chosen["bandwidth"] = arguments.bandwidth
     if arguments.bandwidth and 0 < arguments.bandwidth < 1e6:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from zerolab import catalog, models, theory
-from zerolab.comparison import LEARNING_RATE, Comparison, Training, row_of
+from zerolab.comparison import ADAMW, LEARNING_RATE, Comparison, Training, row_of
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.models import Batch, ModelSource
@@ -62,6 +62,7 @@ def simulate(
     *,
     batches: Sequence[Batch] | None = None,
     precision: str = "fp32",
+    moments: str = "fp32",
     rows: int = 1,
     length: int | None = None,
     checkpointing: str = "none",
@@ -83,6 +84,7 @@ def simulate(
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
         precision: "fp32", "bf16" or "fp16".
+        moments: "fp32" as AdamW keeps them, or "8-bit" (`AdamW8bit`), which ddp, zero1, zero2 and zero3 take.
         rows: sequences per rank, for the catalog's models.
         length: tokens per sequence; None takes the model's full context. A Llama may be given more.
         checkpointing: what backward recomputes of each block: "none", "block" for all of it, or "selective" for all
@@ -102,7 +104,7 @@ def simulate(
         RuntimeError: the model's control flow depends on values, an engine reads released memory, or this process is
             in a process group.
     """
-    chosen = _checked(stages, world_size, precision)
+    chosen = _checked(stages, world_size, precision, moments)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings, found = {}, []
@@ -113,7 +115,8 @@ def simulate(
         if progress is not None:
             progress(text)
         with waiting(text), collecting_new_garbage_only():
-            executed = [execute(stage, world_size, prepare, precision, hardware, rank=rank) for rank in running]
+            run = partial(execute, stage, world_size, prepare, precision, hardware, moments=moments)
+            executed = [run(rank=rank) for rank in running]
             recordings[stage] = _merge(executed)
             found.append(_row(recordings[stage], precision))
     return Simulation(found, recordings, hardware)
@@ -134,12 +137,13 @@ def collecting_new_garbage_only() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _checked(stages: str | Sequence[str], world_size: int, precision: str) -> list[str]:
+def _checked(stages: str | Sequence[str], world_size: int, precision: str, moments: str) -> list[str]:
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
         if stage in ENGINES and stage not in STAGES:
             raise ValueError(f"{stage} is not one of {', '.join(STAGES)}, and runs on real ranks: use compare")
         systems.state_bytes(stage, 1, world_size, precision)
+        systems.check_moments(stage, precision, moments)
     return chosen
 
 
@@ -212,6 +216,7 @@ def execute(
     hardware: Hardware,
     *,
     rank: int = 0,
+    moments: str = "fp32",
     loss_fn: LossFunction = models.loss,
     options: Mapping[str, Any] = MappingProxyType({}),
     micro_batches: int = 1,
@@ -229,7 +234,7 @@ def execute(
         model, inputs, targets = made = prepare()
         with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
             begun(recorder, made)
-            engine = engine_of(stage)(model, torch.optim.AdamW, lr=LEARNING_RATE, precision=precision, **options)
+            engine = engine_of(stage)(model, ADAMW[moments], lr=LEARNING_RATE, precision=precision, **options)
             shapes.engine = engine
             with systems.shown_at_updates(engine if stage in muon.PLACED else None) as shown:
                 for _ in range(STEPS):  # the last one is reported

@@ -35,11 +35,14 @@ def settings(
     offload: bool = False,
     mesh: tuple[int, int] | None = None,
     tensor: int = 1,
+    context: int = 1,
+    second_shard: int | None = None,
 ) -> dict[str, Any]:
     """The same stage in other systems, to paste.
 
     `offload` puts the optimizer into main memory; `mesh` are the replicas and shards of hybrid sharding; `tensor` ranks
-    divide each matrix. A system that has no such setting has None: which matrices are divided how depends on the model.
+    divide each matrix, `context` each sequence; `second_shard` ranks of a node keep a second shard (hpZ). A system that
+    has no such setting has None: which matrices are divided how depends on the model.
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
@@ -62,14 +65,16 @@ def settings(
         deepspeed["fp16"] = {"enabled": True}
     if offload:
         deepspeed["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
-    is_plain = mesh is None and tensor == 1
-    fsdp2 = _fsdp2(stage, precision, offload) if stage in RESHARD and tensor == 1 else None
+    if second_shard and stage == "zero3":
+        deepspeed["zero_optimization"]["zero_hpz_partition_size"] = second_shard
+    is_whole = tensor == context == 1
+    fsdp2 = _fsdp2(stage, precision, second_shard, offload=offload) if stage in RESHARD and is_whole else None
     megatron = _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None
     return {
         "fsdp2": on_mesh(fsdp2, *mesh) if fsdp2 and mesh else fsdp2,
-        "accelerate": _accelerate(stage, precision, offload) if is_plain else None,
-        "deepspeed": deepspeed if is_plain else None,
-        "megatron": megatron + _tensor_parallel(tensor) if megatron and not (offload or mesh) else None,
+        "accelerate": _accelerate(stage, precision, offload) if is_whole and not (mesh or second_shard) else None,
+        "deepspeed": deepspeed if is_whole and not mesh else None,
+        "megatron": megatron + _divided(tensor, context) if megatron and not (offload or mesh) else None,
         "checkpointing": _CHECKPOINTS.get(checkpointing),
     }
 
@@ -83,10 +88,11 @@ def on_mesh(text: str, replicas: int, shards: int) -> str:
     return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
 
 
-def _fsdp2(stage: str, precision: str, offload: bool) -> str:
+def _fsdp2(stage: str, precision: str, second_shard: int | None, *, offload: bool) -> str:
     # Shards stay fp32, so the optimizer updates masters; what is gathered and computed with has 16 bits.
     dtype = f"param_dtype={TORCH_NAMES[precision]}" if precision in TORCH_NAMES else ""
     policy = f"MixedPrecisionPolicy({dtype})"
+    reshard = second_shard if second_shard and RESHARD[stage] else RESHARD[stage]
     policies, given = ("CPUOffloadPolicy, ", ", offload_policy=CPUOffloadPolicy()") if offload else ("", "")
     # No reshard_after_forward for the root, which FSDP2 by default keeps gathered from forward to backward.
     return f"""import torch
@@ -95,7 +101,7 @@ from torch.distributed.fsdp import {policies}MixedPrecisionPolicy, fully_shard
 # The shards stay fp32 and are the masters: 16 bytes a parameter, divided by all ranks.
 policy = {policy}
 for block in blocks:
-    fully_shard(block, reshard_after_forward={RESHARD[stage]}, mp_policy=policy{given})
+    fully_shard(block, reshard_after_forward={reshard}, mp_policy=policy{given})
 fully_shard(model, mp_policy=policy{given})
 """
 
@@ -121,8 +127,9 @@ def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
     return arguments + _MEGATRON[checkpointing]
 
 
-def _tensor_parallel(ranks: int) -> str:
-    return f" --tensor-model-parallel-size {ranks} --sequence-parallel" if ranks > 1 else ""
+def _divided(tensor: int, context: int) -> str:
+    text = f" --tensor-model-parallel-size {tensor} --sequence-parallel" if tensor > 1 else ""
+    return text + (f" --context-parallel-size {context}" if context > 1 else "")
 
 
 def as_json(configuration: dict[str, Any]) -> str:

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from zerolab.catalog import Architecture
-from zerolab.names import check_count, check_known
+from zerolab.names import check_count, check_divides, check_known
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
 from zerolab.theory.forms import FP32_BYTES, MOMENTS, state_bytes
 from zerolab.theory.schemes import scheme_bytes, stages_of
 
-SHARDING = ("full", "hybrid")
-"""Over which ranks ZeRO divides: all of them, or those of a node, so that every node has the whole model (HSDP)."""
+SHARDING = ("full", "hybrid", "hpz")
+"""Over which ranks ZeRO divides: all of them; those of a node, so that every node has the whole model (HSDP); or all of
+them, while stage 3 keeps a second shard in the node, from which backward gathers (ZeRO++'s hpZ)."""
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 """A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
 
@@ -34,8 +35,9 @@ PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 class Job:
     """What one rank of `world_size` trains, and how; `activations` and `schemes` have the names of the options.
 
-    `tensor` ranks of a node divide each matrix, and the rows are theirs together. `offload`: the optimizer's state lies
-    in main memory, and is updated there; of the scheme fsdp2 all shards do (torch's `CPUOffloadPolicy`).
+    `tensor` ranks of a node divide each matrix, `context` times as many each sequence; the rows are theirs together.
+    `offload`: the optimizer's state lies in main memory, and is updated there; of the scheme fsdp2 all shards do
+    (torch's `CPUOffloadPolicy`).
 
     Raises ValueError for a name that they do not have, or ranks that cannot be grouped so.
     """
@@ -53,6 +55,7 @@ class Job:
     offload: bool = False
     sharding: str = "full"
     tensor: int = 1
+    context: int = 1
     gpus_per_node: int = 8
 
     def __post_init__(self) -> None:
@@ -62,6 +65,10 @@ class Job:
         for what, count in (("world size", self.world_size), ("number of GPUs in a node", self.gpus_per_node)):
             check_count(what, count)
         check_tensor(self.shape, self.tensor, self.world_size, self.gpus_per_node)
+        check_divides("context", self.context, self.world_size // self.tensor, "GPUs that have the same part")
+        check_divides("context", self.context, self.length, "tokens of a row")
+        if self.sharding != "full":
+            check_nodes(self.sharding, self.world_size, self.gpus_per_node)
 
     @property
     def shards(self) -> int:
@@ -75,8 +82,8 @@ class Job:
 
     @property
     def batch(self) -> tuple[int, int, int]:
-        """Rows, length and word, as the functions of `activations` take them."""
-        return self.rows, self.length, self.word
+        """Rows, a rank's part of their length, and word, as the functions of `activations` take them."""
+        return self.rows, self.length // self.context, self.word
 
 
 _OPTIONS = {
@@ -98,8 +105,17 @@ def check_tensor(shape: Architecture, tensor: int, world_size: int, gpus_per_nod
     check_count("number of ranks that divide each matrix (tensor)", tensor)
     heads = shape.kv_heads or shape.heads
     for what, count in (("GPUs", world_size), ("GPUs of a node", min(world_size, gpus_per_node)), ("heads", heads)):
-        if count % tensor:
-            raise ValueError(f"tensor is {tensor}, which does not divide {count} {what}: choose a number that does")
+        check_divides("tensor", tensor, count, what)
+
+
+def check_nodes(sharding: str, world_size: int, gpus_per_node: int) -> None:
+    """Refuses nodes that are not full, and a second shard where there is one node."""
+    if world_size > gpus_per_node:
+        check_divides("the number of GPUs in a node", gpus_per_node, world_size, "GPUs")
+    elif sharding == "hpz":
+        raise ValueError(
+            f"hpz keeps a second shard in each node, and {world_size} GPUs are one node: choose sharding='full'"
+        )
 
 
 def moments(job: Job, stage: str) -> dict[str, dict[str, float]]:
@@ -151,18 +167,29 @@ class _Step:
         self.logits, self.returned = at_the_loss(shape, *job.batch, job.logits, tensor=tensor)
         self.end = kept_at_the_end(shape, *job.batch, tensor)
         # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
-        self.through = word * shape.width * job.rows * job.length / tensor
+        self.through = word * shape.width * job.rows * job.length / job.context / tensor
         self.widest = self.through * 4 if shape.kind == "gpt" else self.through * 2 * shape.hidden / shape.width
+        # What a second shard has of a block, and the keys and values of whole rows, which torch's ring gathers at once;
+        # their gradients go round in fp32, received beside what is sent.
+        self.second = self.block * tensor / job.gpus_per_node if job.sharding == "hpz" and stage == "zero3" else 0
+        of_a_rank = 2 * (shape.kv_heads or shape.heads) / shape.heads * self.through / word
+        self.ring = (word * job.context + 2 * FP32_BYTES) * of_a_rank if job.context > 1 else 0
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """All moments by name, with their parts that are not zero."""
         last = self.depth - 1
-        yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, self._gathered(0), 0)
+        yield (
+            "loss",
+            self._moment(
+                self.depth * self.kept + self.end + self.logits, self._gathered(0) + self._second(self.depth), 0
+            ),
+        )
         # Through backward, memory grows or shrinks evenly, so the highest block is the first or one of the last two.
         for number in sorted({last, max(last - 1, 0), 0}):
             yield f"backward of blocks.{number}", self._within(number)
             yield f"gradients of blocks.{number}", self._done(number)
-        yield "root", self._moment(self.returned + self.through, self._gathered(0, root=True), self._root_gradients())
+        gathered = self._gathered(0, root=True) + self._second(0)
+        yield "root", self._moment(self.returned + self.through, gathered, self._root_gradients())
         yield "update", self._update()
 
     def _moment(self, activations: float, gathered: float, gradients: float) -> dict[str, float]:
@@ -173,16 +200,17 @@ class _Step:
 
     def _within(self, number: int) -> dict[str, float]:
         """Early in the backward of a block: all its activations exist, and the gradients of the one before are sent."""
-        activations = number * self.kept + self.inside + self.end + self.returned + self.through + self.widest
+        activations = number * self.kept + self.inside + self.end + self.returned + self.through
+        activations += self.widest + self.ring
         travelling = self.block if number < self.depth - 1 else 0
         gradients = self.waiting + travelling + self._reduced(number)
-        return self._moment(activations, self._gathered(1, root=True), gradients)
+        return self._moment(activations, self._gathered(1, root=True) + self._second(number), gradients)
 
     def _done(self, number: int) -> dict[str, float]:
         """At its end: its gradients exist as autograd left them and in the flat, or the next block is gathered."""
         activations = number * self.kept + self.end + self.returned + self.through
         gradients = self.waiting + 2 * self.block + self._reduced(number)
-        return self._moment(activations, self._gathered(1, root=True), gradients)
+        return self._moment(activations, self._gathered(1, root=True) + self._second(number), gradients)
 
     def _gathered(self, blocks: int, *, root: bool = False) -> float:
         """Bytes of parameters that are gathered at the moment, besides those that the stage always has."""
@@ -190,6 +218,11 @@ class _Step:
             # The root stays gathered from forward to backward; a block is received in a buffer, and copied from there.
             return self.root + self.block + (blocks * self.block if self.stage == "zero3" else self.whole - self.root)
         return self.root * root + blocks * self.block if self.stage == "zero3" else 0
+
+    def _second(self, blocks: int) -> float:
+        """Bytes of the second shard of the first `blocks`, before their backward; DeepSpeed's stays, with the root."""
+        always = self.depth + self.root / self.block
+        return self.second * (blocks if self.job.scheme == "fsdp2" else always)
 
     def _reduced(self, number: int) -> float:
         """Bytes of the gradients of the blocks after `number`, as the stage keeps them."""
@@ -215,4 +248,4 @@ class _Step:
         needs_none = self.job.scheme == "megatron" or self.job.offload or self.job.moments != "fp32"
         temporaries = 0 if needs_none else FP32_BYTES * owned
         held: dict[str, float] = dict(self.state)
-        return held | {"activations": self.returned, "buffers": temporaries}
+        return held | {"activations": self.returned, "buffers": temporaries + self._second(0)}

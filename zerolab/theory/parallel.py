@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerolab.catalog import Architecture
-from zerolab.names import check_count, check_known
+from zerolab.names import check_count, check_divides, check_known
 from zerolab.tables import Table, Value
 from zerolab.theory.activations import kept_by_a_block
+from zerolab.theory.forms import FP32_BYTES
 
 AGAIN = {"none": 0, "selective": 0, "block": 1}
 """How often backward repeats a block's forward with its exchanges: "selective" keeps what was received."""
@@ -122,7 +123,7 @@ def tensor(run: Run, ranks: int) -> Bytes:
     The state stays 16Ψ/N. Activations are divided, but for the outputs of norms. A block exchanges X twice in its
     forward and twice in its backward, each time there and back: two passes.
     """
-    _check_divides("tensor", ranks, min(run.world_size, run.node))
+    check_divides("tensor", ranks, min(run.world_size, run.node), "ranks of a node")
     exchanged = 2 * (run.forwards + 1) * run.shape.depth * 2 * one_pass(run.hidden, ranks)
     others = run.world_size // ranks
     sent = {"all": 3 * one_pass(run.model / ranks, others), "node": exchanged}
@@ -138,7 +139,7 @@ def pipeline(run: Run, stages: int, micro_batches: int, stage: str = "zero1") ->
     every micro-batch's forward and once for all backwards, in which it stays whole, and reduces once.
     """
     check_known("stage within a pipeline", stage, ("zero1", "zero3"))
-    _check_divides("stages", stages, run.world_size)
+    check_divides("stages", stages, run.world_size, "ranks")
     check_count("number of micro-batches", micro_batches)
     others, part = run.world_size // stages, run.model / stages
     passes = 2 if stage == "zero1" else micro_batches + 2
@@ -158,16 +159,20 @@ def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
 def context(run: Run, ranks: int, way: str = "ring") -> Bytes:
     """`ranks` divide each sequence; ZeRO-3 over all ranks, who all have different tokens.
 
-    In a "ring" keys and values go round in forward; in backward they go round again, and their gradients with them.
+    In a "ring" keys and values go round in forward, and again in backward; their gradients follow in fp32, and go one
+    hop further, to where they belong (torch, distributed/tensor/experimental/_context_parallel/_attention.py).
     With "ulysses" queries, keys, values and outputs change, by all-to-alls, from parts of the sequence to heads,
-    and so do their gradients.
+    and so do their gradients; each rank needs a head of its own.
     """
     check_known("way of context parallelism", way, ("ring", "ulysses"))
-    _check_divides("context", ranks, run.world_size)
-    keys_values = 2 * run.hidden * (run.shape.kv_heads or run.shape.heads) / run.shape.heads
+    check_divides("context", ranks, run.world_size, "ranks")
+    heads = run.shape.kv_heads or run.shape.heads
+    keys_values = 2 * run.hidden * heads / run.shape.heads
     if way == "ring":
-        exchanged = (run.forwards + 2) * one_pass(keys_values, ranks)
+        gradients = FP32_BYTES / run.word * keys_values if ranks > 1 else 0
+        exchanged = (run.forwards + 1) * one_pass(keys_values, ranks) + gradients
     else:
+        check_divides("context", ranks, heads, "heads of keys and values")
         exchanged = (run.forwards + 1) * one_pass((2 * run.hidden + keys_values) / ranks, ranks)
     whole = zero3(run)
     return Bytes(whole.state, whole.activations / ranks, whole.sent | {"context": run.shape.depth * exchanged})
@@ -206,11 +211,6 @@ def ways(run: Run) -> Table:
 
 
 def _node(run: Run) -> int:
-    _check_divides("node", min(run.node, run.world_size), run.world_size)
-    return min(run.node, run.world_size)
-
-
-def _check_divides(what: str, ranks: int, of: int) -> None:
-    check_count(what, ranks)
-    if of % ranks:
-        raise ValueError(f"{what} is {ranks}, which does not divide {of} ranks: choose a number that does")
+    node = min(run.node, run.world_size)
+    check_divides("node", node, run.world_size, "ranks")
+    return node

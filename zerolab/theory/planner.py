@@ -72,7 +72,7 @@ class Plan(Table):
                 return f"With {remedies.difference(self.job, job)} it needs {need / 1e9:.1f} GB, and fits."
         return (
             f"More GPUs would not help: with {remedies.difference(self.job, job)} it needs {need / 1e9:.1f} GB. Take "
-            "larger ones or shorter rows, or divide each row, too (context parallelism)."
+            "larger ones or shorter rows."
         )
 
     @property
@@ -81,7 +81,7 @@ class Plan(Table):
         stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
         step, setting = self.steps[stage], self.setting
         shape = replace(self.job.shape, context=self.job.length)
-        tokens = setting.rows * shape.context / setting.tensor
+        tokens = setting.rows * shape.context / setting.tensor / setting.context
         reached = seconds.quoted_flops(shape) * tokens / step.total / setting.rate
         low, high = seconds.PUBLISHED_UTILISATION[seconds.chip(setting.gpu)]
         fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
@@ -105,6 +105,7 @@ class Plan(Table):
         shards = job.shards * job.tensor
         mesh = (job.world_size // shards, shards) if shards < job.world_size else None
         more: dict[str, Any] = {"offload": job.offload, "mesh": mesh, "tensor": job.tensor}
+        more |= {"context": job.context, "second_shard": job.gpus_per_node if job.sharding == "hpz" else None}
         return settings(chosen, job.precision, job.rows, job.checkpointing, **more)
 
 
@@ -131,6 +132,7 @@ def plan(
     offload: bool = False,
     sharding: str = "full",
     tensor: int = 1,
+    context: int = 1,
 ) -> Plan:
     """One row per stage: bytes per GPU at the peak, whether they fit, what is missing if they do not, and seconds.
 
@@ -140,7 +142,7 @@ def plan(
         memory: bytes of one GPU (80 GB is 80e9, 80 GiB is 80 * 2**30), CUDA's own included; None takes the catalog's.
         bandwidth: bytes per second of a ring, wherever the GPUs are; None takes the GPU's link and the network.
         precision: "fp32", "bf16" or "fp16".
-        rows: sequences per rank; of `tensor` ranks together.
+        rows: sequences per rank; of `tensor` times `context` ranks together.
         length: tokens per sequence; None takes the model's context.
         checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
@@ -156,12 +158,14 @@ def plan(
         utilisation: the part of the GPU's rate that a whole step reaches, as quoted in papers; None computes it.
         moments: Adam's, "fp32", or "8-bit" with a scale for each block of 256.
         offload: its state lies in main memory and is updated there; the CPU's time for that is not counted.
-        sharding: "full", over all ranks, or "hybrid", over those of a node, every node having the whole (HSDP).
+        sharding: "full", over all ranks; "hybrid", over those of a node, every node having the whole (HSDP); or "hpz",
+            over all, zero3 keeping a second shard in the node, from which backward gathers (ZeRO++).
         tensor: how many GPUs of a node divide each matrix, and the sequence outside of them (tensor and sequence
             parallelism); ZeRO divides what each of them has among all others that have the same part.
+        context: how many GPUs divide each sequence, in a ring (context parallelism); the state is divided as without.
 
-    Raises ValueError for an unknown name, a count below 1, bytes below a million, a utilisation outside (0, 1], or GPUs
-    or heads that `tensor` does not divide.
+    Raises ValueError for an unknown name, a count below 1, bytes below a million, a utilisation outside (0, 1], GPUs
+    or heads that `tensor` does not divide, GPUs or tokens that `context` does not divide, or nodes that are not full.
     """
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
@@ -169,9 +173,10 @@ def plan(
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
     between = ring or catalog.link(network)
     same: dict[str, Any] = {"rows": rows, "precision": precision, "checkpointing": checkpointing, "tensor": tensor}
-    same |= {"gpus_per_node": gpus_per_node, "offload": offload}
+    same |= {"context": context, "gpus_per_node": gpus_per_node, "offload": offload}
     own: dict[str, Any] = {"kernels": kernels, "utilisation": utilisation, "link": ring}
-    setting = seconds.Setting(device, world_size, between, hybrid=sharding == "hybrid", **same, **own)
+    own |= {"hybrid": sharding == "hybrid", "second_shard": sharding == "hpz"}
+    setting = seconds.Setting(device, world_size, between, **same, **own)
     length = shape.checked_length(rows, length)
     others: dict[str, Any] = {
         "scheme": scheme,

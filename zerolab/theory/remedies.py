@@ -2,8 +2,8 @@
 
 First come a line of code and some computing (checkpointing), smaller micro-batches, and a loss without stored logits;
 then what touches the optimizer (8 bits, main memory); then other ways to divide (all ranks instead of a node's, each
-matrix within a node); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first two, keeps
-both, and adds the others one by one and all together.
+matrix within a node, each row); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first
+two, keeps both, and adds the others one by one and all together.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.moments import Job, peak
 
 DOUBLINGS = 12  # of the GPUs, that are tried
+LESS = {"full": (), "hybrid": ("hpz", "full"), "hpz": ("full",)}  # ways to shard that keep less, the next first
 
 
 def needs(job: Job, stage: str) -> float:
@@ -43,6 +44,7 @@ def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
         yield replace(job, rows=max(1, job.rows - 1 - fits))
     yield from _of_the_optimizer(job)
     yield from _divided(job)
+    yield from _of_a_row(job)
     yield replace(job, world_size=2 * job.world_size)
 
 
@@ -56,12 +58,19 @@ def _of_the_optimizer(job: Job) -> Iterator[Job]:
 
 
 def _divided(job: Job) -> Iterator[Job]:
-    if job.sharding == "hybrid" and job.world_size > job.gpus_per_node:
-        yield replace(job, sharding="full")
+    if job.world_size > job.gpus_per_node:
+        # A second shard of a node's is less than the whole model in it, and none is less still.
+        yield from (replace(job, sharding=name) for name in LESS[job.sharding])
     node, heads = min(job.world_size, job.gpus_per_node), job.shape.kv_heads or job.shape.heads
     for tensor in (2, 4, 8):
         if tensor > job.tensor and not (node % tensor or heads % tensor or job.world_size % tensor):
             yield replace(job, tensor=tensor)
+
+
+def _of_a_row(job: Job) -> Iterator[Job]:
+    for context in (2, 4, 8):
+        if context > job.context and not (job.world_size % (job.tensor * context) or job.length % context):
+            yield replace(job, context=context)
 
 
 def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
@@ -73,14 +82,19 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     *_, divided = [least, *_divided(least)]
     yield from _of_the_optimizer(least)
     yield from _divided(least)
+    yield from _of_a_row(least)
     most = replace(least, logits="fused", moments="8-bit", sharding="full")
     yield most
     most = replace(most, offload=True)
     yield most
     yield from _divided(most)
+    yield from _of_a_row(most)
     for power in range(1, DOUBLINGS + 1):
+        more: dict[str, Any] = {"world_size": job.world_size * 2**power, "sharding": "full"}
         for other in dict.fromkeys((least, divided)):
-            yield replace(other, world_size=job.world_size * 2**power, sharding="full")
+            yield replace(other, **more)
+        if job.length % (job.context * 2**power) == 0:
+            yield replace(divided, **more, context=job.context * 2**power)
 
 
 def table(job: Job, setting: seconds.Setting, usable: float, stage: str) -> list[dict[str, Value]]:
@@ -104,8 +118,8 @@ def table(job: Job, setting: seconds.Setting, usable: float, stage: str) -> list
 def _seconds_a_token(job: Job, setting: seconds.Setting, stage: str) -> float:
     """Seconds of one GPU for each token of the batch."""
     given: dict[str, Any] = {
-        name: getattr(job, name) for name in ("world_size", "rows", "checkpointing", "tensor", "offload")
+        name: getattr(job, name) for name in ("world_size", "rows", "checkpointing", "tensor", "context", "offload")
     }
-    changed = replace(setting, hybrid=job.sharding == "hybrid", **given)
+    changed = replace(setting, hybrid=job.sharding == "hybrid", second_shard=job.sharding == "hpz", **given)
     step = seconds.step(replace(job.shape, context=job.length), stage, changed).total
-    return step * job.tensor / (job.rows * job.length)
+    return step * job.tensor * job.context / (job.rows * job.length)

@@ -18,7 +18,7 @@ docs/published-runs.md shows both halves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 from zerolab.catalog import Architecture, Gpu, Link, link
@@ -91,7 +91,9 @@ class Setting:
     kernels: str = "eager"  # or "compiled" or "tuned"
     gradient_bytes: int | None = None  # of a gradient as it is sent; None takes the precision's
     hybrid: bool = False  # sharded within a node, and replicated across nodes
+    second_shard: bool = False  # sharded over all ranks, with a second shard in the node for backward (hpZ)
     tensor: int = 1  # ranks of a node that divide each matrix; the rows are theirs together
+    context: int = 1  # ranks that divide each sequence, times those that divide each matrix
     offload: bool = False  # the optimizer's state lies in main memory
     utilisation: float | None = None  # part of the dense rate that a whole step reaches, as quoted; None computes it
     link: Link | None = None  # within a node; None takes the GPU's
@@ -106,6 +108,7 @@ class Setting:
         check_count("number of rows", self.rows)
         check_count("number of micro-batches", self.micro_batches)
         check_count("number of ranks that divide each matrix (tensor)", self.tensor)
+        check_count("number of ranks that divide each sequence (context)", self.context)
         if self.utilisation is not None:
             check_fraction("utilisation", self.utilisation)
 
@@ -122,16 +125,17 @@ def step(shape: Architecture, stage: str, setting: Setting) -> Step:
     exchanging = exchange_seconds(shape, setting)
     apart = forward + exchanging, backward + (1 + again) * exchanging
     sending, exposed = _communication(shape, stage, setting, *apart)
-    exchanged = setting.micro_batches * shape.depth * (2 + again) * exchanging
+    exchanged, unhidden = _exchanged(shape, setting)
+    sending, exposed = sending + exchanged, exposed + unhidden
     if setting.utilisation is not None:  # as quoted, it includes everything that is recomputed, moved and waited for
         computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
         computing /= setting.rate * setting.utilisation
-        return Step(computing, 0.0, sending + exchanged, max(sending + exchanged - computing, 0.0), 0.0)
+        return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
     computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * head_seconds(shape, setting))
-    waiting = exposed + exchanged + setting.constants.contention * min(sending, computing)
+    waiting = exposed + setting.constants.contention * min(sending - unhidden, computing)
     updating = _updating(shape, stage, setting)
     straggling = setting.constants.straggling * log2(_nodes(setting)) * (computing + waiting + updating)
-    return Step(computing, updating, sending + exchanged, waiting, straggling)
+    return Step(computing, updating, sending, waiting, straggling)
 
 
 def _updating(shape: Architecture, stage: str, setting: Setting) -> float:
@@ -165,8 +169,8 @@ def matrix_params(shape: Architecture) -> int:
 
 
 def _tokens(shape: Architecture, setting: Setting) -> float:
-    """Tokens whose work is one rank's: a part of each, where ranks divide every matrix."""
-    return setting.rows * shape.context / setting.tensor
+    """Tokens whose work is one rank's: a part of each, where ranks divide every matrix; a part of them, of rows."""
+    return setting.rows * shape.context / setting.tensor / setting.context
 
 
 def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
@@ -226,8 +230,11 @@ def _communication(
     first, last = gather_seconds(shape.root_params, setting), reduce_seconds(stage, shape.root_params, setting)
     if stage == "zero3":
         # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
-        late = max(0.0, gather - forward) + max(0.0, gather + reduce - backward)
-        sending = shape.depth * (2 * gather + reduce) + 2 * first + last
+        again = gather
+        if setting.second_shard:  # backward gathers within the node
+            again = gather_seconds(shape.block_params, replace(setting, hybrid=True))
+        late = max(0.0, gather - forward) + max(0.0, again + reduce - backward)
+        sending = shape.depth * (gather + again + reduce) + 2 * first + last
         exposed = shape.depth * late + first + last + max(0.0, first - forward)
         return setting.micro_batches * sending, setting.micro_batches * exposed
     if stage == "ddp":  # an all-reduce does both halves
@@ -244,8 +251,31 @@ def exchange_seconds(shape: Architecture, setting: Setting) -> float:
     Source: arXiv 1909.08053, section 3; as reduce-scatters and all-gathers, of as many bytes, arXiv 2205.05198, 4.2.2.
     """
     group = Group(setting.tensor, 1, _link(setting), setting.network)
-    nbytes = WORD[setting.precision] * setting.rows * shape.context * shape.width
+    nbytes = WORD[setting.precision] * _tokens(shape, setting) * setting.tensor * shape.width
     return 2 * (group.seconds("all_gather", nbytes) + group.seconds("reduce_scatter", nbytes))
+
+
+def _exchanged(shape: Architecture, setting: Setting) -> tuple[float, float]:
+    """Seconds of a step's exchanges of activations, and those that no computing hides: matrices' all, a ring's some."""
+    again, attention = RECOMPUTED[setting.checkpointing], attention_seconds(shape, setting)
+    ring, ring_back = ring_seconds(shape, setting)
+    matrices = (2 + again) * exchange_seconds(shape, setting)
+    # What goes round is hidden by the attention of what has arrived; that of backward takes 2.5 times as long.
+    late = (1 + again) * max(0.0, ring - attention) + max(0.0, ring_back - 2.5 * attention)
+    times = setting.micro_batches * shape.depth
+    return times * (matrices + (1 + again) * ring + ring_back), times * (matrices + late)
+
+
+def ring_seconds(shape: Architecture, setting: Setting) -> tuple[float, float]:
+    """Seconds of a block's keys and values in a ring: in forward, and in backward with their gradients in fp32.
+
+    Source: as `parallel.context`; gradients go a hop further than a gather.
+    """
+    ranks, heads = setting.context, shape.kv_heads or shape.heads
+    numel = 2 * setting.rows * shape.context * shape.width * heads / shape.heads / setting.tensor
+    group = Group(ranks, -(-ranks * setting.tensor // setting.gpus_per_node), _link(setting), setting.network)
+    forward = group.seconds("all_gather", WORD[setting.precision] * numel)
+    return forward, forward + group.seconds("all_gather", WORD["fp32"] * numel * ranks / max(ranks - 1, 1))
 
 
 def gather_seconds(numel: int, setting: Setting) -> float:

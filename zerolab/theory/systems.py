@@ -58,6 +58,13 @@ def check(stage: str, world_size: int, precision: str) -> None:
         raise ImportError('DeepSpeed is not installed: pip install -c constraints.txt -e ".[deepspeed]"')
 
 
+def check_moments(stage: str, precision: str, moments: str) -> None:
+    """Raises ValueError for an unknown name, or moments that the stage does not take."""
+    state_bytes(stage, 1, 1, precision, moments=moments)  # only to refuse unknown names
+    if moments != "fp32" and stage in FORMS and stage not in IN_FLATS:
+        raise ValueError(f"{stage} has no moments in {moments}: take {', '.join(forms.STAGES)} or zero3-8bit")
+
+
 def state_bytes(
     stage: str,
     num_params: int,
