@@ -107,6 +107,19 @@ def first_rounding():
         return torch.cat([p.detach().flatten().clone() for p in engine.model.parameters()])
 
 
+def test_whole_numbers_of_a_frozen_weight_are_not_rounded(clusters):
+    for seen in clusters(2).run(codes_of_a_frozen_weight):
+        assert torch.equal(seen, torch.arange(256, dtype=torch.uint8))
+
+
+def codes_of_a_frozen_weight():
+    model = torch.nn.Linear(2, 2)
+    model.codes = torch.nn.Parameter(torch.arange(256, dtype=torch.uint8), requires_grad=False)
+    engine = Zero3In8Bits(model, torch.optim.SGD, lr=0.1)
+    with engine.full_parameters():
+        return model.codes.detach().clone()
+
+
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2)])
 def test_what_travels_is_the_bytes_of_codes_and_scales_to_the_byte(clusters, precision, width):
     world_size = 4

@@ -1,7 +1,8 @@
 """ZeRO stage 3 whose gathers send 8 bits an element: a quarter of the bytes of fp32, half of those of bf16.
 
 Owners keep and update their shards as they are. Before a gather each owner rounds its shard block by block (`blocks`)
-and sends codes and scales. Every rank computes with what arrives, the owner too, so that all have the same parameters.
+and sends codes and scales; whole numbers, such as the codes of a frozen weight, travel as they are. Every rank computes
+with what arrives, the owner too, so that all have the same parameters.
 
 Memory a rank: as stage 3, and while a unit is on its way what is sent, about a quarter of it in fp32.
 Traffic a rank and step: two gathers of Ψ (1 + 4/256) bytes and one reduction as in stage 3, times (N-1)/N.
@@ -39,6 +40,9 @@ class Zero3In8Bits(Zero3):
 
     def start_gather(self, flat: Flat) -> None:
         """Starts making the flat whole of the owners' rounded shards, in the storage that autograd remembers."""
+        if not flat.layout.dtype.is_floating_point:  # whole numbers are codes already; complex ones have two parts
+            super().start_gather(flat)
+            return
         if flat.presence is Presence.RELEASED:
             mine = pack(flat.shard, self._bits)
             packed = mine.new_empty(self.world_size, mine.numel())

@@ -99,6 +99,7 @@ PREDICTIONS = {
     "14-units-sent": Prediction("MB that rank 0 sends in a step", 16, _sent_in_megabytes, "fsdp2"),
     "15-muon-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "muon-replicated"),
     "16-gather-sent": Prediction("MB that rank 0 sends in a step", 4, _sent_in_megabytes, "zero3-8bit"),
+    "18-lora-sent": Prediction("MB that rank 0 sends in a step", 2, _sent_in_megabytes, "zero3"),
 }
 
 
