@@ -69,16 +69,19 @@ def give_require():
 
 @pytest.fixture(scope="session")
 def chromium():
-    """The path of a Chromium or Chrome."""
+    """The path of a Chromium or Chrome that playwright can drive."""
     found = find_chromium()
     require(found, "Chromium", "apt install chromium, or set ZEROLAB_CHROMIUM to one")
+    require(importlib.util.find_spec("playwright"), "playwright", "pip install 'zerolab[test]'")
     return found
 
 
 @pytest.fixture(scope="module")
-def browser(chromium, require):
-    """One headless browser for a file of tests."""
-    require(importlib.util.find_spec("playwright"), "playwright", "pip install 'zerolab[test]'")
+def browser(chromium):
+    """One headless browser for a file of tests.
+
+    Not for all: while playwright runs, no test of its thread can run an event loop of its own.
+    """
     with start_chromium(chromium) as browser:
         yield browser
 
@@ -167,17 +170,30 @@ def pytest_configure(config):
 
 
 def orphans():
-    """Processes that carry this session's mark and are no longer below it: their parent died and they did not."""
-    below = {process.pid for process in psutil.Process().children(recursive=True)} | {os.getpid()}
+    """Processes that carry this session's mark and are no longer below it: their parent died and they did not.
+
+    But for what a Chromium that is still in use keeps beside it, to report its crashes.
+    """
+    family = psutil.Process().children(recursive=True)
+    below = {process.pid for process in family} | {os.getpid()}
+    beside = {"chrome_crashpad_handler"} if any(named(process, "chrom") for process in family) else set()
     found = []
     for process in psutil.process_iter():
         try:
             marked = process.pid not in below and process.environ().get(MARK) == os.environ[MARK]
-            if marked and process.status() != psutil.STATUS_ZOMBIE:
+            if marked and not any(named(process, name) for name in beside) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
         except psutil.Error:
             continue
     return found
+
+
+def named(process, text):
+    """Whether a process's program has this in its name; the system's own name for it is cut off."""
+    try:
+        return text in Path(process.exe()).name
+    except psutil.Error:
+        return False
 
 
 @pytest.fixture(autouse=True, scope="module")

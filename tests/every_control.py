@@ -87,9 +87,10 @@ def state(player):
 
 def changes(player, what, act):
     """Whether `act()` changes something of the player's state."""
-    before = state(player)[what]
+    now = "(root, what) => root.zerolabPlayer.state()[what]"
+    before = player.evaluate(now, what)
     act()
-    return state(player)[what] != before
+    return player.evaluate(now, what) != before
 
 
 def listed_keys():

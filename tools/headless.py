@@ -22,14 +22,20 @@ FLAGS = (
     "--font-render-hinting=none",
     "--disable-lcd-text",
 )
+_open: "list[Browser]" = []  # the one that is running, if there is one
 
 
 @contextmanager
 def chromium(path: Path | None = None) -> "Iterator[Browser]":
     """A browser, closed at the end; `path` is that of a Chromium or Chrome, None for the one that is found.
 
+    Within the block of another call it is that one's browser, which stays open: starting one takes a second, and
+    playwright drives only one at a time from a thread. Pages that are opened in it have to be closed.
     Raises ImportError without playwright and RuntimeError without a Chromium.
     """
+    if _open:
+        yield _open[0]
+        return
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
@@ -40,8 +46,10 @@ def chromium(path: Path | None = None) -> "Iterator[Browser]":
         raise RuntimeError("No Chromium was found: install it, or set ZEROLAB_CHROMIUM to one.")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(found), args=list(FLAGS))
+        _open.append(browser)
         # Closed even if the caller failed: a browser left over keeps its memory.
         try:
             yield browser
         finally:
+            _open.clear()
             browser.close()

@@ -61,12 +61,12 @@ def still(recording: Recording, event: int | None = None, *, small: bool = False
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         file = Path(folder, "player.html")
         file.write_text(page(recording), encoding="utf-8")
-        tab = browser.new_page(viewport={"width": WIDTH, "height": 900})
-        tab.goto(f"{file.as_uri()}#still&event={shown + 1}{'&view=story' if small else ''}")
-        if small:
-            tab.evaluate(HIDE_TEXT)
-        shot = tab.locator(".zl-player").screenshot(animations="disabled")
-        keys = tab.evaluate(KEYS)
+        with browser.new_page(viewport={"width": WIDTH, "height": 900}) as tab:
+            tab.goto(f"{file.as_uri()}#still&event={shown + 1}{'&view=story' if small else ''}")
+            if small:
+                tab.evaluate(HIDE_TEXT)
+            shot = tab.locator(".zl-player").screenshot(animations="disabled")
+            keys = tab.evaluate(KEYS)
     return in_few_colours(shot, keys, *((COLOURS, APART) if small else ()))
 
 
@@ -78,10 +78,10 @@ def figure_still(data: object) -> bytes:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         file = Path(folder, "figure.html")
         file.write_text(head + chart.html(figure), encoding="utf-8")
-        tab = browser.new_page(viewport={"width": chart.WIDTH, "height": chart.HEIGHT + 60})
-        tab.goto(file.as_uri())
-        tab.locator(".main-svg").first.wait_for()  # plotly draws after the page has loaded
-        return in_few_colours(tab.locator(".plotly-graph-div").screenshot(animations="disabled"))
+        with browser.new_page(viewport={"width": chart.WIDTH, "height": chart.HEIGHT + 60}) as tab:
+            tab.goto(file.as_uri())
+            tab.locator(".main-svg").first.wait_for()  # plotly draws after the page has loaded
+            return in_few_colours(tab.locator(".plotly-graph-div").screenshot(animations="disabled"))
 
 
 def in_few_colours(shot: bytes, keys: Sequence[str] = (), colours: int = 96, apart: int = 12) -> bytes:

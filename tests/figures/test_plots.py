@@ -190,7 +190,7 @@ def test_where_outputs_are_compared_a_figure_is_its_caption_alone(monkeypatch):
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.usefixtures("chromium")
+@pytest.mark.usefixtures("browser")
 def test_a_stored_figure_is_a_small_picture_of_it(monkeypatch):
     from PIL import Image
     from stills import figure_still

@@ -21,9 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="package")
 def lab_folder(tmp_path_factory):
-    """What the server shows: copies of the notebooks, and whatever a test puts beside them."""
+    """What the server shows: a copy of each notebook in a folder of its own, and what a test puts beside them."""
     work = tmp_path_factory.mktemp("lab") / "work"
-    shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".*"))
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        (work / notebook.stem).mkdir(parents=True)
+        shutil.copy(notebook, work / notebook.stem)
     return work
 
 

@@ -11,24 +11,21 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def show(browser, tmp_path):
     """Opens files as a page; gives the page and the player's sentence for each event."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
 
     def show(*paths):
         Recording.open(*paths).to_html(tmp_path / "page.html")
-        tab = browser.new_page(viewport={"width": 1280, "height": 900})
         faults = []
         tab.on("pageerror", lambda error: faults.append(str(error)))
         tab.goto((tmp_path / "page.html").as_uri())
         player = "window.zerolabPlayers[0]"
         tab.evaluate(f"{player}.tellEvents(true)")
-        count = tab.evaluate(f"{player}.events.length")
-        said = []
-        for place in range(count):
-            tab.evaluate(f"{player}.goto({place})")
-            said.append(tab.evaluate(f"{player}.state().caption"))
+        said = tab.evaluate(f"{player}.events.map((_, at) => ({player}.goto(at), {player}.state().caption))")
         assert faults == []
         return tab, said
 
-    return show
+    yield show
+    tab.close()
 
 
 def test_a_trace_says_where_it_comes_from_and_what_is_not_in_it(show, tmp_path):

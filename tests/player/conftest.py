@@ -1,6 +1,11 @@
 """A real recording and a real browser for the tests of the player."""
 
+import weakref
+
 import pytest
+from headless import chromium as start_chromium
+from showing import DRAWN
+from tabs import Complaints, Tabs
 
 from zerolab import Cluster
 from zerolab.player import page
@@ -31,39 +36,62 @@ def recording(recordings):
     return recordings["zero3"]
 
 
-SETTLED = (
-    "document.fonts.ready.then(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))))"
-)
+@pytest.fixture(scope="package")
+def browser(chromium):
+    """One headless browser for all tests of the player."""
+    with start_chromium(chromium) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def tabs(browser):
+    return Tabs(browser)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """`written(recording)` is the file of its page; most tests show one of a few recordings."""
+    folder, known = tmp_path_factory.mktemp("pages"), {}
+
+    def file(recording):
+        seen, path = known.get(id(recording), (lambda: None, None))
+        if seen() is not recording:
+            path = folder / f"{len(list(folder.iterdir()))}.html"
+            path.write_text(page(recording), encoding="utf-8")
+            known[id(recording)] = weakref.ref(recording), path
+        return path
+
+    return file
+
+
+SETTLED = f"document.fonts.ready.then(() => {DRAWN})"
 
 
 @pytest.fixture
-def show(browser, tmp_path):
+def show(tabs, written, tmp_path):
     """`show(recording or html, hash, width, height, scheme)` gives the page; whatever it complained of fails.
 
     All panes, event by event; with `story` as it opens by itself.
     """
-    complaints, pages = [], []
+    complaints, shown = Complaints(), []
 
     def opened(what, address="", width=1280, height=800, scheme="light", *, story=False, motion="no-preference"):
-        size = {"width": width, "height": height}
-        tab = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion=motion)
+        tab = tabs.take(width, height, scheme, motion)
+        shown.append(tab)
+        complaints.listen(tab.on)
         if not story:
             address = f"{address or '#'}&view=all&events"
-        # What only a verbose console shows is advice about speed, not a complaint.
-        tab.on(
-            "console",
-            lambda message: message.type == "verbose" or complaints.append(f"{message.type}: {message.text}"),
-        )
-        tab.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        tab.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
-        file = tmp_path / f"{len(pages)}.html"
-        file.write_text(what if isinstance(what, str) else page(what), encoding="utf-8")
+        if isinstance(what, str):
+            file = tmp_path / f"{len(shown)}.html"
+            file.write_text(what, encoding="utf-8")
+        else:
+            file = written(what)
         tab.goto(file.as_uri() + address)
-        pages.append(tab)
         tab.evaluate(SETTLED)  # places are read next, and a click must find there what was read
         return tab
 
     yield opened
-    for tab in pages:
-        tab.close()
+    for tab in shown:
+        complaints.listen(tab.remove_listener)
+        tabs.give_back(tab)
     assert complaints == []

@@ -2,9 +2,14 @@
 
 import time
 from dataclasses import replace
+from functools import lru_cache
 
 from zerolab import Recording
 from zerolab.recording.events import Event, RankInfo, RankRecording, RunInfo, Source, SourceLine, UnitInfo
+
+
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+"""Fulfilled when two frames have begun: what an event or a new size set off is drawn."""
 
 
 def state(tab):
@@ -47,6 +52,7 @@ def in_order(recording):
     return sorted((event for rank in recording.ranks for event in rank.events), key=lambda e: (e.t_end, e.rank, e.seq))
 
 
+@lru_cache(maxsize=8)  # several tests show the same one, and its page is written once
 def made_up(ranks, units, steps=1, stage="zero3"):
     """A recording that nobody made: gather, compute and release of every unit on every rank, the same every time."""
     names = [f"blocks.{number}" for number in range(units)]

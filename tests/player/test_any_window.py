@@ -1,7 +1,7 @@
 """In any window, with any number of ranks: the picture and its controls are in view together, and text can be read."""
 
 import pytest
-from showing import made_up
+from showing import made_up, until
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -79,7 +79,7 @@ def test_what_does_not_fit_scrolls_inside_and_by_keyboard(runs, show):
     assert before["scrolls"]
     tab.locator(".zl-body").focus()
     tab.keyboard.press("PageDown")
-    tab.wait_for_timeout(400)
+    until(tab, f"({BOXES})().picture < {before['picture']}")
     after = tab.evaluate(BOXES)
     assert after["picture"] < before["picture"]
     assert after["play"] == before["play"]

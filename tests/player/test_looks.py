@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from every_control import try_every_control
-from showing import changed, in_order, made_up, state
+from showing import DRAWN, changed, in_order, made_up, state
 from test_page import overlaps
 
 from zerolab.player import page
@@ -123,7 +123,7 @@ def test_rows_grow_until_the_window_is_full_and_never_beyond(recording, show, wi
     assert tab.locator(".zl-player").bounding_box()["height"] > 0.9 * height
     line = tab.evaluate(f"{PLAYER}.panes.ownership.rows.line")
     tab.set_viewport_size({"width": width, "height": height + 150})
-    tab.wait_for_timeout(100)
+    tab.evaluate(DRAWN)
     assert tab.evaluate(f"{PLAYER}.panes.ownership.rows.line") >= line
     assert tab.evaluate("document.documentElement.scrollHeight") == height + 150
 

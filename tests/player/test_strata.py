@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from showing import changed, in_order, made_up, state
+from showing import DRAWN, changed, in_order, made_up, state
 
 from zerolab import theory
 
@@ -38,7 +38,7 @@ def to_stratum(tab, category, share=0.6):
     )
     box = tab.locator(".zl-memory .zl-layers").bounding_box()
     tab.mouse.move(box["x"] + place[0], box["y"] + place[1])
-    tab.wait_for_timeout(60)
+    tab.evaluate(DRAWN)
     return tab.locator(".zl-tip").inner_text().splitlines()
 
 
@@ -169,7 +169,7 @@ def test_the_stratum_under_the_pointer_lights_up_and_goes_out(recording, show):
     to_stratum(tab, "activations")
     assert tab.evaluate(lit) > before + 500
     tab.mouse.move(2, 2)
-    tab.wait_for_timeout(60)
+    tab.evaluate(DRAWN)
     assert tab.evaluate(lit) == before
 
 

@@ -1,5 +1,7 @@
 """Of collectives without a model the player shows whose numbers lie on which rank, part by part, as they were sent."""
 
+from contextlib import nullcontext
+
 import pytest
 from showing import state
 
@@ -10,7 +12,14 @@ PLAYER = "window.zerolabPlayers[0]"
 
 
 @pytest.fixture(scope="module")
-def run():
+def four():
+    """Four ranks for all that is recorded here on as many."""
+    with Cluster(world_size=4, device="cpu") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def run(four):
     """`run(world_size)` gives recordings of what ranks send each other without a model, by name."""
 
     def collectives(op):
@@ -48,7 +57,7 @@ def run():
                 parts[coming].add_(into)
 
     def recorded(world_size):
-        with Cluster(world_size=world_size, device="cpu") as cluster:
+        with nullcontext(four) if world_size == 4 else Cluster(world_size=world_size, device="cpu") as cluster:
             direct = ["direct all_gather", "direct all_reduce", "direct reduce_scatter"]
             ops = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", *direct]
             made = {op: cluster.record(collectives, op) for op in ops}
@@ -153,7 +162,7 @@ def numbers(tab, time):
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_few_numbers_are_drawn_as_they_were_before_and_after(show, both):
+def test_few_numbers_are_drawn_as_they_were_before_and_after(four, show, both):
     def halves(both):
         import torch
         import torch.distributed as dist
@@ -165,8 +174,7 @@ def test_few_numbers_are_drawn_as_they_were_before_and_after(show, both):
         if both:
             all_gather(numbers).wait()
 
-    with Cluster(world_size=4, device="cpu") as cluster:
-        tab = show(cluster.record(halves, both))
+    tab = show(four.record(halves, both))
     before = numbers(tab, tab.evaluate(f"{PLAYER}.panes.ownership.exchanges[0].start"))
     assert before[2] == ["20 of 2", "21 of 2", "22 of 2", "23 of 2"]
     ends = f"Math.max(...{PLAYER}.panes.ownership.exchanges.at(-1).shipments.map((one) => one.end))"
@@ -176,7 +184,7 @@ def test_few_numbers_are_drawn_as_they_were_before_and_after(show, both):
     assert after[3] == (sums if both else ["30", "31", "32", "72"])
 
 
-def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
+def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(four, show):
     def product():
         import torch
         import torch.distributed as dist
@@ -184,8 +192,7 @@ def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
         number = torch.tensor([1.0 + dist.get_rank()])
         dist.all_reduce(number, op=dist.ReduceOp.PRODUCT)
 
-    with Cluster(world_size=4, device="cpu") as cluster:
-        tab = show(cluster.record(product))
+    tab = show(four.record(product))
     start = tab.evaluate(f"{PLAYER}.panes.ownership.exchanges[0].start")
     assert numbers(tab, start) == [["1 of 0"], ["2 of 1"], ["3 of 2"], ["4 of 3"]]
     assert (
@@ -195,7 +202,7 @@ def test_a_buffer_of_one_number_is_one_block_whatever_is_done_with_it(show):
 
 
 @pytest.fixture(scope="module")
-def in_groups():
+def in_groups(four):
     """`in_groups(op, of, late)` records 4 ranks: each group of `of` does `op` of 2 elements a rank; rank `late` is."""
 
     def inside(op, ranks, group):
@@ -224,11 +231,7 @@ def in_groups():
                 inside(op, ranks, group)
         dist.barrier()  # in which a rank of no group has its part
 
-    def recorded(op, of, late=None):
-        with Cluster(world_size=4, device="cpu") as cluster:
-            return cluster.record(grouped, op, of, late)
-
-    return recorded
+    return lambda op, of, late=None: four.record(grouped, op, of, late)
 
 
 def after(op, ranks, rank, part):

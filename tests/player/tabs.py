@@ -1,0 +1,50 @@
+"""Tabs of a browser that the tests of the player use one after the other, and what is complained of in them."""
+
+MODIFIERS = ("Shift", "Control", "Alt", "Meta")
+
+
+class Tabs:
+    """Tabs that tests use one after the other: to open one takes longer than most tests.
+
+    What a test did to a document goes with the document, and the rest is undone here; `test_tabs.py` shows it.
+    """
+
+    def __init__(self, browser):
+        self.browser, self.free = browser, []
+
+    def take(self, width, height, scheme, motion):
+        """An empty tab of this size."""
+        tab = self.free.pop() if self.free else self.browser.new_page()
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.emulate_media(media="null", color_scheme=scheme, reduced_motion=motion)
+        return tab
+
+    def give_back(self, tab):
+        """Lets go of all buttons and keys, takes the pointer out of the window, and ends what plays."""
+        tab.mouse.up()
+        for key in MODIFIERS:
+            tab.keyboard.up(key)
+        tab.mouse.move(-1, -1)
+        tab.goto("about:blank")
+        tab.evaluate("window.name = ''")  # which outlives a document
+        self.free.append(tab)
+
+
+class Complaints(list):
+    """What a tab complains of, while it is listened to."""
+
+    def hear(self, message):
+        if message.type != "verbose":  # what only a verbose console shows is advice about speed
+            self.append(f"{message.type}: {message.text}")
+
+    def fail(self, error):
+        self.append(f"error: {error}")
+
+    def asked(self, request):
+        if not request.url.startswith("file:"):
+            self.append(request.url)
+
+    def listen(self, listening):
+        """Begins to listen to a tab by `tab.on`, or ends by `tab.remove_listener`."""
+        for event, heard in (("console", self.hear), ("pageerror", self.fail), ("request", self.asked)):
+            listening(event, heard)
