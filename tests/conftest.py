@@ -16,14 +16,14 @@ from zerolab.player.browser import find_chromium
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from headless import chromium as start_chromium
+from tabs import Tabs
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
 LONGEST = (  # files of a minute and more; they begin, and those that compute beside those that wait
     "test_in_lab.py",
-    "test_execution.py",
-    "test_fault_matrix.py",
     "test_site.py",
+    "test_fault_matrix.py",
     "test_faults.py",
     "test_player_live.py",
     "test_what_can_go_wrong.py",
@@ -86,6 +86,12 @@ def browser(chromium):
         yield browser
 
 
+@pytest.fixture(scope="module")
+def tabs(browser):
+    """Its tabs, which tests take and give back."""
+    return Tabs(browser)
+
+
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="what make check runs: nothing slow, two ranks, one notebook")
 
@@ -127,7 +133,8 @@ RUNTIME = {"soak", "test_run.py", "test_doctor.py"}  # of ranks and machines, th
 def part_of(nodeid, keywords):
     """The part of the tests that a test's time counts for: its folder, but for what drives a browser."""
     name = Path(nodeid.split("::")[0]).parts[1]
-    if "browser" in keywords and name != "packaging":  # looking at the built site is part of building it
+    # Looking at the built site is part of building it, and JupyterLab is where notebooks run.
+    if "browser" in keywords and name not in ("packaging", "notebooks"):
         return "browser"
     return "runtime" if name in RUNTIME else name if name in MINUTES else "truth"
 

@@ -12,7 +12,17 @@ PATTERNS = Path(__file__).resolve().parents[1] / "nbval_sanitize.cfg"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PICTURE = "image/png"
 # What nbval leaves out, and the data of figures, which a stored notebook has as a picture.
-OVERLOOKED = ("metadata", "traceback", "prompt_number", "output_type", "name", "execution_count", WIDGET, PICTURE, PLOTLY)
+OVERLOOKED = (
+    "metadata",
+    "traceback",
+    "prompt_number",
+    "output_type",
+    "name",
+    "execution_count",
+    WIDGET,
+    PICTURE,
+    PLOTLY,
+)
 
 
 class Comparison:

@@ -2,6 +2,7 @@
 
 import made
 import pytest
+from tabs import Complaints
 
 from zerolab import Recording
 
@@ -9,23 +10,23 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def show(browser, tmp_path):
+def show(tabs, tmp_path):
     """Opens files as a page; gives the page and the player's sentence for each event."""
-    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    complaints, tab = Complaints(), tabs.take(height=900)
+    complaints.listen(tab.on)
 
     def show(*paths):
         Recording.open(*paths).to_html(tmp_path / "page.html")
-        faults = []
-        tab.on("pageerror", lambda error: faults.append(str(error)))
         tab.goto((tmp_path / "page.html").as_uri())
         player = "window.zerolabPlayers[0]"
         tab.evaluate(f"{player}.tellEvents(true)")
         said = tab.evaluate(f"{player}.events.map((_, at) => ({player}.goto(at), {player}.state().caption))")
-        assert faults == []
         return tab, said
 
     yield show
-    tab.close()
+    complaints.listen(tab.remove_listener)
+    tabs.give_back(tab)
+    assert complaints == []
 
 
 def test_a_trace_says_where_it_comes_from_and_what_is_not_in_it(show, tmp_path):

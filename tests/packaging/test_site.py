@@ -1,9 +1,10 @@
 """The site: it builds without a warning, its links lead somewhere, it fetches nothing, and its players are alive.
 
 All pages are built. One notebook is executed for it, the others show what is stored in them: executing all of them
-takes three minutes, and `tests/notebooks` does that already. 09 has a player and a figure.
+takes three minutes, and `tests/notebooks` does that already. 03 has a player and a figure, and is quickly done.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -28,11 +29,11 @@ from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.moments import SHARDING
 
 ROOT = Path(__file__).resolve().parents[2]
-EXECUTED = ("09-traffic-and-overlap",)
+EXECUTED = "03-ddp"
 LARGEST_PAGE = 3_000_000
 KINDS = (
     "index",
-    "notebooks/09-traffic-and-overlap",
+    f"notebooks/{EXECUTED}",
     "exercises/zero1-average",
     "exercises/gpus-needed",
     "solutions",
@@ -78,7 +79,7 @@ def site(tmp_path_factory, require):
     found = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_nb", "furo"))
     require(found, "Sphinx with its theme", 'pip install -c constraints.txt -e ".[site]"')
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, ROOT / "tools" / "make_site.py", "--out", out, "--execute", *EXECUTED]
+    command = [sys.executable, ROOT / "tools" / "make_site.py", "--out", out, "--execute", EXECUTED]
     command += ["--choices", "gpt-tiny-zero3-4-base"]  # the one that the page opens with; all take minutes
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ZEROLAB_")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -93,43 +94,68 @@ def pages(site):
 
 
 @pytest.fixture
-def show(site, browser):
-    """Opens a page of the site, from the folder, as somebody does who was given it on a memory stick."""
+def show(site, tabs):
+    """Opens a page of the site, from the folder, as somebody does who was given it on a memory stick.
+
+    One at a time: the next page comes into the tab of the one before, which has forgotten that.
+    """
     opened = []
 
+    def close():
+        for tab in opened:
+            tab.remove_listener("request", tab.hear)
+            tabs.give_back(tab)
+        opened.clear()
+
     def opening(page, width=1280, scheme="light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        opened.append(context)
-        tab = context.new_page()
+        close()
+        tab = tabs.take(width, 900, scheme)
         tab.asked = []
-        tab.on("request", lambda request: tab.asked.append(request.url))
+        tab.hear = lambda request: tab.asked.append(request.url)
+        tab.on("request", tab.hear)
+        opened.append(tab)
         tab.goto((site / f"{page}.html").as_uri())
         return tab
 
     yield opening
-    for context in opened:
-        context.close()
+    close()
 
 
 @pytest.fixture
 def served(site, browser):
     """Opens a page from a server on this machine: from a folder, browsers run no Python."""
-    handler = functools.partial(Quiet, directory=site)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser.new_context() as context:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        tab = context.new_page()
+    with serving(site) as address, browser.new_page() as tab:
 
         def opening(page):
-            tab.goto(f"http://127.0.0.1:{server.server_port}/{page}.html")
+            tab.goto(f"{address}/{page}.html")
             return tab
 
         yield opening
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """Serves a folder on this machine, and gives its address."""
+    handler = functools.partial(Quiet, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
+@pytest.fixture(scope="module")
+def answering(site, browser):
+    """The planner's page from a server on this machine, in which Python answers once it has been asked."""
+    with serving(site) as address, browser.new_page() as tab:
+        tab.goto(f"{address}/planner.html")
+        yield tab
+
+
 @pytest.fixture
-def planner(served):
-    return served("planner")
+def planner(answering):
+    """That page with its form as it was at first; Python stays."""
+    answering.evaluate("() => document.querySelector('.zl-planner').reset()")
+    return answering
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -193,7 +219,7 @@ def test_no_page_fetches_anything_from_elsewhere(site, pages):
 
 
 def test_a_page_asks_no_other_host_when_it_is_open(show):
-    for page in ("index", "notebooks/09-traffic-and-overlap", "search"):
+    for page in ("index", f"notebooks/{EXECUTED}", "search"):
         tab = show(page)
         if page != "search":
             first_player(tab)
@@ -211,13 +237,13 @@ def test_no_page_is_larger_than_three_megabytes_with_all_that_it_loads(pages):
 
 def test_players_wait_until_they_are_scrolled_to_and_are_locked_in(site, pages):
     frames = {path.stem: page.frames for path, page in pages.items() if page.frames}
-    assert set(frames) == {"index", *EXECUTED}
+    assert set(frames) == {"index", EXECUTED}
     for frame in (frame for every in frames.values() for frame in every):
         assert (frame["loading"], frame["sandbox"]) == ("lazy", "allow-scripts")
         assert frame["title"]
 
 
-@pytest.mark.parametrize("page", ["index", *(f"notebooks/{name}" for name in EXECUTED)])
+@pytest.mark.parametrize("page", ["index", f"notebooks/{EXECUTED}"])
 def test_a_player_on_a_page_plays(show, page):
     tab = show(page)
     complaints = []
@@ -262,7 +288,7 @@ def test_nothing_is_wider_than_the_window_and_a_player_fits_its_frame(show, widt
 
 
 def test_on_paper_a_player_is_its_still(show):
-    tab = show("notebooks/09-traffic-and-overlap")
+    tab = show(f"notebooks/{EXECUTED}")
     live, printed = tab.locator(".zl-frame"), tab.locator(".zl-printed")
     assert (live.count(), printed.count()) == (1, 1)
     assert live.is_visible()
@@ -295,7 +321,8 @@ def test_a_link_to_a_file_that_is_no_page_ends_the_build(monkeypatch):
         relinked("[a](../zerolab/comparison.py)", "docs", "")
 
 
-def test_the_planner_shows_a_plan_before_anything_is_loaded_and_answers_in_pythons_words(planner):
+def test_the_planner_shows_a_plan_before_anything_is_loaded_and_answers_in_pythons_words(served):
+    planner = served("planner")
     assert planner.locator(".zl-answer").text_content() == theory.plan("7b", 8).answer
     planner.select_option("[name=model]", "llama3-70b")
     planner.get_by_text(theory.plan("llama3-70b", 8).answer).wait_for(timeout=60_000)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tabs import Complaints
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = ("gpt-tiny-zero2-2-two-batches", "gpt-tiny-zero2-2-base", "gpt-tiny-zero3-2-base", "7b-zero3-64-base")
@@ -39,21 +40,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def open_at(folder, browser):
+def open_at(folder, tabs):
     """Opens the page from the folder at an address, and fails for what it complains of or asks from elsewhere."""
-    complaints, tabs = [], []
+    complaints, tab = Complaints(), tabs.take(height=900, motion="reduce")
+    complaints.listen(tab.on)
 
     def opened(address=""):
-        tab = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
         tab.goto(f"{(folder / 'try.html').as_uri()}#{address}")
-        tabs.append(tab)
         return tab
 
     yield opened
-    for tab in tabs:
-        tab.close()
+    complaints.listen(tab.remove_listener)
+    tabs.give_back(tab)
     assert complaints == []
 
 

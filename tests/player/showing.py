@@ -7,7 +7,6 @@ from functools import lru_cache
 from zerolab import Recording
 from zerolab.recording.events import Event, RankInfo, RankRecording, RunInfo, Source, SourceLine, UnitInfo
 
-
 DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 """Fulfilled when two frames have begun: what an event or a new size set off is drawn."""
 

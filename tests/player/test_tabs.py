@@ -12,7 +12,7 @@ KEPT = """() => {
     media: ["print", "(prefers-color-scheme: dark)", "(prefers-reduced-motion: reduce)"].map(media),
     hovered: document.querySelectorAll(":hover").length,
     focus: document.activeElement.tagName,
-    left: [window.left, CanvasRenderingContext2D.prototype.left, window.name, document.cookie].map(String),
+    left: [window.left, CanvasRenderingContext2D.prototype.left, window.name, localStorage.left].map(String),
     hash: location.hash.includes("rank"),
     animations: document.getAnimations().length,
     scrolled: scrollY,
@@ -48,7 +48,7 @@ def leave_traces(tab, address):
     """Whatever a test may do, and nothing of it undone."""
     tab.goto(f"{address}&rank=1")
     tab.evaluate("window.left = CanvasRenderingContext2D.prototype.left = 'something'")
-    tab.evaluate("window.name = 'left'; scrollTo(0, 100); void (location.hash = '#rank=2')")
+    tab.evaluate("window.name = localStorage.left = 'left'; scrollTo(0, 100); void (location.hash = '#rank=2')")
     tab.emulate_media(media="print", color_scheme="dark", reduced_motion="reduce")
     tab.set_viewport_size({"width": 400, "height": 500})
     tab.keyboard.press("Space")  # it plays
@@ -61,20 +61,20 @@ def leave_traces(tab, address):
 
 def test_a_tab_that_was_used_is_like_one_that_is_new(every_tab, recording, written):
     address = f"{written(recording).as_uri()}#view=all&events"
-    new = every_tab.take(1280, 800, "light", "no-preference")
+    new = every_tab.take()
     expected = use(new, address)
-    used = every_tab.take(1280, 800, "light", "no-preference")
+    used = every_tab.take()
     assert used is not new
     leave_traces(used, address)
     every_tab.give_back(used)
-    assert every_tab.take(1280, 800, "light", "no-preference") is used
+    assert every_tab.take() is used
     assert use(used, address) == expected
     for tab in (new, used):
         tab.close()
 
 
 def test_a_tab_that_was_given_back_plays_nothing_and_nobody_listens_to_it(every_tab, recording, written):
-    tab, complaints = every_tab.take(1280, 800, "light", "no-preference"), Complaints()
+    tab, complaints = every_tab.take(), Complaints()
     complaints.listen(tab.on)
     tab.goto(f"{written(recording).as_uri()}#plays")
     tab.evaluate("console.info('heard')")

@@ -1,18 +1,19 @@
-"""Tabs of a browser that the tests of the player use one after the other, and what is complained of in them."""
+"""Tabs of a browser that tests use one after the other, and what is complained of in them."""
 
 MODIFIERS = ("Shift", "Control", "Alt", "Meta")
+FORGET = "() => { try { localStorage.clear(); sessionStorage.clear(); } catch {} }"  # some documents have none
 
 
 class Tabs:
     """Tabs that tests use one after the other: to open one takes longer than most tests.
 
-    What a test did to a document goes with the document, and the rest is undone here; `test_tabs.py` shows it.
+    What a test did to a document goes with the document, and the rest is undone here; `player/test_tabs.py` shows it.
     """
 
     def __init__(self, browser):
         self.browser, self.free = browser, []
 
-    def take(self, width, height, scheme, motion):
+    def take(self, width=1280, height=800, scheme="light", motion="no-preference"):
         """An empty tab of this size."""
         tab = self.free.pop() if self.free else self.browser.new_page()
         tab.set_viewport_size({"width": width, "height": height})
@@ -20,11 +21,13 @@ class Tabs:
         return tab
 
     def give_back(self, tab):
-        """Lets go of all buttons and keys, takes the pointer out of the window, and ends what plays."""
+        """Lets go of all buttons and keys, takes the pointer out of the window, forgets, and ends what plays."""
         tab.mouse.up()
         for key in MODIFIERS:
             tab.keyboard.up(key)
         tab.mouse.move(-1, -1)
+        tab.evaluate(FORGET)
+        tab.context.clear_cookies()
         tab.goto("about:blank")
         tab.evaluate("window.name = ''")  # which outlives a document
         self.free.append(tab)
