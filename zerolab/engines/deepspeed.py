@@ -314,7 +314,7 @@ def _leave_the_compiler_out() -> None:
 
     Whatever the optimizer, all stages but 0 import it, and it torch's whole compiler: two seconds on each rank.
     """
-    compiler = import_module("deepspeed.runtime.compiler")
+    compiler: Any = import_module("deepspeed.runtime.compiler")
     now = compiler.compile
     compiler.compile = lambda: partial(_compiled_when_called, now())
     try:
