@@ -34,10 +34,11 @@ def _server():
     return started
 
 
-def launch(command, *, ranks=2, environment=None, cwd=None, timeout=120):
+def launch(command, *, ranks=2, environment=None, cwd=None, timeout=120, imports=()):
     """Runs a script's path, or `-m` and a module's name, with its arguments; returns it as `subprocess.run` would.
 
-    Without `ranks` it is one process that knows of none.
+    Without `ranks` it is one process that knows of none. `imports` are modules that what the script imports will
+    import, imported once for all ranks from now on: none that is watched or patched while a script is recorded.
     """
     server = _server()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,6 +46,7 @@ def launch(command, *, ranks=2, environment=None, cwd=None, timeout=120):
         asked = {
             "command": [*map(str, command)], "ranks": ranks, "environment": environment or {},
             "cwd": str(cwd or Path.cwd()), "output": str(output), "errors": str(errors), "timeout": timeout,
+            "imports": imports,
         }  # fmt: skip
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
@@ -58,9 +60,9 @@ def launch(command, *, ranks=2, environment=None, cwd=None, timeout=120):
 # --- the process that forks --------------------------------------------------------------------------------------
 
 
-def preload():
+def preload(more=()):
     """Imports what scripts import of torch, and marks it as lasting: taking it apart takes longer than a script."""
-    for name in ("torch._dynamo", "torch.distributed.run", "torch.distributed.fsdp", "torch.utils.data"):
+    for name in ("torch._dynamo", "torch.distributed.run", "torch.distributed.fsdp", "torch.utils.data", *more):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -89,6 +91,8 @@ def serve():
     for line in sys.stdin:
         asked = json.loads(line)
         ranks, port = asked["ranks"], free_port() if asked["ranks"] else 0
+        if not sys.modules.keys() >= set(asked["imports"]):
+            preload(asked["imports"])
         living = []
         for rank in range(ranks or 1):
             pid = os.fork()

@@ -8,7 +8,7 @@ import torch
 from awkward import batch, distance, loss_fn, make, shard_of, train_sharded
 from torch import nn
 
-from zerolab import RankError
+from zerolab import Cluster, RankError
 from zerolab.engines import ENGINES
 
 STAGES = [f"deepspeed-{number}" for number in range(4)]
@@ -146,6 +146,21 @@ def test_stage_3_computes_with_its_own_linear_and_leaves_torchs_to_everybody_els
     for outside, within in clusters(2).run(meet_linears):
         assert outside == [True] * 6  # a bf16 product of DeepSpeed's rounds in another way
         assert within == ["zero3_linear_wrap"] * 4  # forward and backward of two steps
+
+
+def test_torchs_compiler_is_loaded_when_deepspeeds_muon_is_first_called_and_not_before(trained):
+    def call():
+        from deepspeed.runtime.zero.muon.original_muon import zeropower_via_newtonschulz5
+
+        before = "torch._inductor.compile_fx" in sys.modules
+        torch.compiler.set_stance("force_eager")  # else it would be compiled for a minute
+        whole = zeropower_via_newtonschulz5(torch.eye(3), 5)
+        torch.compiler.set_stance("default")
+        return before, "torch._inductor.compile_fx" in sys.modules, whole.shape
+
+    with Cluster(1, device="cpu") as cluster:
+        cluster.run(train_and_look, "deepspeed-1")
+        assert cluster.run(call) == [(False, True, (3, 3))]
 
 
 @pytest.mark.parametrize("stage", STAGES)

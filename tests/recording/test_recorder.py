@@ -349,6 +349,19 @@ def test_what_lives_is_found_by_its_very_class():
     assert _all_of([MyOwn]) == made[:1]
 
 
+def test_recordings_leave_nothing_behind_in_torchs_compiler(cluster, record):
+    def skipped():
+        from torch._dynamo import trace_rules
+
+        return len(trace_rules.SKIP_DIRS)
+
+    before, _ = cluster.run(skipped)
+    assert [cluster.record(skipped).results[0] for _ in range(2)] == [before] * 2, "a rank has told it as it started"
+    skipped()  # the compiler is there
+    first, second = (record(torch.ones, 1) and skipped() for _ in range(2))
+    assert first == second
+
+
 def test_a_recorder_reads_the_clock_that_it_is_given():
     ticks = iter(range(10**6))
     with Recorder(clock=lambda: next(ticks)) as recorder:

@@ -10,6 +10,7 @@ import warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+IMPORTS = {"ds.py": ["torch._inductor.compile_fx"]}  # DeepSpeed's Muon imports it, and nothing of it is called
 LOSS = re.compile(r"^(?:rank \d+ )?step \d+ .*$", re.MULTILINE)
 
 
@@ -17,7 +18,8 @@ def launch(*command, ranks=2, torchrun=False):
     """Runs a script, or what records it; returns the finished process. Without `torchrun` its ranks are forked."""
     added = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     if not torchrun:
-        return warm.launch(command, ranks=ranks, environment=added)
+        imports = [name for script in command for name in IMPORTS.get(Path(script).name, ())]
+        return warm.launch(command, ranks=ranks, environment=added, imports=imports)
     start = [*TORCHRUN, f"--nproc-per-node={ranks}", *map(str, command)]
     return subprocess.run(start, env=os.environ | added, capture_output=True, text=True, check=False, timeout=120)
 

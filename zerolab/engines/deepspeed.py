@@ -9,8 +9,10 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache, partial, wraps
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -301,6 +303,32 @@ def import_deepspeed(device: str = "cpu") -> Any:
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # On a CPU it would compile an all_reduce through shared memory for minutes, which no recorder could see.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    _leave_the_compiler_out()
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):  # torch 2.13 has new names for them
         warnings.filterwarnings("ignore", f".*torch.distributed.{name}. is deprecated", FutureWarning)
     return deepspeed
+
+
+def _leave_the_compiler_out() -> None:
+    """Imports DeepSpeed's Muon such that its functions are compiled when they are first called, not as they are made.
+
+    Whatever the optimizer, all stages but 0 import it, and it torch's whole compiler: two seconds on each rank.
+    """
+    compiler: Any = import_module("deepspeed.runtime.compiler")
+    now = compiler.compile
+    compiler.compile = lambda: partial(_compiled_when_called, now())
+    try:
+        with suppress(ImportError):
+            import_module("deepspeed.runtime.zero.muon.original_muon")
+    finally:
+        compiler.compile = now
+
+
+def _compiled_when_called(compiling: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    compiled = cache(lambda: compiling(function))
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return compiled()(*arguments, **keywords)
+
+    return call

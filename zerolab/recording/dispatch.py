@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,17 @@ class Kind(NamedTuple):
     func: Any  # kept, so that no other operation gets its `id`
 
 
+def leave_to_python() -> None:
+    """Tells torch's compiler, if it is there, not to compile the watcher along with a model that is being compiled."""
+    if "torch._dynamo.trace_rules" in sys.modules:
+        _leave_to_python(sys.modules["torch._dynamo.trace_rules"])
+
+
+@cache  # each time its list of what to skip grows, and the pattern that it makes of the list takes milliseconds
+def _leave_to_python(compiler: Any) -> None:
+    compiler.add("zerolab.recording")
+
+
 class Watch(TorchDispatchMode):
     """While active, tells the ledger about new storages, and hands whatever communicates to `communicate`."""
 
@@ -54,9 +66,7 @@ class Watch(TorchDispatchMode):
         self._log, self._ledger, self._communicate = log, log.ledger, communicate
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
         self._wraps: dict[Any, bool] = {}  # whether one of an operation's tensor types wraps other tensors
-        compiler: Any = sys.modules.get("torch._dynamo.trace_rules")
-        if compiler is not None:  # a model is being compiled: its watcher must not be compiled with it
-            compiler.add("zerolab.recording")
+        leave_to_python()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

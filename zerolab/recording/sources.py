@@ -31,8 +31,11 @@ def label(filename: str) -> str | None:
     """What a recording calls a file, never an absolute path; None if it is neither a lesson's nor a learner's."""
     if filename in LABELS:
         return LABELS[filename]
-    if filename.startswith("<"):
-        return None
+    return None if filename.startswith("<") else _label_of_file(filename)
+
+
+@functools.cache  # as for `is_own`: each recording asks about a hundred files
+def _label_of_file(filename: str) -> str | None:
     path = Path(os.path.realpath(filename))
     is_ours = path.is_relative_to(PACKAGE) and path.name != _PASSED_THROUGH
     if is_ours and path.relative_to(PACKAGE).parts[0] in _LESSON_FOLDERS:

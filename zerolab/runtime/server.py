@@ -64,6 +64,7 @@ def preload() -> None:
         importlib.import_module(name)
     # Else the first recording on fresh ranks would show the text as memory of theirs, and no later one would.
     importlib.import_module("zerolab.models").text()
+    importlib.import_module("zerolab.recording.dispatch").leave_to_python()
     gc.freeze()
     gc.enable()
 
