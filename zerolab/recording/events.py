@@ -153,6 +153,7 @@ class RunInfo:
     optimizer: str | None = None  # its class
     precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
     matrices: int = 0  # elements of the matrices that Muon updates
+    moments: str = "fp32"  # in what Adam's moments lie, as `theory.state_bytes` takes it
     offload: bool = False
     backend: str | None = None
     device: str | None = None
@@ -197,20 +198,10 @@ class RankInfo(RunInfo):
     derived: bool = False  # it did not run: a simulation derived it from rank 0
 
     @property
-    def moments(self) -> str:
-        """In what Adam's moments lie, as `theory.state_bytes` takes it."""
-        return moments_of(self.optimizer)
-
-    @property
     def for_terms(self) -> dict[str, Any]:
         """What `theory.terms` needs to know about a rank, as its keywords."""
         known = {"offload": self.offload, "on_gpu": self.host_state is not None, "updated": self.updated}
         return known | {"moments": self.moments}
-
-
-def moments_of(optimizer: str | None) -> str:
-    """In what the moments of an optimizer lie that has this name."""
-    return "8-bit" if optimizer == "AdamW8bit" else "fp32"
 
 
 NO_BYTES = "bytes of memory were not recorded: this recording has times only, so record the run without times_only"

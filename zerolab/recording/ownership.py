@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from zerolab.engines.declared import moments_of, name_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
@@ -59,6 +60,7 @@ class Ownership:
         self.matrices = 0  # elements of the matrices that the engine's Muon updates
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that updated last
+        self.moments = "fp32"  # in what its moments lie
         # For each flat that was updated only in part: the elements of each tensor that was updated.
         self.updated: dict[str, list[int]] = {}
         self.follows_others = False  # another system's code gathers and reduces
@@ -68,7 +70,7 @@ class Ownership:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
         self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
-        self.matrices = getattr(engine, "matrix_numel", 0)
+        self.matrices = engine.matrix_numel
         self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
@@ -106,7 +108,7 @@ class Ownership:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update, and what is held at that moment."""
-        self.optimizer = str(getattr(optimizer, "name", type(optimizer).__name__))
+        self.optimizer, self.moments = name_of(optimizer), moments_of(optimizer)
         # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
@@ -121,7 +123,7 @@ class Ownership:
         """Notes an optimizer to which another hands its work and its state, as ZeroRedundancyOptimizer does."""
         if outer in self._optimizers:
             self._optimizers.add(inner)
-            self.optimizer = type(inner).__name__
+            self.optimizer, self.moments = name_of(inner), moments_of(inner)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes what was updated; looks again if that made new state, as a first update does: else nothing moved."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from zerolab import theory
@@ -162,7 +162,7 @@ def name_of(value: Any) -> Any:
 def _watch(seen: dict[str, Any], recorder: Recorder, made: Prepared) -> None:
     """Counts what exists before the step, and notes what each module's first forward leaves."""
     model, inputs, targets = made
-    batch = [leaf for leaf in tree_leaves((inputs, targets)) if hasattr(leaf, "untyped_storage")]
+    batch = [leaf for leaf in tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     recorder.count([*model.buffers(), *batch])
     seen["buffers and batch"] = recorder.live()["other"]
     entered: dict[str, int] = {}
@@ -175,7 +175,7 @@ def _watch(seen: dict[str, Any], recorder: Recorder, made: Prepared) -> None:
         seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
         if name == "root":
             leaves = tree_leaves(list(outputs.values()) if isinstance(outputs, Mapping) else outputs)
-            seen["returned"] = sum(leaf.nbytes for leaf in leaves if hasattr(leaf, "nbytes"))
+            seen["returned"] = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
     for name, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, name or "root"))
