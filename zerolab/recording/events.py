@@ -4,7 +4,7 @@ Everything the recorder writes and everything a picture reads goes through these
 values, so a recording is JSON and loads without executing anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, get_args
 from warnings import warn
@@ -205,6 +205,17 @@ class RankInfo(RunInfo):
 
 
 NO_BYTES = "bytes of memory were not recorded: this recording has times only, so record the run without times_only"
+
+
+def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
+    """The same elements in as few spans as possible, in order: `(0, 4), (2, 6), (8, 9)` become `(0, 6), (8, 9)`."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
 
 
 def count(number: int, thing: str) -> str:

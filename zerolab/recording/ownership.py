@@ -15,7 +15,7 @@ from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, FlatLayout, partition
 from zerolab.recording.c10d import tensors_in
-from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
+from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
 from zerolab.recording.wrappers import is_part, is_sharded, local_of, rows_of, units_of, whole
@@ -329,14 +329,3 @@ class Ownership:
                 frozen=layout.frozen,
                 replicated=layout.replicated,
             )
-
-
-def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same elements in as few spans as possible, in order: `(0, 4), (2, 6), (8, 9)` become `(0, 6), (8, 9)`."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-        else:
-            merged.append((start, stop))
-    return tuple(merged)

@@ -55,16 +55,14 @@ class Cell:
 
     @property
     def needs(self) -> int:
-        """Bytes at the highest moment."""
+        """Bytes of the peak."""
         return sum(self.terms.values())
 
     @property
     def with_offload(self) -> int:
-        """Bytes at the highest moment if the optimizer and its state were in main memory."""
+        """Bytes of the peak if the optimizer and its state were in main memory."""
         if self.recording is None:
-            raise ValueError(
-                "the model could not be run as shapes: its highest moment without the optimizer is unknown"
-            )
+            raise ValueError("the model could not be run as shapes: its peak without the optimizer is unknown")
         phases = self.recording.info.peaks
         return max(sum(live.values()) - live["optimizer_state"] for name, live in phases.items() if name != "step")
 
