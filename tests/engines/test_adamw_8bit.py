@@ -11,6 +11,7 @@ from zerolab import compare, models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.adamw_8bit import MOMENT, SQUARES, AdamW8bit
 from zerolab.engines.blocks import BLOCK, FORMATS, pack, unpack
+from zerolab.engines.declared import granule_of, moments_of, name_of, state_of
 from zerolab.engines.muon_owners import MuonOwners
 from zerolab.engines.partition import partition
 from zerolab.engines.zero1_optimizer import Zero1Optimizer
@@ -252,6 +253,13 @@ def test_beside_muon_its_state_is_saved_and_loaded_too(clusters):
     states = clusters(2).run(beside_muon)[0]
     assert equal(({}, states), ({}, clusters(2).run(beside_muon, states)[0]))
     assert {"momentum_buffer", "exp_avg_sq"} <= {key for entries in states["state"].values() for key in entries}
+
+
+def test_a_kind_of_it_declares_the_same_whatever_its_name_and_torchs_declare_nothing():
+    ours, theirs = (kind([nn.Parameter(torch.zeros(2))]) for kind in (OfInt8, torch.optim.AdamW))
+    assert (name_of(ours), moments_of(ours), granule_of(OfInt8)) == ("OfInt8", "8-bit", BLOCK)
+    assert (name_of(theirs), moments_of(theirs), granule_of(torch.optim.AdamW)) == ("AdamW", "fp32", 1)
+    assert state_of(theirs) is theirs.state
 
 
 # What is refused, and what is only simulated.

@@ -133,8 +133,10 @@ def test_hsdp_holds_what_fsdp2_holds_on_half_the_ranks_and_its_halves_add_up_the
 
 
 def test_a_choice_of_placements_names_the_stage_and_what_no_engine_does_is_refused_with_what_one_does():
-    for name, system in placement.SYSTEMS.items():
-        assert placement.system_of(*system) == name
+    stages = ["ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "muon-owners"]
+    assert [placement.system_of(*placement.SYSTEMS[stage]) for stage in stages] == stages
+    others = {stage: placement.system_of(*placement.SYSTEMS[stage]) for stage in placement.SYSTEMS.keys() - stages}
+    assert others == {"muon-replicated": "ddp", "muon-rows": "fsdp2"}
     with pytest.raises(
         ValueError, match=r"no engine has parameters flat, gradients replicated .* zero3: flat, flat, flat"
     ):

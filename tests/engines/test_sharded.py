@@ -265,6 +265,7 @@ def test_training_goes_on_while_the_copy_is_written_and_the_recording_has_both(c
         finally:
             saving.Saving._write = write
         engine.save_sharded(run, 4)
+        return sum(value.nbytes for value in everything(engine).values() if isinstance(value, torch.Tensor))
 
     recording = clusters(2).record(save, str(tmp_path / "run"))
     for rank in recording.ranks:
@@ -275,6 +276,8 @@ def test_training_goes_on_while_the_copy_is_written_and_the_recording_has_both(c
         assert len(beside) == 2
         assert len({saves[op].text for op in saves}) == 1
         assert saves["copy"].t_end <= saves["write"].t_start
+    copied = [event.text for rank in recording.ranks for event in rank.events if event.op == "copy"]
+    assert sum(int(text.removesuffix(" bytes")) for text in copied) == recording.results[0]
     drawn = trace(recording)["traceEvents"]
     (lane,) = {entry["tid"] for entry in drawn if entry.get("args") == {"name": "saving"} and entry["pid"] == 10_000}
     assert [entry["name"] for entry in drawn if entry["tid"] == lane and entry["ph"] == "X"] == ["write"]

@@ -10,6 +10,7 @@ import hostile
 import pytest
 
 from zerolab import Recording, cli
+from zerolab.opening import pickles
 
 SIGN = "executed-by-a-pickle"
 FILES = list(hostile.all_files(SIGN))
@@ -45,7 +46,7 @@ def test_a_hostile_file_gets_one_sentence_and_does_nothing(name, data, tmp_path,
         ),
         ("system-stack.pickle", "asks for more than plain values (STACK_GLOBAL"),
         ("binpersid.pickle", "asks for more than plain values (BINPERSID"),
-        ("half-0.6.pickle", "is half a pickle, or damaged (at byte"),
+        ("half-0.6.pickle", "is half a pickle, or damaged (before byte"),
         ("memo-bomb.pickle", "is a pickle of plain values, but neither a dump of the flight recorder nor a memory"),
         ("no-history.pickle", "without a history, so nothing of it can be played: call torch.cuda.memory._record"),
         ("no-entries.pickle", "without an entry: set TORCH_FR_BUFFER_SIZE before the run"),
@@ -97,3 +98,8 @@ def test_bombs_take_no_memory(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 200 * 1024  # KB, of which the scanner's pieces are most
+
+
+def test_a_pickle_that_would_fill_the_memory_is_refused_before_it_is_read():
+    with pytest.raises(ValueError, match="'lists' is half a pickle, or damaged"):
+        pickles.loads(b"\x80\x02" + b"]" * pickles.MOST + b".", "lists")

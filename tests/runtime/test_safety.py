@@ -142,6 +142,17 @@ def calls(path):
     return {ast.unparse(node.func) for node in found if "weights_only=True" not in map(ast.unparse, node.keywords)}
 
 
+def unpicklers(path):
+    """The bases of a file's classes that unpickle, as they are written there."""
+    classes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+    return {name for node in classes for base in node.bases if (name := ast.unparse(base)).endswith("Unpickler")}
+
+
+def test_only_what_is_tested_with_hostile_files_has_an_unpickler_of_its_own():
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if unpicklers(path)}
+    assert found == {"engines/stored.py", "opening/pickles.py"}
+
+
 def test_only_the_files_that_read_the_inherited_pipes_unpickle_anything():
     found = {str(path.relative_to(PACKAGE)): calls(path) for path in PACKAGE.rglob("*.py")}
     assert {name for name, called in found.items() if called & UNPICKLES} <= PIPES

@@ -1,4 +1,4 @@
-"""The tables of docs/gpus.md: forward and backward by the schedule, as `zerolab.theory.schedule` has them; and whole
+"""The tables of docs/gpus.md: forward and backward by the schedule, as `step_schedule` has them; and whole
 steps by either of our two schedules, as a simulation has them that executes the engines.
 
     python tests/theory/schedule_table.py          # writes them into the page
@@ -9,9 +9,10 @@ test_schedule.py compares the page with them, to the letter.
 from pathlib import Path
 from unittest.mock import patch
 
+from step_schedule import SCHEDULES, offload_seconds, seconds
+
 from zerolab import catalog, simulate
 from zerolab.engines import reduction
-from zerolab.theory.schedule import SCHEDULES, offload_seconds, seconds
 from zerolab.theory.seconds import Setting
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"

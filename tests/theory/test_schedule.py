@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from schedule_table import BEGIN, END, END_OF_OFFLOAD, OFFLOAD, PAGE, offload, page, setting
+from step_schedule import FSDP2, GLOO, NCCL, PCIE_GEN5, SCHEDULES, offload_seconds, seconds
 
 from zerolab import catalog
-from zerolab.theory.schedule import FSDP2, GLOO, NCCL, PCIE_GEN5, SCHEDULES, offload_seconds, seconds
 from zerolab.theory.seconds import attention_seconds, block_seconds, gather_seconds, head_seconds, reduce_seconds
 
 SHAPE = catalog.architecture("llama-7b")

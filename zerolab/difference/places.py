@@ -10,7 +10,7 @@ from torch import nn
 
 from zerolab.engines.deepspeed import partitions
 from zerolab.engines.optimizer_state import pieces_within
-from zerolab.recording.wrappers import is_part, unwrapped
+from zerolab.recording.wrappers import DEEPSPEED, is_a, is_part, unwrapped
 from zerolab.runtime.observers import holders
 
 
@@ -25,7 +25,11 @@ class Place(NamedTuple):
 
 
 Places = list[tuple[torch.Tensor, list[Place]]]
-MASTERS_OF_DEEPSPEED = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")  # stages 1 and 2, and 3
+# Whose masters are partitions, under stages 1 and 2, and 3.
+ZERO_OF_DEEPSPEED = (
+    ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
+    ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"),
+)
 WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
 
 
@@ -48,12 +52,12 @@ def plain(name: str) -> str:
 
 def places_of(model: nn.Module) -> Places:
     """Each tensor that an optimizer of this model may update; without those of which nobody says what they hold."""
-    engines = [engine for engine in holders if getattr(engine, "model", None) is model]
+    engines = [engine for engine in holders if engine.model is model]
     if engines:
         owned = [each for engine in engines for each in engine._owned()]  # as for checkpoints
         return [(key, [Place(*piece) for piece in pieces]) for key, pieces, _ in owned]
-    zero: Any = getattr(model, "optimizer", None)
-    if any(hasattr(zero, name) for name in MASTERS_OF_DEEPSPEED):
+    zero: Any = model.optimizer if is_a(model, *DEEPSPEED) else None
+    if any(is_a(zero, *kind) for kind in ZERO_OF_DEEPSPEED):
         names = {id(parameter): name for name, parameter in names_of(model).items()}
         owned_here = partitions(zero, names, dist.get_rank())
         return [(master, [Place(*piece) for piece in pieces]) for master, _, pieces in owned_here]
@@ -64,11 +68,6 @@ def places_of(model: nn.Module) -> Places:
     for key, pieces in _of_fsdp1(model):
         found[id(key)] = key, pieces
     return list(found.values())
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _of_whole(name: str, parameter: Any) -> list[Place]:

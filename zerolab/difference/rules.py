@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from zerolab.difference.prints import Print
 from zerolab.difference.runs import Run, Step, Vector, dot, length, minus
 
 TIED = "tied weights came apart: tie them after the model is made, moved or loaded, and before it is wrapped"
@@ -282,7 +283,7 @@ def _near(one: Any, other: Any, slack: float) -> bool:
 
 
 def _signed(found: Any) -> Vector:
-    return found.signed if hasattr(found, "signed") else tuple(found)
+    return found.signed if isinstance(found, Print) else tuple(found)
 
 
 def _common(good: Any, bad: Any, names: list[str], slack: float) -> float | None:

@@ -21,9 +21,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference.places import Place, local, names_of, places_of, plain
+from zerolab.difference.places import Place, names_of, places_of, plain
 from zerolab.difference.prints import Print, print_of, rows_of
-from zerolab.engines.optimizer_state import COUNTERS
+from zerolab.engines.declared import state_of
+from zerolab.engines.optimizer_state import COUNTERS, local
 from zerolab.recording.info import Membership, membership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
@@ -172,7 +173,7 @@ class Fingerprints:
             return
         prefix = f"{type(unwrapped(module)).__name__}." if self._models else ""
         self._models[id(module)] = module, prefix
-        engines = [holder for holder in holders if getattr(holder, "model", None) is module]
+        engines = [holder for holder in holders if holder.model is module]
         self._engines += engines
         for name, each in parameters.items():
             tied = [
@@ -274,7 +275,7 @@ class Fingerprints:
                     now["settings"][piece.name] = settings
                 scaled = scale is not None and tensor.grad is not None  # and divides by itself
                 self._note(now["read"], pieces, tensor.grad / scale if scaled else tensor.grad)
-                for key, value in getattr(optimizer, "wide", optimizer.state).get(tensor, {}).items():
+                for key, value in state_of(optimizer).get(tensor, {}).items():
                     if key in COUNTERS:
                         for piece in pieces:
                             now["state"].setdefault(key, {})[piece.name] = float(value)

@@ -21,13 +21,14 @@ import torch
 from torch.optim.adamw import adamw
 
 from zerolab.engines.blocks import BLOCK, Format, pack, unpack
+from zerolab.engines.declared import DeclaredOptimizer
 
 # Up to 256, and not to 448: by a power of two nothing is rounded, so what was unpacked packs into the same bytes again.
 MOMENT = Format(torch.float8_e4m3fn, 256.0)
 SQUARES = MOMENT._replace(smallest=2.0**-9)  # e4m3's smallest number above zero
 
 
-class AdamW8bit(torch.optim.AdamW):
+class AdamW8bit(DeclaredOptimizer, torch.optim.AdamW):
     """AdamW with moments in 8 bits, for the engines of this project; `wide` shows them in fp32.
 
     Args:
@@ -41,7 +42,8 @@ class AdamW8bit(torch.optim.AdamW):
         ValueError: in `step`, a gradient that leaves inf or NaN in a moment; a parameter that is complex.
     """
 
-    granule = BLOCK  # shards have a multiple of so many elements
+    granule = BLOCK  # a shard begins with a block
+    moments = "8-bit"
     formats: ClassVar[dict[str, Format]] = {"exp_avg": MOMENT, "exp_avg_sq": SQUARES}
 
     def __init__(

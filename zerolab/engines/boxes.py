@@ -1,7 +1,7 @@
 """Which boxes of a tensor lie in a piece of a flat: files are read, and sharded checkpoints written, by boxes.
 
 A flat is cut wherever its Nth part ends, often in the middle of a row. What a rank owns of a matrix is then the rest of
-a row, rows that are whole, and the beginning of a row: three rectangles. FSDP2 cuts between rows, and has one.
+a row, rows that are whole, and the beginning of a row: three boxes. FSDP2 cuts between rows, and has one.
 """
 
 import math

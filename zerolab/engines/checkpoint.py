@@ -18,6 +18,7 @@ from torch import nn
 from zerolab import files
 from zerolab.engines import optimizer_state
 from zerolab.engines.collectives import all_gather
+from zerolab.engines.declared import State, state_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
 
@@ -28,6 +29,7 @@ class Checkpoints:
     """Saves and loads an engine's model, optimizer and loss scale; `_owned` says what the optimizer updates."""
 
     optimizer: Any
+    matrix_numel: int = 0  # elements of the matrices that Muon updates
     scaler: torch.amp.GradScaler
     _layouts: list[FlatLayout]  # of the parameters that are trained
 
@@ -46,9 +48,9 @@ class Checkpoints:
     def _prepare_for(self, state: dict[str, dict[str, Any]]) -> None:
         """The optimizer is about to take over its entries from `state`, by parameter name."""
 
-    def _state(self) -> Any:
+    def _state(self) -> State:
         """The optimizer's entries by what it updates; those that it keeps in 8 bits as numbers."""
-        return getattr(self.optimizer, "wide", self.optimizer.state)
+        return state_of(self.optimizer)
 
     def optimizer_state_dict(self) -> dict[str, Any]:
         """The optimizer's state, whole on every rank, by parameter name. Collective: all ranks call it.

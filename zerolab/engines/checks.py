@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
+from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.partition import has_forward
 
@@ -46,7 +47,7 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
     except TypeError as error:
         raise TypeError(f"{optimizer_cls.__name__} does not take {sorted(keywords)}: {error}") from None
     # One that rounds in blocks has shards that begin with a block.
-    if not (hasattr(optimizer_cls, "granule") or _is_element_wise(optimizer_cls, keywords)):
+    if granule_of(optimizer_cls) == 1 and not _is_element_wise(optimizer_cls, keywords):
         raise ValueError(
             f"{optimizer_cls.__name__} updates a matrix differently from its rows, so it cannot run on shards: "
             "use an element-wise one, such as AdamW"

@@ -254,7 +254,9 @@ def partitions(zero: Any, names: Mapping[int, str], rank: int) -> Iterator[Parti
         names: of the parameters, by `id`.
         rank: of this process.
     """
-    if hasattr(zero, "fp32_partitioned_groups_flat"):  # stage 3
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+
+    if isinstance(zero, DeepSpeedZeroOptimizer_Stage3):
         for number, master in enumerate(zero.fp32_partitioned_groups_flat):
             pieces, place = [], 0
             for parameter in zero.fp16_groups[number]:

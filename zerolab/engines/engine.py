@@ -22,6 +22,7 @@ from zerolab.engines.arguments import Explained
 from zerolab.engines.born import make_flat
 from zerolab.engines.checks import check_dtype, check_optimizer, check_options, check_parameters, check_switches
 from zerolab.engines.collectives import Exchange, granule
+from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import parameters_behind
 from zerolab.engines.hooks import Hook, Inputs
@@ -92,11 +93,10 @@ class Engine(Explained, Loop):
         check_switches(overlap=overlap, offload=offload)
         check_dtype(model, compute_dtype(precision))
         self.model = model
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        whole = max(granule(), getattr(optimizer_cls, "granule", 1))  # one that rounds in blocks begins shards with one
+        whole = max(granule(), granule_of(optimizer_cls))  # one that rounds in blocks begins shards with one
         layouts = self.place(partition(model, self.world_size, units, param_groups, replicate, granule=whole))
         check_same_layouts(layouts)
         start_from_rank_0(model)

@@ -18,25 +18,30 @@ from typing import Any
 import torch
 from torch import nn
 
+from zerolab.engines.declared import DeclaredOptimizer, State, name_of, state_of
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, Selector, find_units, groups_of
 
 MATRICES = 0  # the parameter group that Muon updates
 
 
-class Together(torch.optim.Optimizer):
+class Together(DeclaredOptimizer):
     """Several optimizers as one: their groups in order, one state, and one step for all."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = parts
-        self.name = " and ".join(type(part).__name__ for part in parts)  # as recordings call it
         # The very groups of the parts: a schedule's learning rate is theirs at once.
         super().__init__([group for part in parts for group in part.param_groups], parts[-1].defaults)
 
     @property
-    def wide(self) -> Any:
+    def name(self) -> str:
+        """Those of its parts."""
+        return " and ".join(name_of(part) for part in self.parts)
+
+    @property
+    def wide(self) -> State:
         """The one state, with numbers in place of what the last part keeps in 8 bits."""
         self.parts[-1].state = self.state
-        return getattr(self.parts[-1], "wide", self.state)
+        return state_of(self.parts[-1])
 
     def step(self, closure: Any = None) -> Any:
         """Each updates its own parameters."""

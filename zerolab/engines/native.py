@@ -18,6 +18,7 @@ from zerolab.engines.agreement import check_same_layouts, start_from_rank_0
 from zerolab.engines.arguments import Explained
 from zerolab.engines.checkpoint import Checkpoints, check_state
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
+from zerolab.engines.declared import granule_of
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.holdings import Holding
 from zerolab.engines.optimizer_state import Owned, Piece, local, whole
@@ -78,7 +79,7 @@ class Native(Explained, Checkpoints):
         # Before the optimizer's check, which would call an engine's option an unknown keyword.
         self._refuse_own_options(optimizer_keywords)
         check_optimizer(optimizer_cls, optimizer_keywords)
-        if hasattr(optimizer_cls, "granule"):
+        if granule_of(optimizer_cls) > 1:
             name = optimizer_cls.__name__
             raise ValueError(f"{self.stage}'s shards begin within blocks of {name}: use it in ddp, zero1, zero2, zero3")
         check_options(optimizer_cls, units, param_groups)

@@ -119,13 +119,15 @@ SYSTEMS = {
     "zero3": System("flat", "flat", "flat"),
     "fsdp2": System("rows", "rows", "rows"),
     "hsdp": System("rows", "rows", "rows", replicas=2),
+    "muon-replicated": System("replicated", "replicated", "replicated"),
     "muon-owners": System("replicated", "matrices", "matrices"),
+    "muon-rows": System("rows", "rows", "rows"),
 }
-"""Systems by what they place where. "muon" places as "ddp" does, "muon-rows" as "fsdp2"; see their files."""
+"""Systems by what they place where; those with Muon by what they do with its matrices (the rest: their files)."""
 
 
 def system_of(parameters: str, gradients: str, optimizer_state: str, replicas: int = 1) -> str:
-    """The name of the system that places so: `ENGINES[system_of("flat", "flat", "flat")]` is ZeRO-3.
+    """The name of the first system that places so: `ENGINES[system_of("flat", "flat", "flat")]` is ZeRO-3.
 
     Raises:
         ValueError: no engine places so.

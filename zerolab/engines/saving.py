@@ -83,7 +83,7 @@ class Saving:
 
     @property
     def _nbytes(self) -> int:
-        values = (getattr(value, "values", value) for value in self._state.values())
+        values = (value.values if isinstance(value, Elements) else value for value in self._state.values())
         return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
     def _write_within(self, writing: ExitStack) -> None:

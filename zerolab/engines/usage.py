@@ -13,6 +13,7 @@ import math
 import torch
 from torch import nn
 
+from zerolab.engines.declared import state_of
 from zerolab.engines.partition import FlatLayout, Slot
 
 
@@ -87,7 +88,7 @@ def split(
         optimizer: whose groups and state are changed.
     """
     pieces = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in spans.items()}
-    kept = getattr(optimizer, "wide", optimizer.state)
+    kept = state_of(optimizer)
     state = kept.pop(owned, {})
     for slot, piece in pieces.items():
         if state:

@@ -14,6 +14,7 @@ from torch import nn
 from zerolab.engines.agreement import check_same_layouts
 from zerolab.engines.checks import check_optimizer
 from zerolab.engines.collectives import all_gather
+from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout, lay_out
 from zerolab.engines.precision import Formats
@@ -63,7 +64,7 @@ class Zero1Optimizer(torch.optim.Optimizer):
         for dtype in dict.fromkeys(parameter.dtype for _, parameter in trained):
             members = [(name, parameter) for name, parameter in trained if parameter.dtype == dtype]
             name = f"group {number} {str(dtype).removeprefix('torch.')}"
-            slots, whole = tuple(lay_out(members)), getattr(self._make, "granule", 1)
+            slots, whole = tuple(lay_out(members)), granule_of(self._make)
             layout = FlatLayout(name, name, dtype, False, slots, world_size, number, granule=whole)
             layouts.append((layout, [parameter for _, parameter in members]))
         check_same_layouts([layout for layout, _ in layouts])

@@ -1,18 +1,18 @@
-"""A piece of a flat, in rectangles.
+"""A piece of a flat, in boxes.
 
 A flat is cut wherever its `N`th part ends. So what a rank has of a matrix may begin and end in the middle of a row. A
-sharded checkpoint takes rectangles only; write the function that cuts a rank's piece into as few as possible. It gets
+sharded checkpoint takes boxes only; write the function that cuts a rank's piece into as few as possible. It gets
 
 * `mine`: the rank's elements of the matrix, end to end, a tensor with one dimension;
 * `start`: the place of the first of them in the matrix, counted row by row;
 * `columns`: the length of a row.
 
-Return a list of `(row, column, block)` in the order of the elements: where the rectangle begins, and its elements, a
-tensor of shape `[height, width]`. Rows that the piece has whole are one rectangle together; none is empty.
+Return a list of `(row, column, block)` in the order of the elements: where the box begins, and its elements, a
+tensor of shape `[height, width]`. Rows that the piece has whole are one box together; none is empty.
 
 Targets, on 2, 3, 1 and 4 ranks, each with its own piece:
 
-* the right rectangles on every rank, at most three;
+* the right boxes on every rank, at most three;
 * no exchange: a rank knows from `start` alone what it has.
 """
 
@@ -57,7 +57,7 @@ def draw(dice: random.Random, world_size: int) -> Arguments:
 
 
 def cut(mine: Any, start: int, columns: int, *, most_rows: int = 10**9) -> list[Any]:
-    """The rectangles of a piece, of at most so many rows each."""
+    """The boxes of a piece, of at most so many rows each."""
     found, row, column = [], *divmod(start, columns)
     while len(mine):
         whole = 0 if column else min(most_rows, len(mine) // columns)
@@ -68,7 +68,7 @@ def cut(mine: Any, start: int, columns: int, *, most_rows: int = 10**9) -> list[
 
 
 def right(arguments: Arguments, rank: int) -> list[Any]:
-    """The rectangles of a rank's piece."""
+    """The boxes of a rank's piece."""
     return cut(*arguments[rank])
 
 
@@ -97,12 +97,12 @@ look_for = "The timeline stays empty: who owns what is known, and nobody has to 
 targets = RankTargets(draw=draw, wanted=right, collectives=lambda _world_size: ())
 hints = (
     "`divmod(start, columns)` is the row and the column where the piece begins.",
-    "Take one rectangle after another from the front: within a row one row high, else as many whole rows as there are.",
+    "Take one box after another from the front: within a row one row high, else as many whole rows as there are.",
     "Three cases that are easily forgotten: the piece begins with a row, it ends with one, it lies within one.",
 )
 wrong = (
     Wrong(
-        says="makes a rectangle of each row; rows that are whole are one together",
+        says="makes a box of each row; rows that are whole are one together",
         gives=lambda arguments, rank: cut(*arguments[rank], most_rows=1),
         replace="len(mine) // columns, columns",
         by="1, columns",

@@ -1,12 +1,12 @@
 """Two clocks of a rank, one for what it computes and one for what it sends, beside each other."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
 from zerolab.figures.chart import GRID, INK, Chart, finished, marker
 from zerolab.figures.plots import slider
-from zerolab.recording.events import Interval
+from zerolab.recording.events import Event, Interval, merge_spans
 from zerolab.recording.recording import Recording
 
 LANES = ("sending", "computing")  # from below
@@ -59,10 +59,10 @@ def _bars(name: str, run: Recording) -> dict[str, tuple[list[float], list[float]
         raise ValueError(f"the recording {name!r} has no training step: record a loop that updates parameters")
     start = min(event.interval[0] for event in last)
     end = max(event.interval[1] for event in last)
-    blocked = _merged(event.interval for event in last if event.kind == "wait")
+    blocked = _merged(last, "wait")
     edges = [start, *(edge for interval in blocked for edge in interval), end]
     computing = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-    sending = _merged(event.interval for event in last if event.kind == "collective")
+    sending = _merged(last, "collective")
     kinds = {"computing": computing, "blocked": blocked, "sending": sending, "whole": [(start, end)]}
     return {
         kind: ([(a - start) / 1e6 for a, _ in found], [(b - a) / 1e6 for a, b in found])
@@ -70,12 +70,7 @@ def _bars(name: str, run: Recording) -> dict[str, tuple[list[float], list[float]
     }
 
 
-def _merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time without overlaps, in order."""
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        elif end > start:
-            merged.append((start, end))
-    return merged
+def _merged(events: Iterable[Event], kind: str) -> Sequence[Interval]:
+    """The time that events of a kind take, without overlaps, in order."""
+    intervals = (event.interval for event in events if event.kind == kind)
+    return merge_spans((start, end) for start, end in intervals if start < end)

@@ -6,6 +6,17 @@ from zerolab.figures.chart import FONT, INK
 from zerolab.player.strip import ON_DARK, RANK_COLOURS
 
 
+class Picture:
+    """Shown in a notebook, it is the drawing that `svg` gives; its text is its `repr`."""
+
+    def svg(self) -> str:
+        """The drawing, on white."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
+
+
 def drawing(told: str, drawn: list[str], width: int, height: int) -> str:
     """An image of its own, on white, read aloud as `told`."""
     style = f"font: 13px {FONT['family']}; fill: {INK}"

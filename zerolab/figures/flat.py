@@ -6,7 +6,7 @@ from torch import nn
 
 from zerolab.engines.partition import FlatLayout, Slot, partition
 from zerolab.figures.chart import INK, NEUTRAL
-from zerolab.figures.drawing import box, colour, digit, drawing, text
+from zerolab.figures.drawing import Picture, box, colour, digit, drawing, text
 from zerolab.recording.events import Spans
 
 MOST = 200  # numbers that are drawn
@@ -17,7 +17,7 @@ TOP, BETWEEN = 24, 74  # above the matrices, and between them and the strip
 DENSE = 1.6  # numbers of a matrix to a pixel, each way, where it is drawn without its numbers
 
 
-class FlatPicture:
+class FlatPicture(Picture):
     """Shown in a notebook, it is the drawing; its text says what each rank owns.
 
     Args:
@@ -39,9 +39,6 @@ class FlatPicture:
 
     def __repr__(self) -> str:
         return f"a flat of {self.layout.numel} numbers on {self.layout.world_size} ranks: {'; '.join(self._shares())}"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
 
     def _shares(self) -> list[str]:
         """What each rank owns: of each parameter the numbers, counted in its own rows."""
@@ -92,7 +89,7 @@ class FlatPicture:
         return f'{shape} fill="{colour(rank)}" stroke="#fff"/>{digit(x + CELL / 2, y + 13, rank)}'
 
 
-class ShardPicture:
+class ShardPicture(Picture):
     """Which numbers of a unit's matrices each rank owns, as a recording has it. Shown in a notebook, it is the drawing.
 
     Args:
@@ -119,9 +116,6 @@ class ShardPicture:
             count = sum(min(stop, self.numel) - min(start, self.numel) for start, stop in owned)
             said.append(f"rank {rank} owns {count:,} in {len(owned)} piece{'s' * (len(owned) != 1)}")
         return f"{len(self.shapes)} parameters of {self.numel:,} numbers: {'; '.join(said)}"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
 
     def svg(self) -> str:
         """The drawing, on white: matrices only, for vectors would be hairs."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zerolab.figures.chart import INK, NEUTRAL
-from zerolab.figures.drawing import box, colour, digit, drawing, text
+from zerolab.figures.drawing import Picture, box, colour, digit, drawing, text
 from zerolab.names import check_known
 from zerolab.player.payload import owners, smallest_held
 from zerolab.recording.events import STATE, Event, RankRecording, Spans
@@ -69,7 +69,7 @@ MOMENTS = {
 """By name: of one batch a step, `released`, `gathered` and `used` under ZeRO-3 only."""
 
 
-class Frames:
+class Frames(Picture):
     """Shown in a notebook, it is the drawing; its text says what the ranks hold in each frame.
 
     Args:
@@ -147,9 +147,6 @@ class Frames:
                 f"{len(here)} of {len(looks)} parts of {category.replace('_', ' ')}" + f" ({old} old)" * (old > 0)
             )
         return said
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
 
     # The drawing.
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from zerolab.engines.placement import imbalance
 from zerolab.figures.chart import INK
-from zerolab.figures.drawing import box, colour, drawing, text
+from zerolab.figures.drawing import Picture, box, colour, drawing, text
 
 LEFT, ROW, TALL = 70, 26, 18  # where the boxes begin, pixels of a row, and of a box
 WIDE = 520  # pixels of the fullest rank's boxes
 
 
-class OwnersPicture:
+class OwnersPicture(Picture):
     """Shown in a notebook, it is the drawing; its text says how much the fullest rank owns.
 
     Args:
@@ -38,9 +38,6 @@ class OwnersPicture:
             f"{count} matrices of {numel:,} elements on {len(self.owned)} ranks: the fullest owns "
             f"{max(map(sum, self.owned)):,}, {self.imbalance:.2f} times the mean, and {idle} own nothing"
         )
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
 
     def svg(self) -> str:
         """The drawing, on white."""

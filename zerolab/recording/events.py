@@ -4,7 +4,7 @@ Everything the recorder writes and everything a picture reads goes through these
 values, so a recording is JSON and loads without executing anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, get_args
 from warnings import warn
@@ -153,6 +153,7 @@ class RunInfo:
     optimizer: str | None = None  # its class
     precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
     matrices: int = 0  # elements of the matrices that Muon updates
+    moments: str = "fp32"  # in what Adam's moments lie, as `theory.state_bytes` takes it
     offload: bool = False
     backend: str | None = None
     device: str | None = None
@@ -197,23 +198,24 @@ class RankInfo(RunInfo):
     derived: bool = False  # it did not run: a simulation derived it from rank 0
 
     @property
-    def moments(self) -> str:
-        """In what Adam's moments lie, as `theory.state_bytes` takes it."""
-        return moments_of(self.optimizer)
-
-    @property
     def for_terms(self) -> dict[str, Any]:
         """What `theory.terms` needs to know about a rank, as its keywords."""
         known = {"offload": self.offload, "on_gpu": self.host_state is not None, "updated": self.updated}
         return known | {"moments": self.moments}
 
 
-def moments_of(optimizer: str | None) -> str:
-    """In what the moments of an optimizer lie that has this name."""
-    return "8-bit" if optimizer == "AdamW8bit" else "fp32"
-
-
 NO_BYTES = "bytes of memory were not recorded: this recording has times only, so record the run without times_only"
+
+
+def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
+    """The same elements in as few spans as possible, in order: `(0, 4), (2, 6), (8, 9)` become `(0, 6), (8, 9)`."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
 
 
 def count(number: int, thing: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State, moments_of
+from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State
 from zerolab.recording.ledger import HOST
 from zerolab.recording.log import Log, StepFigures, levels_on
 from zerolab.recording.ownership import Ownership
@@ -42,6 +42,7 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
         optimizer=ownership.optimizer,
         precision=precision,
         matrices=ownership.matrices,
+        moments=ownership.moments,
         offload=ownership.offload,
         backend=at.backend,
         device=log.device,
@@ -99,7 +100,6 @@ def _formula(of: Ownership, num_params: int, trained: int, world_size: int, prec
     stage = of.stage
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
         return None
-    moments = moments_of(of.optimizer)
     return systems.state_bytes(
-        stage, num_params, world_size, precision, trained=trained, moments=moments, matrices=of.matrices
+        stage, num_params, world_size, precision, trained=trained, moments=of.moments, matrices=of.matrices
     )

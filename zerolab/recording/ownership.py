@@ -9,12 +9,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from zerolab.engines.declared import moments_of, name_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, FlatLayout, partition
 from zerolab.recording.c10d import tensors_in
-from zerolab.recording.events import CATEGORIES, Spans, UnitInfo
+from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans
 from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
 from zerolab.recording.wrappers import is_part, is_sharded, local_of, rows_of, units_of, whole
@@ -59,6 +60,7 @@ class Ownership:
         self.matrices = 0  # elements of the matrices that the engine's Muon updates
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.optimizer: str | None = None  # the class of the one that updated last
+        self.moments = "fp32"  # in what its moments lie
         # For each flat that was updated only in part: the elements of each tensor that was updated.
         self.updated: dict[str, list[int]] = {}
         self.follows_others = False  # another system's code gathers and reduces
@@ -68,7 +70,7 @@ class Ownership:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
         self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
-        self.matrices = getattr(engine, "matrix_numel", 0)
+        self.matrices = engine.matrix_numel
         self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
@@ -106,7 +108,7 @@ class Ownership:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update, and what is held at that moment."""
-        self.optimizer = str(getattr(optimizer, "name", type(optimizer).__name__))
+        self.optimizer, self.moments = name_of(optimizer), moments_of(optimizer)
         # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
@@ -121,7 +123,7 @@ class Ownership:
         """Notes an optimizer to which another hands its work and its state, as ZeroRedundancyOptimizer does."""
         if outer in self._optimizers:
             self._optimizers.add(inner)
-            self.optimizer = type(inner).__name__
+            self.optimizer, self.moments = name_of(inner), moments_of(inner)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes what was updated; looks again if that made new state, as a first update does: else nothing moved."""
@@ -327,14 +329,3 @@ class Ownership:
                 frozen=layout.frozen,
                 replicated=layout.replicated,
             )
-
-
-def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same elements in as few spans as possible, in order: `(0, 4), (2, 6), (8, 9)` become `(0, 6), (8, 9)`."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-        else:
-            merged.append((start, stop))
-    return tuple(merged)

@@ -9,7 +9,7 @@ computed meanwhile.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from zerolab.recording.events import COMPUTE, Event, Interval, RankRecording
+from zerolab.recording.events import COMPUTE, Event, Interval, RankRecording, merge_spans
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ def clock(recording: "Recording") -> str:
 
 def length(intervals: Iterable[Interval]) -> int:
     """How much time lies in one of the intervals or more."""
-    total, reached = 0, None
-    for start, end in sorted(intervals):
-        begin = start if reached is None else max(start, reached)
-        total += max(0, end - begin)
-        reached = max(begin, end)
-    return total
+    return sum(max(0, end - start) for start, end in merge_spans(intervals))
 
 
 def _of_rank(rank: RankRecording, step: int) -> dict[str, Any]:

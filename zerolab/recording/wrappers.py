@@ -11,11 +11,12 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, Slot, find_units
 
 # The attribute in which each kind of wrapper has what it wraps. By name: importing them all takes seconds.
+DEEPSPEED = "deepspeed.runtime.engine", "DeepSpeedEngine"
 _INSIDE = {
     ("torch.nn.parallel.distributed", "DistributedDataParallel"): "module",
     ("torch.distributed.fsdp", "FullyShardedDataParallel"): "_fsdp_wrapped_module",
     ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
-    ("deepspeed.runtime.engine", "DeepSpeedEngine"): "module",
+    DEEPSPEED: "module",
 }
 
 
@@ -73,10 +74,10 @@ def whole(layout: FlatLayout, parameters: Mapping[str, nn.Parameter], prefix: st
     return replace(layout, name=f"{prefix}{layout.name}", unit=f"{prefix}{layout.unit}", slots=tuple(slots))
 
 
-def is_a(module: nn.Module, home: str, name: str) -> bool:
-    """Whether a module is of this class; not if nobody has imported the class."""
+def is_a(thing: object, home: str, name: str) -> bool:
+    """Whether something is of this class; not if nobody has imported the class."""
     kind: Any = getattr(sys.modules.get(home), name, None)
-    return kind is not None and isinstance(module, kind)
+    return kind is not None and isinstance(thing, kind)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -51,6 +51,7 @@ class Holder(Protocol):
     precision: Any  # as engines take it; None for the parameters' own
     offload: bool  # whether its optimizer updates copies in main memory
     flats: Any  # each with a `layout`
+    matrix_numel: int  # elements of the matrices that Muon updates
 
     @property
     def optimizer(self) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from zerolab import theory
@@ -55,16 +55,14 @@ class Cell:
 
     @property
     def needs(self) -> int:
-        """Bytes at the highest moment."""
+        """Bytes of the peak."""
         return sum(self.terms.values())
 
     @property
     def with_offload(self) -> int:
-        """Bytes at the highest moment if the optimizer and its state were in main memory."""
+        """Bytes of the peak if the optimizer and its state were in main memory."""
         if self.recording is None:
-            raise ValueError(
-                "the model could not be run as shapes: its highest moment without the optimizer is unknown"
-            )
+            raise ValueError("the model could not be run as shapes: its peak without the optimizer is unknown")
         phases = self.recording.info.peaks
         return max(sum(live.values()) - live["optimizer_state"] for name, live in phases.items() if name != "step")
 
@@ -162,7 +160,7 @@ def name_of(value: Any) -> Any:
 def _watch(seen: dict[str, Any], recorder: Recorder, made: Prepared) -> None:
     """Counts what exists before the step, and notes what each module's first forward leaves."""
     model, inputs, targets = made
-    batch = [leaf for leaf in tree_leaves((inputs, targets)) if hasattr(leaf, "untyped_storage")]
+    batch = [leaf for leaf in tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     recorder.count([*model.buffers(), *batch])
     seen["buffers and batch"] = recorder.live()["other"]
     entered: dict[str, int] = {}
@@ -175,7 +173,7 @@ def _watch(seen: dict[str, Any], recorder: Recorder, made: Prepared) -> None:
         seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
         if name == "root":
             leaves = tree_leaves(list(outputs.values()) if isinstance(outputs, Mapping) else outputs)
-            seen["returned"] = sum(leaf.nbytes for leaf in leaves if hasattr(leaf, "nbytes"))
+            seen["returned"] = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
     for name, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, name or "root"))

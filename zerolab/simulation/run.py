@@ -107,19 +107,21 @@ def simulate(
     chosen = _checked(stages, world_size, precision, moments)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
-    recordings, found = {}, []
+    recordings = {}
     for number, stage in enumerate(chosen, start=1):
-        running = range(min(world_size, SHOWN_RANKS) if stage in UNEQUAL else 1)
-        which = f"ranks 0 to {running[-1]}" if running[-1] else "rank 0"
-        text = f"{stage}: two steps of {which} of {world_size} ({number} of {len(chosen)})"
+        ranks = range(min(world_size, SHOWN_RANKS) if stage in UNEQUAL else 1)
+        text = f"{stage}: two steps of {_named(ranks)} of {world_size} ({number} of {len(chosen)})"
         if progress is not None:
             progress(text)
         with waiting(text), collecting_new_garbage_only():
             run = partial(execute, stage, world_size, prepare, precision, hardware, moments=moments)
-            executed = [run(rank=rank) for rank in running]
+            executed = [run(rank=rank) for rank in ranks]
             recordings[stage] = _merge(executed)
-            found.append(_row(recordings[stage], precision))
-    return Simulation(found, recordings, hardware)
+    return Simulation([_row(each, precision) for each in recordings.values()], recordings, hardware)
+
+
+def _named(ranks: range) -> str:
+    return f"ranks 0 to {ranks[-1]}" if ranks[-1] else "rank 0"
 
 
 @contextmanager

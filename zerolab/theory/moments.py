@@ -127,7 +127,7 @@ def moments(job: Job, stage: str) -> dict[str, dict[str, float]]:
 
 
 def peak(job: Job, stage: str) -> tuple[str, dict[str, float]]:
-    """The name of the highest moment of a step, and its bytes by `PARTS`."""
+    """The peak of a step: the name of its highest moment, and the bytes by `PARTS`."""
     found = moments(job, stage)
     highest = max(found, key=lambda name: sum(found[name].values()))
     return highest, found[highest]

@@ -16,8 +16,8 @@ from zerolab.engines.placement import SYSTEMS, Placement, Shapes, balanced, flat
 from zerolab.names import check_known
 from zerolab.theory.forms import FP32_BYTES, STEP_COUNTER_BYTES
 
-PLACED = {"muon-replicated": "ddp", "muon-owners": "muon-owners", "muon-rows": "fsdp2"}
-"""Which row of `placement.SYSTEMS` the matrices have; the rest has the same, but ZeRO-2's beside owners."""
+PLACED = ("muon-replicated", "muon-owners", "muon-rows")
+"""Rows of `placement.SYSTEMS`: those of the matrices, and of the rest, too, but for ZeRO-2's beside owners."""
 
 
 class Unit(NamedTuple):
@@ -99,7 +99,7 @@ def _cut(stage: str, units: Sequence[Unit], world_size: int) -> list[tuple[Unit,
             for unit, owners in zip(units, owners_of(units, world_size), strict=True)
         ]
     cut = rows if stage == "muon-rows" else flat
-    return [(unit, {"matrices": (PLACED[stage], cut), "rest": (PLACED[stage], cut)}) for unit in units]
+    return [(unit, {"matrices": (stage, cut), "rest": (stage, cut)}) for unit in units]
 
 
 def _between_owners(units: Sequence[Unit], world_size: int, rank: int) -> int:

@@ -1,14 +1,13 @@
 """`python -m zerolab.trace`: runs a script as Python would, and records some of its steps."""
 
 import argparse
-import runpy
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
 
 from zerolab import files
+from zerolab.runtime import script
 from zerolab.trace import recording
 
 
@@ -16,14 +15,9 @@ from zerolab.trace import recording
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the script or module with what follows it as its arguments."""
     options = _parse(arguments)
-    sys.argv = [options.script, *options.arguments]
     chosen = {"times_only": options.times_only, "fingerprints": options.fingerprints}
     with recording(options.out, options.steps, **chosen):
-        if options.module:
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(options.script).resolve().parent)  # as for a script that Python itself runs
-            runpy.run_path(options.script, run_name="__main__")
+        script.run(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -34,12 +28,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="in a folder that all ranks see")
     parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
     parser.add_argument("--fingerprints", action="store_true", help="of tensors and batches, too: for `zerolab diff`")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    parser.add_argument("script", help="what is to be run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it gets")
-    options = parser.parse_args(arguments)
-    if not options.module and not Path(options.script).is_file():
-        parser.error(f"there is no file {options.script!r}; for a module write -m before its name")
+    options = script.parse(parser, arguments)
     try:
         files.check_place(options.out)
     except ValueError as error:

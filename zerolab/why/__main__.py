@@ -2,13 +2,12 @@
 
 import argparse
 import math
-import runpy
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
 
+from zerolab.runtime import script
 from zerolab.why.rank import watched
 
 
@@ -16,13 +15,8 @@ from zerolab.why.rank import watched
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the script or module with what follows it as its arguments."""
     options = _parse(arguments)
-    sys.argv = [options.script, *options.arguments]
     with watched(options.out, options.timeout, end=options.end):
-        if options.module:
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(options.script).resolve().parent)  # as for a script that Python itself runs
-            runpy.run_path(options.script, run_name="__main__")
+        script.run(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -34,12 +28,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     kept = "for the ranks' notes, and what was said: `zerolab why FOLDER` says it again (zerolab-why)"
     parser.add_argument("--out", type=Path, default=Path("zerolab-why"), metavar="FOLDER", help=kept)
     parser.add_argument("--end", action="store_true", help="end the ranks when they hang")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    parser.add_argument("script", help="what is to be run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it gets")
-    options = parser.parse_args(arguments)
-    if not options.module and not Path(options.script).is_file():
-        parser.error(f"there is no file {options.script!r}; for a module write -m before its name")
+    options = script.parse(parser, arguments)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -37,7 +37,7 @@ def right_on_a_canvas(mine, start, columns):
 
 
 def wrong_row_by_row(mine, start, columns):
-    """makes a rectangle of each row"""
+    """makes a box of each row"""
     boxes, stop = [], start + len(mine)
     while start < stop:
         end = min(stop, (start // columns + 1) * columns)

@@ -141,6 +141,7 @@ class TestBed:
 
     precision = None
     offload = False
+    matrix_numel = 0
 
     def __init__(self, setup: Setup, world_size: int, rank: int, stage: str = "ddp") -> None:
         self.setup, self.world_size, self.rank, self.stage = setup, world_size, rank, stage

@@ -1,0 +1,51 @@
+"""What an optimizer declares that torch's have no word for; of torch's own it is known here."""
+
+from collections.abc import MutableMapping
+from typing import Any, ClassVar
+
+import torch
+
+State = MutableMapping[Any, dict[str, Any]]
+
+
+class DeclaredOptimizer(torch.optim.Optimizer):
+    """The base of this project's optimizers: what engines, recorders and checkpoints may ask of one.
+
+    Attributes:
+        granule: a shard has a multiple of so many elements.
+        moments: in what Adam's moments lie between steps, as `theory.state_bytes` takes it.
+    """
+
+    granule: ClassVar[int] = 1
+    moments: ClassVar[str] = "fp32"
+
+    @property
+    def name(self) -> str:
+        """What recordings call it."""
+        return type(self).__name__
+
+    @property
+    def wide(self) -> State:
+        """The state in full precision: what is kept in 8 bits is unpacked when read, and packed when written."""
+        return self.state
+
+
+def granule_of(optimizer_cls: type) -> int:
+    """Of how many elements a shard must be a multiple for this class of optimizers."""
+    return optimizer_cls.granule if issubclass(optimizer_cls, DeclaredOptimizer) else 1
+
+
+def state_of(optimizer: Any) -> State:
+    """An optimizer's entries by what it updates; those that it keeps in 8 bits in full precision."""
+    state: State = optimizer.wide if isinstance(optimizer, DeclaredOptimizer) else optimizer.state
+    return state
+
+
+def name_of(optimizer: torch.optim.Optimizer) -> str:
+    """What recordings call an optimizer."""
+    return optimizer.name if isinstance(optimizer, DeclaredOptimizer) else type(optimizer).__name__
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> str:
+    """In what an optimizer's moments lie, as `theory.state_bytes` takes it."""
+    return optimizer.moments if isinstance(optimizer, DeclaredOptimizer) else DeclaredOptimizer.moments
