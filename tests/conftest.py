@@ -20,7 +20,6 @@ from headless import chromium as start_chromium
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
 LONGEST = (  # files of three quarters of a minute and more; they begin, and those that compute beside those that wait
-    "test_execution.py",
     "test_in_lab.py",
     "test_answers.py",
     "test_scripts.py",
