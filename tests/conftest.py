@@ -20,22 +20,35 @@ from tabs import Tabs
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
-LONGEST = (  # files of a minute and more; they begin, and those that compute beside those that wait
+LONGEST = (  # files of three quarters of a minute and more; they begin, and those that compute beside those that wait
     "test_in_lab.py",
-    "test_site.py",
-    "test_fault_matrix.py",
-    "test_faults.py",
-    "test_player_live.py",
-    "test_what_can_go_wrong.py",
-    "test_own_backward.py",
     "test_answers.py",
-    "test_run.py",
     "test_scripts.py",
+    "test_fault_matrix.py",
     "test_trace.py",
-    "test_matrix.py",
+    "test_site.py",
+    "test_step_peak.py",
+    "test_faults.py",
+    "test_run.py",
     "test_known_hangs.py",
+    "test_walk.py",
+    "test_player_live.py",
+    "test_own_backward.py",
+    "test_what_can_go_wrong.py",
+    "test_cluster.py",
+    "test_fit_truth.py",
+    "test_battery.py",
+    "test_matrix.py",
+    "test_machines.py",
+    "test_kernel.py",
+    "test_fit.py",
+    "test_exactness.py",
+    "test_binder_and_conda.py",
+    "test_comparison.py",
+    "test_adamw_8bit.py",
     "test_published_numbers.py",
 )
+BEGINS = 60  # seconds after which a file should be among the first
 MINUTES = {
     "notebooks": 6,
     "browser": 6,
@@ -143,8 +156,19 @@ def pytest_runtest_logreport(report):
     seconds[part_of(report.nodeid, report.keywords)][report.nodeid] += report.duration
 
 
+def _of_each_file():
+    files = defaultdict(float)
+    for tests in seconds.values():
+        for nodeid, taken in tests.items():
+            files[Path(nodeid.split("::")[0]).name] += taken
+    return files
+
+
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.section("time of each part")
+    for name, taken in sorted(_of_each_file().items(), key=lambda file: -file[1]):
+        if taken > BEGINS and name not in LONGEST:
+            terminalreporter.line(f"{name} took {taken:.0f} s: name it in LONGEST, or a worker may end alone with it")
     for part, minutes in MINUTES.items():
         tests = seconds.get(part)
         if not tests:

@@ -1,5 +1,7 @@
 """Ranks that the recording tests share, and what they do on them."""
 
+import gc
+
 import pytest
 import torch
 
@@ -38,11 +40,16 @@ def recordings(cluster, train):
 
 @pytest.fixture
 def record():
-    """A function that records another in this process, without ranks."""
+    """A function that records another in this process, without ranks.
+
+    Each recording looks at all objects: let it be at those of its own test, not at all that pytest and torch have.
+    """
 
     def record(function, *args):
         with Recorder() as recorder:
             function(*args)
         return recorder.finish()
 
-    return record
+    gc.freeze()
+    yield record
+    gc.unfreeze()
