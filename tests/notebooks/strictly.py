@@ -44,12 +44,21 @@ def differences(stored, shown):
     compared, found = Comparison(), {}
     cells = [[cell for cell in book.cells if cell.cell_type == "code"] for book in (stored, shown)]
     for number, (one, other) in enumerate(zip(*cells, strict=True), 1):
-        was, now = (coalesce_streams(deepcopy(cell.outputs)) for cell in (one, other))
+        was, now = (settled(cell.outputs) for cell in (one, other))
         if not compared.compare_outputs(now, was):
             found[number] = "\n".join(compared.comparison_traceback)
         elif pictures(now) != pictures(was):
             found[number] = f"{pictures(was)} pictures are stored, and {pictures(now)} were shown"
     return found
+
+
+def settled(outputs):
+    """Each stream in one piece, its lines ending as JupyterLab has them: a shell's end as a terminal's do."""
+    streams = coalesce_streams(deepcopy(outputs))
+    for output in streams:
+        if output.output_type == "stream":
+            output.text = output.text.replace("\r\n", "\n")
+    return streams
 
 
 def pictures(outputs):
