@@ -33,7 +33,7 @@ COLUMNS = (
 
 FAR, FAR_IN_BYTES = 0.25, 0.1
 REASONS = {
-    "torchtitan": "it multiplied in Float8, of which the closed forms know nothing; what else is missing is not known",
+    "torchtitan": "what the allocator reserved was published, and what is allocated is predicted: see below the table",
     "llm.c": "the comment in its script asks for more than the A100's whole dense rate",
     "nanoGPT": "a rounded figure, evaluation and saving included, from before its attention was fused",
     "MosaicML": "on both cards it is much slower than with half the tokens a row, which attention does not explain: "

@@ -54,8 +54,8 @@ def test_whether_a_run_fits_is_right_in_all():
 
 
 def test_memory_is_within_a_tenth_where_it_was_published():
-    """But for two with tensor parallelism and Float8, and for four of one table: for ZeRO-2 at rest it says 19.4 GiB,
-    where parameters and Adam's state are 22.
+    """But for two with tensor parallelism, whose reserved bytes were published, and for four of one table: for ZeRO-2
+    at rest it says 19.4 GiB, where parameters and Adam's state are 22.
     """
     far = [
         published_table.SHORT[run.source]

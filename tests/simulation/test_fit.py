@@ -63,6 +63,30 @@ def test_answers_follow_from_the_model(asked):
     assert all(cell.with_offload < cell.needs for cell in found.cells)
 
 
+def test_what_the_allocator_reserves_holds_the_highest_moment_and_its_holes(asked):
+    found = asked["found"]
+    for cell, row in zip(found.cells, found.reserved, strict=True):
+        plain, expandable = cell.seen["allocators"]
+        assert (row["reserved"], row["in expandable segments"]) == (plain.peak_reserved, expandable.peak_reserved)
+        assert row["needs"] <= plain.peak_allocated <= row["reserved"]
+        assert plain.allocated == expandable.allocated
+        assert row["reserved"] % 2**21 == 0
+
+
+class DependsOnValues(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, rows):
+        return self.layer(rows) if rows.sum() > 0 else rows
+
+
+def test_a_model_that_does_not_run_reserves_nothing_known():
+    found = fit(DependsOnValues, 2, inputs=torch.zeros(2, 4), stages="zero1", checkpointing="none")
+    assert {row["reserved"] for row in found.reserved} == {None}
+
+
 def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
     found = fit(tied_gpt, 4, inputs=TOKENS, memory=catalog.CONTEXT_BYTES + 0.6e6)
     for row in found:

@@ -4,7 +4,7 @@ import pytest
 
 from zerolab import catalog
 from zerolab.catalog import Link
-from zerolab.theory.nccl import LINK_RATES, Group
+from zerolab.theory.nccl import LINK_RATES, Group, buffer_bytes
 
 NDR = catalog.link("infiniband-ndr")
 H100, A100 = catalog.link("nvlink4"), catalog.link("nvlink3")
@@ -108,3 +108,9 @@ def test_over_tcp_a_step_costs_what_the_link_says():
     ways = {way.name: way for way in on(4, 2, network=ethernet).ways("all_gather")}
     assert set(ways) == {"ring Simple"}
     assert ways["ring Simple"].latency == pytest.approx(8.4e-6 + 2 * 3.4e-6 + 50e-6)
+
+
+def test_a_ring_of_16_channels_receives_into_154_megabytes_and_with_a_tree_into_four_times_as_much():
+    """A connection has 4 MiB for Simple, 512 KiB for LL, and 4.6875 MiB for LL128."""
+    assert buffer_bytes() == 16 * (4_194_304 + 524_288 + 4_915_200) == 154_140_672
+    assert buffer_bytes(16, 4) == 4 * buffer_bytes(16)

@@ -8,13 +8,14 @@ corrects the peak if the storage was already alive at that moment.
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 import torch
 
 from zerolab.recording.aliases import Releases
 from zerolab.recording.events import CATEGORIES
+from zerolab.theory.allocator import Allocator, Block
 
 HOST = "cpu"
 _HOST = torch.device(HOST)
@@ -31,7 +32,7 @@ class Entry(weakref.ref[torch.UntypedStorage]):
     """
 
     # The reference itself carries what is known about its storage: one object for each, and no second table.
-    __slots__ = ("category", "key", "nbytes", "since", "tally", "unit")
+    __slots__ = ("blocks", "category", "key", "nbytes", "since", "tally", "unit")
 
     key: int
     tally: "Tally"
@@ -39,6 +40,7 @@ class Entry(weakref.ref[torch.UntypedStorage]):
     category: int
     unit: str | None
     since: int
+    blocks: Sequence[Block]
 
 
 class Moment:
@@ -119,6 +121,7 @@ class Ledger:
         self._entries: dict[int, Entry] = {}
         # A counter instead of a clock: two storages may arrive within one tick of the system's.
         self.births = 0
+        self._allocators: Sequence[Allocator] = ()
         self.host = Tally(clock)
         self.tallies = {HOST: self.host}
         # Keyed by device rather than by its name, since torch builds a new string for the name each time.
@@ -251,12 +254,30 @@ class Ledger:
             self.releases.wait()
         while self.freed:
             entry = self.freed.popleft()
+            self._give_back(entry)
             if self._entries.get(entry.key) is entry:  # else another storage has reused the address
                 del self._entries[entry.key]
                 if entry.category != EXCLUDED:
                     tally = entry.tally
                     tally.live[entry.category] -= entry.nbytes
                     tally.total -= entry.nbytes
+
+    def lay_out(self, allocators: Sequence[Allocator]) -> None:
+        """From now on each of them has a block for every storage, as a GPU's would; those that exist come first."""
+        self.settle()
+        self._allocators = allocators
+        for entry in list(self._entries.values()):
+            if entry.category != EXCLUDED:
+                self._place(entry)
+
+    def _place(self, entry: Entry) -> None:
+        self.settle()  # what was dropped makes room
+        entry.blocks = [allocator.allocate(entry.nbytes) for allocator in self._allocators if entry.nbytes]
+
+    def _give_back(self, entry: Entry) -> None:
+        for allocator, block in zip(self._allocators, entry.blocks, strict=False):  # older ones have none
+            allocator.free(block)
+        entry.blocks = ()
 
     def close(self) -> None:
         """Lets go of every storage, so that no code of the recorder runs when one is dropped later."""
@@ -275,7 +296,7 @@ class Ledger:
 
     def _add(self, storage: torch.UntypedStorage, category: int, unit: str | None) -> Entry:
         entry = self._entries[storage._cdata] = Entry(storage, self._on_free)
-        entry.key, entry.category, entry.unit = storage._cdata, category, unit
+        entry.key, entry.category, entry.unit, entry.blocks = storage._cdata, category, unit, ()
         device = storage.device
         # Comparing is faster than looking up, and on a CPU it is enough.
         entry.tally = self.host if device == _HOST else self._tally_of.get(device) or self._learn(device)
@@ -291,6 +312,8 @@ class Ledger:
     def _grow(self, entry: Entry, nbytes: int) -> None:
         self.births += 1
         entry.nbytes, entry.since = nbytes, self.births
+        if self._allocators:
+            self._place(entry)
         tally = entry.tally
         tally.live[entry.category] += nbytes
         tally.total += nbytes
@@ -301,6 +324,7 @@ class Ledger:
                 tally.rise(0, self.births, self.operation)
 
     def _leave(self, entry: Entry) -> None:
+        self._give_back(entry)
         if entry.category != EXCLUDED:
             tally = entry.tally
             tally.live[entry.category] -= entry.nbytes

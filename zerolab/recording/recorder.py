@@ -26,6 +26,7 @@ from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
 from zerolab.runtime.observers import holders, within
+from zerolab.theory.allocator import Allocator
 
 
 @contextmanager
@@ -119,6 +120,10 @@ class Recorder:
         """Counts tensors that already exist, such as buffers and a batch: a simulation does not search for them."""
         for tensor in tensors:
             self._ledger.see(tensor)
+
+    def lay_out(self, *allocators: Allocator) -> None:
+        """From now on each of them has a block for every storage, those that exist first: for a simulated GPU."""
+        self._ledger.lay_out(allocators)
 
     def live(self) -> dict[str, int]:
         """The current live bytes by category, on the device of a simulated rank."""

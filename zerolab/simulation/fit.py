@@ -2,8 +2,8 @@
 
 Each row is a simulated training step: the engines' code, or torch's own FSDP2, runs your model on tensors without
 memory, and the recorder counts. Activations are therefore those of your model and batch, not of a formula. CUDA's
-context, which a GPU also needs, is subtracted from its memory; NCCL's buffers and gaps in torch's allocator are not
-counted, so leave a few percent free.
+context, which a GPU also needs, is subtracted from its memory; NCCL's buffers are not counted, and gaps in
+torch's allocator only in `Fit.reserved`.
 """
 
 from __future__ import annotations

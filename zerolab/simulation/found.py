@@ -11,7 +11,7 @@ from zerolab.engines.partition import partition
 from zerolab.names import check_count, check_known
 from zerolab.simulation import own
 from zerolab.simulation.needs import TERMS, Cell, Question, effort, in_words, name_of, options_of, row_of
-from zerolab.tables import Table
+from zerolab.tables import Table, Value
 from zerolab.theory import systems
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.configs import on_mesh, settings
@@ -59,6 +59,21 @@ class Fit(Table):
                 "CUDA leaves."
             )
         return f"No: {self._remedy()}"
+
+    @property
+    def reserved(self) -> Table:
+        """What torch's caching allocator would reserve for each row, by its rules (`theory.allocator`).
+
+        As it is, and with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; on a GPU it is what
+        `torch.cuda.max_memory_reserved` says. Every tensor lies on one stream here, and is freed as soon as nothing
+        needs it: streams of their own for communication add to it.
+        """
+        rows: list[dict[str, Value]] = []
+        for cell in self.cells:
+            as_it_is, expandable = cell.reserved or (None, None)
+            row = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.checkpointing}
+            rows.append(row | {"needs": cell.needs, "reserved": as_it_is, "in expandable segments": expandable})
+        return Table(rows, self._title(), sizes=["needs", "reserved", "in expandable segments"])
 
     def cell(self, stage: str | None = None, checkpointing: str | None = None) -> Cell:
         """One row as it was simulated; by default the first that fits, or the one that needs least.

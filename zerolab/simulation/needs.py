@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +27,7 @@ from zerolab.simulation.fsdp2 import SIMULATED
 from zerolab.simulation.own import Own
 from zerolab.simulation.run import STEPS, Prepared, collecting_new_garbage_only, execute
 from zerolab.theory import systems
+from zerolab.theory.allocator import Allocator
 
 STAGES = (*theory.STAGES, *SIMULATED)
 TERMS = ("parameters", "gathered", "gradients", "optimizer_state", "activations", "communication", "buffers", "update")
@@ -57,6 +59,12 @@ class Cell:
     def needs(self) -> int:
         """Bytes of the peak."""
         return sum(self.terms.values())
+
+    @property
+    def reserved(self) -> tuple[int, int] | None:
+        """Bytes that torch's allocator reserves for these steps, as it is and with expandable segments."""
+        found = self.seen.get("allocators")
+        return found and tuple(allocator.peak_reserved for allocator in found)
 
     @property
     def with_offload(self) -> int:
@@ -121,7 +129,7 @@ class Question:
                     loss_fn=self.loss_fn,
                     options={"units": self.units, **self.options},
                     micro_batches=self.micro_batches,
-                    begun=partial(_watch, seen),
+                    begun=partial(_watch, seen, self.micro_batches),
                 )
         except (RuntimeError, NotImplementedError, TypeError, AttributeError, LookupError) as error:
             if own.lacks_values(error):
@@ -157,16 +165,22 @@ def name_of(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) else getattr(value, "__name__", str(value))
 
 
-def _watch(seen: dict[str, Any], recorder: Recorder, made: Prepared) -> None:
+def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: Prepared) -> None:
     """Counts what exists before the step, and notes what each module's first forward leaves."""
     model, inputs, targets = made
     batch = [leaf for leaf in tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     recorder.count([*model.buffers(), *batch])
     seen["buffers and batch"] = recorder.live()["other"]
     entered: dict[str, int] = {}
+    forwards: Counter[str] = Counter()
 
     def before(name: str, *_: Any) -> None:
         entered[name] = recorder.live()["activations"]
+        # From the second step on, when all state exists; a step lays out its micro-batches one after the other.
+        forwards[name] += 1
+        if name == "root" and forwards[name] == micro_batches + 1:
+            seen["allocators"] = Allocator(), Allocator(expandable=True)
+            recorder.lay_out(*seen["allocators"])
 
     def after(name: str, _module: nn.Module, _inputs: Any, outputs: Any) -> None:
         # Only of the first forward: those of a checkpoint run within backward.

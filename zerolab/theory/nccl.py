@@ -185,3 +185,17 @@ class Group:
     def _is_direct(self) -> bool:
         """Whether no step goes through the kernel's TCP, where only the Simple protocol is worth its while."""
         return self.nodes == 1 or self.network.name.startswith("infiniband")
+
+
+BUFFERS = {"Simple": 4 << 20, "LL": 8 * 512 * 8 * 16, "LL128": 120 * 640 * 8 * 8}
+"""Bytes of a connection's buffer for each protocol: 4 MiB; lines, threads, steps and 16 bytes of a line; elements,
+threads, steps and 8 bytes of an element (init.cc, DEFAULT_BUFFSIZE; device.h). NCCL_BUFFSIZE and others change them."""
+
+
+def buffer_bytes(channels: int = 16, connections: int = 1) -> int:
+    """Bytes that a communicator takes of a GPU to receive into, outside of torch's allocator.
+
+    A ring has one connection for each channel, and a tree up to three more; how many channels there are NCCL decides by
+    the links (16 are usual over NVLink). Each process group that communicates on GPUs is a communicator.
+    """
+    return channels * connections * sum(BUFFERS.values())
