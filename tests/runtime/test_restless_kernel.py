@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,9 @@ import torch.distributed as dist
 
 from zerolab import Cluster, RankError
 from zerolab.runtime import output
+from zerolab.runtime.interrupts import interruptible
 from zerolab.runtime.launch import ForkLauncher
+from zerolab.runtime.ranks import Ranks
 
 TIMEOUT_AND_SIGNALS = """
 import os, signal, socket
@@ -112,6 +115,30 @@ def test_a_second_stop_while_ranks_are_ended_leaves_nothing_open_and_the_next_ru
     assert cluster.run(dist.get_rank) == [0, 1]
     gc.collect()  # the board goes with the errors that still know it
     assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.usefixtures("stop_button")
+def test_stop_pressed_all_the_time_is_answered_once_and_says_what_it_costs(cluster, monkeypatch):
+    assert cluster.run(dist.get_rank) == [0, 1]
+
+    def wait(ranks, limit, *, really=Ranks.wait):
+        if limit:  # as the kernel waits for a result, and again as it asks where the ranks are
+            with interruptible():
+                signal.raise_signal(signal.SIGINT)
+        return really(ranks, limit)
+
+    def kill(launcher, pids, *, really=ForkLauncher.kill):
+        signal.raise_signal(signal.SIGINT)
+        really(launcher, pids)
+
+    with monkeypatch.context() as pressed:
+        pressed.setattr(Ranks, "wait", wait)
+        pressed.setattr(ForkLauncher, "kill", kill)
+        with pytest.raises(KeyboardInterrupt, match=r"^stopped; the next run starts fresh ranks") as caught:
+            cluster.run(time.sleep, 1000)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert cluster.run(dist.get_rank) == [0, 1]
 
 
 def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monkeypatch):

@@ -9,16 +9,19 @@ from typing import Any
 
 
 class _Hold:
-    """The handler of SIGINT in the meantime. Once it has passed one signal on, it defers the next."""
+    """The handler of SIGINT in the meantime: passes one on, now or later.
+
+    Who presses Stop again asks for the same, and must not interrupt what answers it: that would lose what it says.
+    """
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
-        self.handler, self.is_open, self.is_pressed = handler, False, False
+        self.handler, self.is_open, self.is_pressed, self.has_passed_one = handler, False, False, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.is_open:
-            self.is_open = False  # the next Stop must not interrupt the clean-up after this one
+            self.is_open, self.has_passed_one = False, True
             self.handler(number, frame)
-        else:
+        elif not self.has_passed_one:
             self.is_pressed = True
 
 
@@ -47,7 +50,7 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not isinstance(hold, _Hold):
         yield
         return
-    was_open, hold.is_open = hold.is_open, True
+    was_open, hold.is_open = hold.is_open, not hold.has_passed_one
     try:
         if hold.is_pressed:
             hold.is_pressed = False
