@@ -18,7 +18,7 @@ def launch(*command, ranks=2, torchrun=False):
     """Runs a script, or what records it; returns the finished process. Without `torchrun` its ranks are forked."""
     added = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     if not torchrun:
-        imports = [name for script in command for name in IMPORTS.get(Path(script).name, ())]
+        imports = [name for script in command for name in IMPORTS.get(Path(str(script)).name, ())]
         return warm.launch(command, ranks=ranks, environment=added, imports=imports)
     start = [*TORCHRUN, f"--nproc-per-node={ranks}", *map(str, command)]
     return subprocess.run(start, env=os.environ | added, capture_output=True, text=True, check=False, timeout=120)
