@@ -32,18 +32,18 @@ lint: env
 	$(ENV)/mypy
 	$(ENV)/python tools/lint_javascript.py
 
-# Several files of tests at a time, the longest first, so that no core waits for another at the end. More than there are
-# cores, as much of a test is waiting: for processes to start, for ranks that hang.
-AT_A_TIME := --dist loadfile --no-loadscope-reorder
+# Two files of tests at a time, the longest first, so that neither core waits for the other at the end. Three keep two
+# cores no busier: they only wait for each other, and what waits for a browser comes too late.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 # Where an image sets this, every rank, kernel and command would compile the package anew.
 check test: export PYTHONDONTWRITEBYTECODE =
 
 check: lint
-	$(ENV)/pytest -n 2 $(AT_A_TIME) --quick
+	$(ENV)/pytest $(TWO_AT_A_TIME) --quick
 
 test: lint
-	$(ENV)/pytest -n 3 $(AT_A_TIME)
+	$(ENV)/pytest $(TWO_AT_A_TIME)
 
 bench: env
 	$(ENV)/python tests/bench/run.py

@@ -153,6 +153,8 @@ def part_of(nodeid, keywords):
 
 
 def pytest_runtest_logreport(report):
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:  # at once, for a run that is ended from outside
+        print(f"\n{report.nodeid} failed: {report.longreprtext.strip().splitlines()[-1:]}", flush=True)
     seconds[part_of(report.nodeid, report.keywords)][report.nodeid] += report.duration
 
 
