@@ -92,6 +92,18 @@ def test_the_loss_falls(name: str) -> None:
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
+@pytest.mark.parametrize("one", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float32, torch.float64])
+def test_squared_errors_are_computed_in_the_finer_of_two_dtypes(one, other):
+    outputs = torch.tensor([1.001, 2.002], dtype=one, requires_grad=True)
+    targets = torch.tensor([1.0, 2.0], dtype=other)
+    loss = models.loss(outputs, targets)
+    loss.backward()
+    error = outputs.detach().double() - targets.double()
+    torch.testing.assert_close(loss.double(), (error**2).mean(), rtol=1e-2, atol=0)
+    torch.testing.assert_close(outputs.grad.double(), error, rtol=1e-2, atol=0)
+
+
 def test_an_unknown_name_or_rank_gets_a_sentence() -> None:
     with pytest.raises(ValueError, match="unknown model 'gpt-5': choose one of mlp-odd, mlp-bench, gpt-tiny, gpt-10m"):
         models.build("gpt-5")

@@ -253,8 +253,8 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
                 f"the model returned {tuple(outputs.shape)} for targets {tuple(targets.shape)}: squared error takes "
                 "targets of the same shape (whole numbers would be classes)"
             )
-        # In mixed precision torch 2.11 has no backward for two dtypes.
-        return functional.mse_loss(outputs.to(targets.dtype), targets)
+        dtype = torch.promote_types(outputs.dtype, targets.dtype)  # torch 2.11 has no backward for two dtypes
+        return functional.mse_loss(outputs.to(dtype), targets.to(dtype))
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 

@@ -1,9 +1,11 @@
 """Whatever a file is, the answer is a recording or one sentence: nothing in it is executed, and memory stays small."""
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import hostile
@@ -101,5 +103,75 @@ def test_bombs_take_no_memory(tmp_path):
 
 
 def test_a_pickle_that_would_fill_the_memory_is_refused_before_it_is_read():
-    with pytest.raises(ValueError, match="'lists' is half a pickle, or damaged"):
+    with pytest.raises(ValueError, match="'lists' may make more values than there is memory for: record fewer"):
         pickles.loads(b"\x80\x02" + b"]" * pickles.MOST + b".", "lists")
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickle_that_ends_anywhere_is_refused(protocol):
+    whole = pickle.dumps(
+        {"version": "2.10", "entries": [{"id": 70_000, "size": 2**40, "ends": (1.5, "at", "last")}]}, protocol
+    )
+    for end in range(len(whole)):
+        with pytest.raises(ValueError, match="half a pickle, or damaged"):
+            pickles.loads(whole[:end], "half")
+    assert pickles.loads(whole, "whole")["entries"][0]["ends"] == (1.5, "at", "last")
+
+
+SHARED = b"q\0h\0\x86" * 60  # a pair of itself twice, sixty times: 2**60 values for whoever follows them all
+
+
+@pytest.mark.parametrize(
+    "key", [b")" + b"\x85" * 300_000, b")" + SHARED, b")" + b"\x85" * 5000], ids=["nested", "shared", "equal"]
+)
+@pytest.mark.parametrize("items", [b"}%sNs.", b"}(%sNu.", b"}(NN%sNu."], ids=["item", "items", "second"])
+def test_tuples_are_no_keys(key, items):
+    with pytest.raises(ValueError, match="half a pickle, or damaged"):
+        pickles.loads(b"\x80\x02" + items.replace(b"%s", key), "keys")
+
+
+def nested(depth):
+    """A list that has one twice, which has one twice: 2**depth values as written out, few in a pickle."""
+    value = ["deep"]
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "place", ["state", "entry", "time_created_ns", "profiling_name", "sizes", "group", "frames", "version"]
+)
+def test_values_that_share_parts_are_told_in_few_words(tmp_path, place):
+    deep, sizes = nested(22), nested(60)
+    entry = {
+        "time_created_ns": 1,
+        "time_discovered_completed_ns": 2,
+        "collective_seq_id": 1,
+        "profiling_name": "nccl:_reduce_scatter_base",
+    }
+    entry |= {"input_sizes": [[8]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"]}
+    entry |= {"process_group": ("0", "default"), "state": "completed"}
+    change = {
+        "time_created_ns": {"time_created_ns": deep},
+        "profiling_name": {"profiling_name": deep},
+        "sizes": {"input_sizes": nested(60), "output_sizes": sizes},
+        "group": {"process_group": [deep]},
+        "frames": {"frames": [{"line": 1, "filename": deep, "name": deep}]},
+    }.get(place, {})
+    document = {
+        "version": deep if place == "version" else "2.10",
+        "entries": [entry | change],
+        "pg_config": {"0": {"ranks": "[0, 1]"}},
+    }
+    if place in ("state", "entry"):
+        alloc = {"action": "alloc", "size": 8, "time_us": 5, "addr": 0}
+        document = {"segments": [{"blocks": [{"state": deep, "size": 8}]}], "device_traces": [[alloc]]}
+        document["device_traces"][0].append(alloc | {"size": deep} if place == "entry" else alloc)
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(document, 2))
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ValueError):
+            Recording.open(tmp_path / "rank0.pickle")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000  # written out, those are 40 million
+    finally:
+        tracemalloc.stop()

@@ -141,6 +141,26 @@ def test_stop_pressed_all_the_time_is_answered_once_and_says_what_it_costs(clust
     assert cluster.run(dist.get_rank) == [0, 1]
 
 
+def test_a_handler_that_interrupts_nothing_hears_every_stop(cluster, monkeypatch):
+    """A loop that leaves after this step when Stop is pressed once, and now when it is pressed twice."""
+    heard = []
+
+    def wait(ranks, limit, *, really=Ranks.wait):
+        for _ in range(2 if limit and not heard else 0):
+            with interruptible():
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+        return really(ranks, limit)
+
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        monkeypatch.setattr(Ranks, "wait", wait)
+        assert cluster.run(dist.get_rank) == [0, 1]
+        assert heard == [signal.SIGINT] * 4
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monkeypatch):
     before = cluster.run(os.getpid)
 

@@ -72,6 +72,16 @@ def test_an_expandable_segment_grows_by_what_its_free_end_lacks():
     assert allocator.reserved == 140 * MIB
 
 
+def test_the_end_that_can_grow_counts_as_larger_than_any_hole():
+    """`get_free_block` measures it by what it can become, so a larger hole is taken first."""
+    allocator = Allocator(expandable=True)
+    hole, _ = allocator.allocate(20 * MIB), allocator.allocate(4 * MIB)
+    allocator.free(hole)
+    assert allocator.allocate(10 * MIB).start == 0  # the end has 16, which is closer to 10 than the hole's 20
+    allocator.allocate(36 * MIB)
+    assert allocator.reserved == 60 * MIB
+
+
 def test_a_block_never_goes_to_another_stream():
     allocator = Allocator()
     allocator.free(allocator.allocate(40 * MIB, "gathers"))

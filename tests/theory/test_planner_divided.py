@@ -35,8 +35,8 @@ def test_a_second_shard_takes_what_the_form_says_of_memory_and_saves_what_it_say
     assert hpz["buffers GB"] - full["buffers GB"] == pytest.approx(
         (parallel.hpz(run).state - parallel.zero3(run).state) / 1e9
     )
-    blocks = 2 * LLAMA.depth * LLAMA.block_params  # the root is gathered among all
-    less = (one_pass(blocks, 64) - one_pass(blocks, 8)) / RATE
+    whole = 2 * (LLAMA.depth * LLAMA.block_params + LLAMA.root_params)
+    less = (one_pass(whole, 64) - one_pass(whole, 8)) / RATE
     assert full["communication_seconds"] - hpz["communication_seconds"] == pytest.approx(less)
     others = [list(theory.plan(LLAMA, 64, sharding=name))[:3] for name in ("full", "hpz")]
     assert others[0] == others[1]  # only stage 3 releases anything
@@ -117,3 +117,34 @@ def test_settings_have_the_second_shard_and_the_divided_rows_where_a_system_has_
     rows = theory.plan(LLAMA, 16, context=8, scheme="megatron", checkpointing="block").settings("zero1")
     assert rows["megatron"].endswith(" --context-parallel-size 8")
     assert (rows["fsdp2"], rows["accelerate"], rows["deepspeed"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "world_size", "options"),
+    [
+        ("llama-30b", 8, {"context": 4}),
+        ("gpt3-175b", 8, {"context": 8}),
+        ("llama3-70b", 8, {"gpus_per_node": 12}),
+        ("gpt3-175b", 6, {"tensor": 3}),
+        ("7b", 6, {"sharding": "hybrid", "memory": 8e9}),
+        ("7b", 8, {"attention": "math", "memory": 8e9}),
+    ],
+)
+def test_a_no_leaves_out_what_does_not_come_out_even(model, world_size, options):
+    plan = theory.plan(model, world_size, **options)
+    assert not plan.fitting
+    assert "GB" in plan.answer
+    assert plan.remedies
+
+
+def test_a_second_shard_is_advised_only_for_the_stage_that_has_one():
+    plan = theory.plan("llama-65b", 64, sharding="hybrid", scheme="megatron")
+    tried = [row["try"] for row in plan.remedies]
+    assert "sharding='full'" in tried
+    assert "sharding='hpz'" not in tried
+    assert theory.plan("llama3-8b", 16, sharding="hpz").settings("zero1")["accelerate"] is not None
+
+
+def test_rows_are_not_divided_where_attention_keeps_its_matrix():
+    with pytest.raises(ValueError, match="attention is 'math', and where ranks share a row it is fused"):
+        theory.plan(LLAMA, 16, context=2, attention="math")

@@ -40,11 +40,11 @@ class FlatLayout:
     """The plan of one flat: which parameters lie where, and which span each rank owns.
 
     A unit has one flat for each dtype and parameter group, and another for its frozen parameters, which no optimizer
-    may touch: weight decay and momentum would move them. `name` is unique in the model; `unit` is the module's name,
-    or "root"; `group` is the number of the parameter group, None for the parameters that no group claims. What is
-    `replicated` has flats of its own, which are not cut. A shard has a multiple of `granule` elements. With `owners`,
-    the rank of each slot in ascending order, parameters stay whole: shards are as large as what a rank owns, perhaps
-    nothing, and there is no padding.
+    may touch: even with a gradient of zero, weight decay would move them. `name` is unique in the model; `unit` is the
+    module's name, or "root"; `group` is the number of the parameter group, None for the parameters that no group
+    claims. What is `replicated` has flats of its own, which are not cut. A shard has a multiple of `granule` elements.
+    With `owners`, the rank of each slot in ascending order, parameters stay whole: shards are as large as what a rank
+    owns, perhaps nothing, and there is no padding.
     """
 
     name: str

@@ -5,7 +5,8 @@ inputs `x` the outputs `x @ weight.T + x @ down.T @ up`. The weights are sharded
 whole on every rank, and those of the lowest layers are frozen, too. Forward has run. Your function gets
 
 * `shards`, [layers, width / N, width]: this rank's rows of each frozen weight, which is [width, width];
-* `adapters`, [layers, 2, r, width]: each layer's `down` and `up`;
+* `adapters`, [layers, 2, r, width]: each layer's `down` and `up`; `up` is transposed here, so that both fit into
+  one tensor;
 * `inputs`, [layers, rows, width]: what came into each layer;
 * `gradient`, [rows, width]: the gradient of this rank's loss with respect to the last layer's outputs;
 * `first`: the number of the lowest layer whose adapter is trained.
@@ -110,7 +111,7 @@ solution = frozen_backward
 hole = "go back through the layers, gather what is needed, reduce what is trained"
 given = "import torch\nimport torch.distributed as dist"
 look_for = (
-    "When it passes, count the all-gathers: one fewer than trained adapters. Behind them is one small all-reduce."
+    "When it passes, count the all-gathers: one fewer than trained adapters, and one small all-reduce after them."
 )
 targets = RankTargets(draw=draw, wanted=lambda arguments, _rank: mean(arguments), sent=sent, tolerance=1e-4)
 hints = (

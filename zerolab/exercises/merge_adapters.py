@@ -1,13 +1,13 @@
 """Merged where it lies.
 
 After training, an adapter is added to the weight that it stands beside: `weight + scale * up @ down`. Then the model is
-as fast as before, and a plain one. The weight is large and sharded, and must not be gathered for it. Each rank merges
-its own rows. Your function gets
+as fast as before, and a plain one. The weight is large and sharded by rows, as under FSDP2, and must not be gathered
+for this. Each rank merges its own rows. Your function gets
 
 * `weight`, [rows / N, columns]: this rank's rows of the frozen weight, which it changes in place;
 * `down`, [r / N, columns]: this rank's rows of the adapter's first matrix, [r, columns];
 * `up`, [rows / N, r]: this rank's rows of the adapter's second matrix, [rows, r];
-* `scale`: what the product is multiplied with.
+* `scale`: the factor of the product, alpha / r in LoRA.
 
 Nothing is to be returned. `dist.all_gather(parts, part)` fills the list `parts`, one tensor for each rank, with the
 `part` of each.
@@ -66,9 +66,9 @@ def of_own_rows(arguments: Arguments, rank: int) -> torch.Tensor:
 
 
 solution = merge_adapters
-hole = "bring the adapter's thin matrix together, and add the product to your rows"
+hole = "make `down` whole, and add the product to your rows"
 given = "import torch\nimport torch.distributed as dist"
-look_for = "When it passes, look at what was sent: rows of the thin matrix. The weight has not moved."
+look_for = "When it passes, look at what was sent: rows of `down`. The weight has not moved."
 targets = RankTargets(
     draw=draw,
     wanted=merged,

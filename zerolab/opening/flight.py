@@ -54,7 +54,7 @@ class _Dump:
                 f"{self.name!r} is a {found.FLIGHT} without an entry: set TORCH_FR_BUFFER_SIZE before the run"
             )
         versions = {"the flight recorder's version": document["version"], "NCCL": document.get("comm_lib_version")}
-        said.versions = {key: str(value) for key, value in versions.items() if value}
+        said.versions = {key: found.text(value) for key, value in versions.items() if value}
         said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
         said.lacks = [found.NO_MEMORY, found.NO_STEPS, found.NO_MODULES, found.NO_WAITS, found.NO_UNITS]
         said.lacks += [found.NO_ENDS] * any(event.t_end == event.t_start for event in said.events)
@@ -65,7 +65,7 @@ class _Dump:
 
     def _add(self, entry: dict[str, Any]) -> None:
         created, number = entry.get("time_created_ns"), entry.get("collective_seq_id")
-        called = str(entry.get("profiling_name"))
+        called = found.text(entry.get("profiling_name"))
         backend, _, words = called.partition(":")
         if type(created) is not int or not 0 <= created < 1 << 62 or type(number) is not int:
             raise self._damaged("an entry", {"time_created_ns": created, "collective_seq_id": number})
@@ -91,28 +91,26 @@ class _Dump:
         self.said.events.append(event)
 
     def _message(self, op: str, entry: dict[str, Any], peer: int | None) -> sizes.Message:
-        group = entry.get("process_group")
-        name = str(group[0]) if isinstance(group, (list, tuple)) and group else ""
+        name = _group(entry)
         ranks = self.groups.get(name)
         if ranks is None and name == _DEFAULT and self._only_default:
             ranks = self.groups.get("")
         side = "output" if op in ("reduce_scatter", "scatter", "all_to_all") else "input"
         kinds, share = entry.get(f"{side}_dtypes"), sizes.elements(entry.get(f"{side}_sizes"))
-        if op in ("reduce_scatter", "scatter") and ranks and entry.get("input_sizes") == entry.get("output_sizes"):
+        if op in ("reduce_scatter", "scatter") and ranks and share == sizes.elements(entry.get("input_sizes")):
             share = share // len(ranks) if share is not None else None  # gloo's entry has the whole buffer twice
-        kind = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
+        kind = found.text(kinds[0]) if isinstance(kinds, list) and kinds else ""
         return sizes.message(op, kind, share, ranks, peer)
 
     @cached_property
     def _only_default(self) -> bool:
         """Whether nothing was sent within another group: gloo lists only the last group made, without its name."""
-        groups = {str(entry.get("process_group", ("",))[:1]) for entry in self.document["entries"]}
-        return len(groups) == 1
+        return len({_group(entry) for entry in self.document["entries"]}) == 1
 
     def _groups(self) -> dict[str, tuple[int, ...]]:
         listed = self.document.get("pg_config")
         listed = listed if isinstance(listed, dict) else {}
-        given = {str(key): one.get("ranks") for key, one in listed.items() if isinstance(one, dict)}
+        given = {found.text(key): one.get("ranks") for key, one in listed.items() if isinstance(one, dict)}
         return {name: ranks for name, said in given.items() if (ranks := sizes.numbers(said))}
 
     def _line(self, frames: list[tuple[str, int, str]]) -> SourceLine | None:
@@ -125,13 +123,19 @@ class _Dump:
         return None
 
     def _damaged(self, what: str, value: object) -> Foreign:
-        return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: {what} is {repr(value)[:80]}; fetch it again")
+        return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: {what} is {found.short(value)}; fetch it again")
+
+
+def _group(entry: dict[str, Any]) -> str:
+    """The name of the process group of an entry."""
+    group = entry.get("process_group")
+    return found.text(group[0]) if isinstance(group, (list, tuple)) and group else ""
 
 
 def _frames(listed: Any) -> Iterator[tuple[str, int, str]]:
     for frame in listed if isinstance(listed, list) else ():
         if isinstance(frame, dict) and type(frame.get("line")) is int:
-            yield str(frame.get("filename")), frame["line"], str(frame.get("name"))
+            yield found.text(frame.get("filename")), frame["line"], found.text(frame.get("name"))
 
 
 def rank_in(name: str) -> int | None:

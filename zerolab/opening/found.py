@@ -1,5 +1,6 @@
 """What one file of another tool says of one rank, before the ranks' files are put together."""
 
+import reprlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,16 @@ class Found:
     def said(self) -> str:
         """How a sentence calls it."""
         return f"{self.name!r}, a {self.tool}"
+
+
+def text(value: Any) -> str:
+    """A text of a file; anything else in its place is told in few words: whole, it might be longer than all memory."""
+    return value if isinstance(value, str) else reprlib.repr(value)
+
+
+def short(value: Any) -> str:
+    """A few words of a value that should not be there, for a sentence that says so."""
+    return reprlib.repr(value)[:80]
 
 
 class Foreign(ValueError):

@@ -8,6 +8,7 @@ It is made of Python's in Python: the one in C reserves the memory that a pickle
 import io
 import pickle
 import pickletools
+import struct
 from functools import partial
 from typing import Any, ClassVar
 
@@ -28,16 +29,17 @@ _REFUSED = (
 )  # fmt: skip
 # What damaged files lead to: an early end, an empty stack, a list as a key, text that cannot be decoded.
 _DAMAGED = (
-    LookupError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError, pickle.UnpicklingError
+    LookupError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, EOFError, struct.error,
+    pickle.UnpicklingError,
 )  # fmt: skip
 
 
 def loads(data: bytes, name: str) -> Any:
     """The value of a pickle. Raises Foreign for one that is damaged, or that names anything but plain values."""
+    if sum(data.count(code) for code in _SHORT) > MOST:
+        raise Foreign(f"{name!r} may make more values than there is memory for: record fewer entries")
     file = io.BytesIO(data)
     try:
-        if sum(data.count(code) for code in _SHORT) > MOST:
-            raise ValueError
         return _Reader(file).load()
     except _Refused as refused:
         raise Foreign(
@@ -56,9 +58,18 @@ def _refuse(name: str, _: object) -> None:
     raise _Refused(name)
 
 
+def _set(items: Any, keys: slice, reader: Any) -> None:
+    # A tuple's hash may take for ever, or the whole stack of C: tuples share parts, and are nested without end.
+    if any(isinstance(key, tuple) for key in reader.stack[keys]):
+        raise TypeError
+    items(reader)
+
+
 _KNOWN: dict[int, Any] = pickle._Unpickler.dispatch  # noqa: SLF001  (it has no other name)
 
 
 class _Reader(pickle._Unpickler):  # noqa: SLF001
     dispatch: ClassVar[dict[int, Any]] = {_CODES[name]: _KNOWN[_CODES[name]] for name in _PLAIN}
     dispatch |= {_CODES[name]: partial(_refuse, name) for name in _REFUSED}
+    for name, keys in (("SETITEM", slice(-2, -1)), ("SETITEMS", slice(0, None, 2))):
+        dispatch[_CODES[name]] = partial(_set, _KNOWN[_CODES[name]], keys)

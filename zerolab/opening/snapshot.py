@@ -48,8 +48,12 @@ def read(document: dict[str, Any], name: str) -> Found:
 def _in_use(segments: Any) -> int:
     """The bytes of the blocks that are in use, or wait to be freed, when the snapshot is made."""
     blocks = [block for one in segments if isinstance(one, dict) for block in one.get("blocks") or ()]
-    used = [block for block in blocks if isinstance(block, dict) and str(block.get("state")).startswith("active")]
+    used = (block for block in blocks if isinstance(block, dict) and _is_used(block.get("state")))
     return sum(_size(block) or 0 for block in used)
+
+
+def _is_used(state: Any) -> bool:
+    return isinstance(state, str) and state.startswith("active")
 
 
 def _size(entry: dict[str, Any]) -> int | None:
@@ -65,7 +69,7 @@ def _levels(trace: list[Any], end: int, name: str) -> list[tuple[int, int, dict[
             continue
         time, size = entry.get("time_us", 0), _size(entry) if isinstance(entry.get("size"), int) else None
         if type(time) is not int or not 0 <= time < 1 << 52 or size is None:
-            raise Foreign(f"{name!r} is a damaged {found.SNAPSHOT}: an entry is {repr(entry)[:80]}; fetch it again")
+            raise Foreign(f"{name!r} is a damaged {found.SNAPSHOT}: an entry is {found.short(entry)}; fetch it again")
         if time:
             changes.append((time * 1000, size if entry["action"] == _ALLOCATES else -size, entry))
     level = end - sum(change for _, change, _ in changes)
@@ -92,7 +96,7 @@ def _moments(levels: list[tuple[int, int, dict[str, Any]]]) -> Iterator[tuple[in
 def _line(entry: dict[str, Any], said: Found) -> SourceLine | None:
     frames = entry.get("frames")
     for frame in frames if isinstance(frames, list) else ():
-        file = str(frame.get("filename")) if isinstance(frame, dict) else ""
+        file = found.text(frame.get("filename")) if isinstance(frame, dict) else ""
         line = frame.get("line") if isinstance(frame, dict) else None
         if file.endswith(".py") and "-packages" not in file and sources.is_own(file) and type(line) is int and line > 0:
             label = PurePath(file).name

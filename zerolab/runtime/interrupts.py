@@ -21,6 +21,7 @@ class _Hold:
         if self.is_open:
             self.is_open, self.has_passed_one = False, True
             self.handler(number, frame)
+            self.is_open, self.has_passed_one = True, False  # it interrupts nothing, so nothing answers it
         elif not self.has_passed_one:
             self.is_pressed = True
 

@@ -65,7 +65,8 @@ def settings(
         deepspeed["fp16"] = {"enabled": True}
     if offload:
         deepspeed["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
-    if second_shard and stage == "zero3":
+    second_shard = second_shard if stage == "zero3" else None
+    if second_shard:
         deepspeed["zero_optimization"]["zero_hpz_partition_size"] = second_shard
     is_whole = tensor == context == 1
     fsdp2 = _fsdp2(stage, precision, second_shard, offload=offload) if stage in RESHARD and is_whole else None

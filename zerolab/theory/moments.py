@@ -67,6 +67,8 @@ class Job:
         check_tensor(self.shape, self.tensor, self.world_size, self.gpus_per_node)
         check_divides("context", self.context, self.world_size // self.tensor, "GPUs that have the same part")
         check_divides("context", self.context, self.length, "tokens of a row")
+        if self.context > 1 and self.attention == "math":
+            raise ValueError("attention is 'math', and where ranks share a row it is fused: choose attention='fused'")
         if self.sharding != "full":
             check_nodes(self.sharding, self.world_size, self.gpus_per_node)
 

@@ -36,41 +36,51 @@ def difference(one: Job, other: Job) -> str:
 def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
     """The job with one thing changed, in the order in which it is tried; of micro-batches the largest that fits."""
     for name in CHECKPOINTING[CHECKPOINTING.index(job.checkpointing) + 1 :]:
-        yield replace(job, checkpointing=name)
+        yield from _possible(job, checkpointing=name)
     if job.rows > 1:
         # Fewer rows never need more, so the first count that fits is found by halving.
         fewer = range(job.rows - 1, 0, -1)
         fits = bisect_left(fewer, True, key=lambda rows: needs(replace(job, rows=rows), stage) <= usable)
-        yield replace(job, rows=max(1, job.rows - 1 - fits))
+        yield from _possible(job, rows=max(1, job.rows - 1 - fits))
     yield from _of_the_optimizer(job)
-    yield from _divided(job)
+    yield from _divided(job, stage)
     yield from _of_a_row(job)
-    yield replace(job, world_size=2 * job.world_size)
+    yield from _possible(job, world_size=2 * job.world_size)
+
+
+def _possible(job: Job, **changed: Any) -> Iterator[Job]:
+    """The job with something changed, or nothing where GPUs, heads or tokens do not come out even then."""
+    try:
+        other = replace(job, **changed)
+    except ValueError:
+        return
+    yield other
 
 
 def _of_the_optimizer(job: Job) -> Iterator[Job]:
     if job.logits != "fused":
-        yield replace(job, logits="fused")
+        yield from _possible(job, logits="fused")
     if job.moments == "fp32":
-        yield replace(job, moments="8-bit")
+        yield from _possible(job, moments="8-bit")
     if not job.offload:
-        yield replace(job, offload=True)
+        yield from _possible(job, offload=True)
 
 
-def _divided(job: Job) -> Iterator[Job]:
+def _divided(job: Job, stage: str) -> Iterator[Job]:
     if job.world_size > job.gpus_per_node:
         # A second shard of a node's is less than the whole model in it, and none is less still.
-        yield from (replace(job, sharding=name) for name in LESS[job.sharding])
-    node, heads = min(job.world_size, job.gpus_per_node), job.shape.kv_heads or job.shape.heads
+        for name in LESS[job.sharding]:
+            if name != "hpz" or stage == "zero3":
+                yield from _possible(job, sharding=name)
     for tensor in (2, 4, 8):
-        if tensor > job.tensor and not (node % tensor or heads % tensor or job.world_size % tensor):
-            yield replace(job, tensor=tensor)
+        if tensor > job.tensor:
+            yield from _possible(job, tensor=tensor)
 
 
 def _of_a_row(job: Job) -> Iterator[Job]:
     for context in (2, 4, 8):
-        if context > job.context and not (job.world_size % (job.tensor * context) or job.length % context):
-            yield replace(job, context=context)
+        if context > job.context:
+            yield from _possible(job, context=context)
 
 
 def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
@@ -79,22 +89,21 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     yield from (other for other in alone if (other.checkpointing, other.rows) != (job.checkpointing, job.rows))
     least = replace(job, checkpointing=CHECKPOINTING[-1], rows=1)
     yield least
-    *_, divided = [least, *_divided(least)]
+    *_, divided = [least, *_divided(least, stage)]
     yield from _of_the_optimizer(least)
-    yield from _divided(least)
+    yield from _divided(least, stage)
     yield from _of_a_row(least)
     most = replace(least, logits="fused", moments="8-bit", sharding="full")
     yield most
     most = replace(most, offload=True)
     yield most
-    yield from _divided(most)
+    yield from _divided(most, stage)
     yield from _of_a_row(most)
     for power in range(1, DOUBLINGS + 1):
         more: dict[str, Any] = {"world_size": job.world_size * 2**power, "sharding": "full"}
         for other in dict.fromkeys((least, divided)):
-            yield replace(other, **more)
-        if job.length % (job.context * 2**power) == 0:
-            yield replace(divided, **more, context=job.context * 2**power)
+            yield from _possible(other, **more)
+        yield from _possible(divided, **more, context=job.context * 2**power)
 
 
 def table(job: Job, setting: seconds.Setting, usable: float, stage: str) -> list[dict[str, Value]]:

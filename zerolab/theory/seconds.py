@@ -230,11 +230,10 @@ def _communication(
     first, last = gather_seconds(shape.root_params, setting), reduce_seconds(stage, shape.root_params, setting)
     if stage == "zero3":
         # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
-        again = gather
-        if setting.second_shard:  # backward gathers within the node
-            again = gather_seconds(shape.block_params, replace(setting, hybrid=True))
+        near = replace(setting, hybrid=setting.hybrid or setting.second_shard)  # hpZ's backward gathers within the node
+        again, root_again = gather_seconds(shape.block_params, near), gather_seconds(shape.root_params, near)
         late = max(0.0, gather - forward) + max(0.0, again + reduce - backward)
-        sending = shape.depth * (gather + again + reduce) + 2 * first + last
+        sending = shape.depth * (gather + again + reduce) + first + root_again + last
         exposed = shape.depth * late + first + last + max(0.0, first - forward)
         return setting.micro_batches * sending, setting.micro_batches * exposed
     if stage == "ddp":  # an all-reduce does both halves
