@@ -1,5 +1,6 @@
 """What a recording of the engines says, and that it leaves no trace in the process."""
 
+import contextlib
 import gc
 import sys
 import threading
@@ -51,6 +52,20 @@ def test_nothing_is_left_in_place_when_the_recorded_function_raises():
         torch.ones(3).div_(1 // 0)
     assert what_a_recorder_touches() == before
     assert not recorder.finish().complete
+
+
+def hooks_after_two_steps(stage, is_recorded):
+    """How many hooks each parameter has, of a model whose engine is made while a recording is on, or without one."""
+    with Recorder() if is_recorded else contextlib.nullcontext():
+        engine = ENGINES[stage](models.build("mlp-odd"), torch.optim.SGD, lr=0.1)
+        for batch in models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), 2):
+            engine.training_step(*batch, models.loss)
+    return [len(parameter._post_accumulate_grad_hooks or ()) for parameter in engine.model.parameters()]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_hook_is_left_on_a_parameter_whose_engine_was_made_in_the_recording(cluster, stage):
+    assert cluster.run(hooks_after_two_steps, stage, True) == cluster.run(hooks_after_two_steps, stage, False)
 
 
 def test_a_recorder_is_used_once_and_asked_at_its_end():

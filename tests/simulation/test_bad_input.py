@@ -1,5 +1,6 @@
 """What cannot be simulated is said in one sentence, by `simulate` and by the command line."""
 
+import gc
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from zerolab import models, simulate
 from zerolab.cli import main
 from zerolab.models import Recipe
+from zerolab.runtime.observers import holders
 
 BATCH = [(torch.ones(2, 4), torch.ones(2, 4))]
 
@@ -89,8 +91,11 @@ def of_real_values():
     ],
 )
 def test_what_cannot_be_simulated_is_said_in_a_sentence(arguments, error, says):
+    before = set(map(id, holders))
     with pytest.raises(error, match=says):
         simulate(**arguments)
+    gc.collect()
+    assert set(map(id, holders)) <= before, "the engine outlives what was said of it"
     assert not torch.distributed.is_initialized()
     assert torch.ones(1).item() == 1.0, "tensors have memory again"
 

@@ -76,7 +76,9 @@ class Recorder:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
         self._started = self._clock()
         self._member = membership(self._member)
-        with ExitStack() as stack:  # if one step fails, the earlier ones are undone
+        stack = self._stack
+        with ExitStack() as undo:  # if one step fails, the earlier ones are undone
+            undo.callback(stack.close)
             # Before anything is patched, so that the search itself is not recorded.
             if not self._simulated:
                 self._count_what_exists()
@@ -91,7 +93,7 @@ class Recorder:
                 # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
                 stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
                 stack.enter_context(Watch(self._log, self._exchanges.communicate))
-            self._stack = stack.pop_all()
+            undo.pop_all()
         return self
 
     def __exit__(
