@@ -1,10 +1,12 @@
 """Silent faults on real ranks: each is found where it happens, and named."""
 
+import math
+
 import pytest
 import silent
 
 from zerolab import Cluster
-from zerolab.difference.compare import compare
+from zerolab.difference.compare import beside, compare
 
 
 @pytest.fixture(scope="module", name="recorded")
@@ -32,3 +34,17 @@ def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, case):
     assert result.parting is not None
     assert (result.parting.step, result.parting.phase.startswith(phase)) == (step, True), str(result)
     assert meaning in result.parting.meaning, str(result)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"),
+    [
+        (6.4923354, 25.969342, "6.4923 in GOOD, 25.969 in BAD"),
+        (6.4923356, 25.969342, "6.4923 in GOOD, 25.969 in BAD"),
+        (6.4923354, 6.4923254, "6.4923354 in GOOD, 6.4923254 in BAD"),
+        (2.5, math.nan, "2.5 in GOOD, nan in BAD"),
+        (0.0, 1e-9, "0 in GOOD, 1e-09 in BAD"),
+    ],
+)
+def test_two_losses_have_the_digits_that_tell_them_apart_and_no_more(one, two, said):
+    assert beside(one, two) == said

@@ -26,6 +26,13 @@ from zerolab.difference.runs import EPSILON, Run, Step, length, minus
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
 
 
+def beside(one: float, two: float) -> str:
+    """Two losses that differ, in as many digits as tell them apart: the last ones differ between processors, too."""
+    apart = abs(one - two) / max(abs(one), abs(two))
+    digits = max(5, 3 - math.floor(math.log10(apart))) if math.isfinite(apart) else 5
+    return f"{one:.{digits}g} in GOOD, {two:.{digits}g} in BAD"
+
+
 @dataclass(frozen=True)
 class Parting:
     """Where two runs part: what was measured, and what it means, empty where nothing fits."""
@@ -196,7 +203,7 @@ class _Pair:
         one, two = good.loss, bad.loss
         if one is None or two is None or abs(one - two) <= self._tolerance(good, place) * max(abs(one), abs(two)):
             return
-        said = f"{one:.8g} in GOOD, {two:.8g} in BAD; rounding explains {self._tolerance(good, place):.2g} of it"
+        said = f"{beside(one, two)}; rounding explains {self._tolerance(good, place):.2g} of it"
         yield Parting(good.number, "loss", (), said, rules.loss(one, two, bad), bad.line("backward"))
 
     def _gradients(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
