@@ -161,8 +161,8 @@ def test_what_torchtitan_publishes_as_memory_is_what_the_allocator_reserves():
     given = {"stages": "fsdp2", "checkpointing": "selective", "loss_fn": lambda loss, _: loss}
     (row,) = fit(LlamaWithLoss, 8, inputs=tokens, **given).reserved
     allocated, reserved = row["needs"] / 2**30, row["in expandable segments"] / 2**30
-    assert (f"{allocated:.1f}", f"{reserved:.1f}") == ("41.0", "44.0")
+    assert (f"{allocated:.1f}", f"{reserved:.1f}") == ("41.0", "43.6")
     assert allocated < 0.9 * 47.65 < reserved < 1.1 * 47.65
     page = Path(__file__).parents[2].joinpath("docs", "published-runs.md").read_text(encoding="utf-8")
-    said = f"{allocated:.1f} GiB are allocated at the highest moment and {reserved:.1f} reserved"
+    said = f"{allocated:.1f} GiB are allocated at the peak and {reserved:.1f} reserved"
     assert said in " ".join(page.split())
