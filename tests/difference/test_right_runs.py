@@ -1,5 +1,6 @@
 """Right runs under other stages, numbers of ranks and precisions never part; what cannot be compared says so."""
 
+import importlib.util
 import itertools
 import shutil
 
@@ -71,7 +72,8 @@ def on_this_rank(*arguments, **keywords):
 
 
 @pytest.fixture(scope="module", name="folders")
-def record_all(tmp_path_factory):
+def record_all(tmp_path_factory, require):
+    require(importlib.util.find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     folder = tmp_path_factory.mktemp("right")
     for world_size, runs in itertools.groupby(RUNS, key=lambda run: run[1]):
         with Cluster(world_size) as cluster:
