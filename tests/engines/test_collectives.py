@@ -1,7 +1,11 @@
 """The three collectives, on real ranks over gloo: the right numbers, the fewest bytes, never mixed up."""
 
+import time
+from datetime import timedelta
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
 
@@ -85,10 +89,35 @@ def test_waiting_twice_changes_nothing(clusters):
     assert all(torch.equal(flat, torch.full((4,), 2.0)) for flat in clusters(2).run(_with_rank(work)))
 
 
+def test_waiting_again_for_an_exchange_that_failed_fails_at_once(clusters):
+    limit = 60
+
+    def work(rank):
+        group = dist.new_group(timeout=timedelta(seconds=limit))
+        all_gather(_flat(rank, 3, 4), group).wait()
+        flat, failures = _flat(rank, 3, 4), []
+        exchange = None if rank == 2 else all_gather(flat, group)
+        dist.barrier()
+        if exchange is None:
+            dist.destroy_process_group(group)
+            del group  # closes its connections, as a rank that dies does
+            dist.barrier()
+            return None
+        for _ in range(3):
+            start = time.monotonic()
+            with pytest.raises(RuntimeError):  # in the words of gloo, which has several
+                exchange.wait()
+            failures.append(time.monotonic() - start)
+        dist.barrier()
+        return failures
+
+    *survivors, _ = clusters(3).run(_with_rank(work))
+    for first, *again in survivors:
+        assert max(first, *again) < limit / 2, "what it waits for comes no more"
+
+
 def _with_rank(work):
     def run():
-        import torch.distributed as dist
-
         return work(dist.get_rank())
 
     return run

@@ -39,15 +39,19 @@ class Exchange:
     call: Call | None = None  # as observers know it, until it is waited for
 
     def __init__(self, works: "Sequence[dist.Work | Exchange]", then: Callable[[], None] = lambda: None) -> None:
-        self._works, self._then = works, then
+        self._works, self._then = list(works), then
 
     @told_of_wait
     def wait(self) -> None:
-        """Returns when this rank's part is done: all that it sends has left, all that it receives is in place."""
-        for work in self._works:
-            work.wait()
+        """Returns when this rank's part is done: all that it sends has left, all that it receives is in place.
+
+        Once it has failed, because a peer is gone, it fails at once each time.
+        """
+        while self._works:
+            self._works[0].wait()
+            del self._works[0]  # now: gloo waits for ever for a work that it has reported as done
         self._then()
-        self._works, self._then = [], lambda: None  # the receive buffers go with the closure
+        self._then = lambda: None  # the receive buffers go with the closure
 
 
 Collective = Callable[..., Exchange]
