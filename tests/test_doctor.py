@@ -105,7 +105,7 @@ def test_a_variable_that_the_host_has_set_wrong_is_named_on_its_line(monkeypatch
     ],
 )
 def test_gpus_that_the_four_ranks_of_a_lesson_cannot_use_are_named(monkeypatch, cards, words):
-    monkeypatch.setattr(doctor.trial, "gpus", lambda: list(range(len(cards))))
+    monkeypatch.setattr(doctor.devices, "visible_gpus", lambda: list(range(len(cards))))
     found = doctor.check_gpus(cards, ("2.13.0", "13.0"))
     assert (found["ok"], found["essential"]) == (False, False)
     assert words in found["remedy"]

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from zerolab.player.browser import find_chromium
-from zerolab.runtime import machine, trial, variables
-from zerolab.runtime.devices import unusable
+from zerolab.runtime import devices, machine, trial, variables
 from zerolab.runtime.machine import Card
 
 LESSON_RANKS = 4
@@ -89,7 +88,7 @@ def seats(
         The number of people, and "main memory", "cores" or "GPU memory".
     """
     limits = {"main memory": available // LESSON_BYTES, "cores": cores}
-    usable = [card for card in cards if card["memory_total"] and not unusable(card, LESSON_RANKS)]
+    usable = [card for card in cards if card["memory_total"] and not devices.unusable(card, LESSON_RANKS)]
     if usable:
         limits["GPU memory"] = sum(card["memory_free"] // context(card) for card in usable) // LESSON_RANKS
     scarcest = min(limits, key=lambda name: limits[name])
@@ -200,14 +199,14 @@ def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Ch
     found = "; ".join(f"{card['name']}, {card['memory_free'] / 1e9:.1f} GB free" for card in cards)
     if versions[1] is None:
         return _check("GPUs", False, found, "torch is a CPU build and cannot use them: make env TORCH=cuda")
-    if not trial.gpus():
+    if not devices.visible_gpus():
         from zerolab.runtime import drivers
 
         return _check("GPUs", variables.devices() == (), found, drivers.why_no_gpu())
     refused = [
         f"GPU {number} {reason}"
         for number, card in enumerate(cards)
-        if (reason := unusable(card, LESSON_RANKS, len(cards)))
+        if (reason := devices.unusable(card, LESSON_RANKS, len(cards)))
     ]
     return _check("GPUs", not refused, found, "; ".join(refused))
 

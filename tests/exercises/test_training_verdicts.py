@@ -12,7 +12,7 @@ import torch.distributed as dist
 from zerolab import check, exercises
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
 from zerolab.exercises.harness import checking, rungs
-from zerolab.exercises.harness.memory import FP32, Budget
+from zerolab.exercises.harness.recorded import FP32, Budget
 from zerolab.exercises.harness.score import score
 
 RANKS = 2

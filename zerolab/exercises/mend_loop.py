@@ -29,8 +29,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from zerolab.exercises import Wrong
-from zerolab.exercises.harness.memory import FP32, started
 from zerolab.exercises.harness.onranks import Arguments, RankTargets
+from zerolab.exercises.harness.recorded import FP32, started
 from zerolab.exercises.harness.sharded import OUT, STACK_STEPS, WIDTH, Stack, whole
 from zerolab.exercises.harness.stages import MEND
 from zerolab.exercises.harness.targets import Judgement

@@ -26,8 +26,8 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from zerolab.exercises import Wrong
-from zerolab.exercises.harness.memory import FP32, started
 from zerolab.exercises.harness.onranks import Arguments, RankTargets
+from zerolab.exercises.harness.recorded import FP32, started
 from zerolab.exercises.harness.sharded import STACK_STEPS as STEPS
 from zerolab.exercises.harness.sharded import Batches, Stack, judge_kept, mean_error, whole
 from zerolab.exercises.harness.targets import Judgement

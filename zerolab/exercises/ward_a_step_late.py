@@ -27,8 +27,8 @@ from torch.distributed.fsdp import fully_shard
 
 from zerolab import models
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.memory import started
 from zerolab.exercises.harness.onranks import Arguments
+from zerolab.exercises.harness.recorded import started
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, Batches, like_one_process, mean_error, trained
 from zerolab.exercises.harness.stages import MEND
 from zerolab.exercises.harness.targets import Judgement

@@ -82,11 +82,10 @@ class FlatPicture(Picture):
 
     def _cell(self, number: int, x: int, y: int) -> str:
         """One number of the flat in its owner's colour; padding is empty, and its frame broken."""
-        shape = f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}"'
         if number >= self.layout.numel:
-            return f'{shape} fill="none" stroke="{NEUTRAL}" stroke-dasharray="3 3"/>'
+            return box(x, y, CELL, CELL, f'fill="none" stroke="{NEUTRAL}" stroke-dasharray="3 3"')
         rank = number // self.layout.shard_numel
-        return f'{shape} fill="{colour(rank)}" stroke="#fff"/>{digit(x + CELL / 2, y + 13, rank)}'
+        return box(x, y, CELL, CELL, f'fill="{colour(rank)}" stroke="#fff"') + digit(x + CELL / 2, y + 13, rank)
 
 
 class ShardPicture(Picture):

@@ -2,7 +2,7 @@
 // something, the other rests and says why.
 
 import { size } from "./derived.js";
-import { MOVED } from "./flow.js";
+import { MOVED } from "./events.js";
 
 /**
  * @import { Beats } from "./beats.js"

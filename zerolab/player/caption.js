@@ -1,8 +1,7 @@
 // One sentence about one event, in words and numbers, all of them from the recording.
 
-import { entries } from "./decode.js";
 import { size, untold } from "./derived.js";
-import { MOVED, WIDTH } from "./flow.js";
+import { entries, MOVED, WIDTH } from "./events.js";
 import { bytes, count, duration, exact, words } from "./format.js";
 
 /**

@@ -1,9 +1,9 @@
 // The chapters of the guided walk, cut from one step of a recording: what happens to one unit, one thing after another.
 // A chapter for which the recording has nothing is left out; nothing is derived from the stage's name.
 
-import { entries } from "./decode.js";
 import { untold, wholes } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
+import { entries } from "./events.js";
 import { Facts } from "./facts.js";
 import { bytes, duration, possessive, words } from "./format.js";
 import { alike, howMany, howMuch, part, whoUpdates } from "./questions.js";

@@ -1,7 +1,7 @@
 // What the guided walk reads from one step of a recording: who holds how much of a unit when, and who sent what.
 
 import { codeOf, size } from "./derived.js";
-import { MOVED, WIDTH } from "./flow.js";
+import { MOVED, WIDTH } from "./events.js";
 import { STATE } from "./model.js";
 
 /**

@@ -1,7 +1,7 @@
 // What is shown: all ranks or some, all categories or one, all units or one; and which events the steps stop at.
 
-import { entries } from "./decode.js";
 import { element } from "./dom.js";
+import { entries } from "./events.js";
 import { words } from "./format.js";
 import { timelineLegend } from "./legends.js";
 import { STACK } from "./palette.js";

@@ -1,6 +1,7 @@
 // A collective between ranks: arrows from the rank that sends a piece to the rank that gets it, and how big it is.
 
 import { ownersOf, partOf, size } from "./derived.js";
+import { MOVED, WIDTH } from "./events.js";
 import { bytes } from "./format.js";
 
 /**
@@ -8,23 +9,11 @@ import { bytes } from "./format.js";
  * @import { Ownership } from "./ownership.js"
  * @import { Palette } from "./palette.js"
  * @import { Pen } from "./pen.js"
- * @import { Box, Piece, RecordedEvent, Spans, State, Unit } from "./types.d.ts"
+ * @import { Box, Piece, RecordedEvent, Spans, Unit } from "./types.d.ts"
  */
-
-/**
- * The category that a collective moves: it gathers parameters and reduces gradients.
- * @type {Partial<Record<string, State>>}
- */
-export const MOVED = { all_gather: "parameters", reduce_scatter: "gradients", all_reduce: "gradients" };
 
 /** With more receivers than this the arrows would hide each other; then only the nearest ones get one. */
 const MOST_ARROWS = 8;
-
-/**
- * Bytes of an element.
- * @type {Partial<Record<string, number>>}
- */
-export const WIDTH = { float64: 8, float32: 4, bfloat16: 2, float16: 2 };
 
 /** Pixels by which an arrow bends to the right. */
 const BULGE = 14;

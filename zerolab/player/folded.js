@@ -1,6 +1,6 @@
 // Who holds what among many ranks: the one in focus drawn whole, and below it all of them as a heat map.
 
-import { MOVED } from "./flow.js";
+import { MOVED } from "./events.js";
 import { exact } from "./format.js";
 import { Heat } from "./heat.js";
 import { Ownership } from "./ownership.js";

@@ -1,7 +1,7 @@
 // Where a player starts: in a notebook, by widget.mjs, or on a page of its own.
 
-import { PAYLOAD_VERSION } from "./decode.js";
 import { element } from "./dom.js";
+import { PAYLOAD_VERSION } from "./events.js";
 import { focusOf, focusOn } from "./focus.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";

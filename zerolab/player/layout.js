@@ -1,6 +1,6 @@
 // How large the panes are: as high as the window allows, so that the controls stay in view with the picture.
 
-import { entries } from "./decode.js";
+import { entries } from "./events.js";
 import { legends } from "./legends.js";
 import { keepRoom } from "./room.js";
 import { growth } from "./rows.js";

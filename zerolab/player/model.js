@@ -1,6 +1,5 @@
 // The recording, as the panes need it: what one event says, who holds what after it, what was live, which steps exist.
 
-import { decode, entries } from "./decode.js";
 import {
   byRank,
   codeOf,
@@ -14,7 +13,7 @@ import {
   stepsOfEvents,
   stepWindows,
 } from "./derived.js";
-import { readEvent } from "./events.js";
+import { decode, entries, readEvent } from "./events.js";
 import { rowsAbout, wholeRows } from "./rows.js";
 
 /** @import { Category, Changes, Device, Live, Payload, Peak, Row, RunningSum, State } from "./types.d.ts" */

@@ -2,7 +2,8 @@
 
 import { gutter } from "./axis.js";
 import { ownersOf } from "./derived.js";
-import { flow, MOVED } from "./flow.js";
+import { MOVED } from "./events.js";
+import { flow } from "./flow.js";
 import { words } from "./format.js";
 import { lastAtMost, STATE } from "./model.js";
 import { Pen, ring } from "./pen.js";

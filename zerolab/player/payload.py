@@ -240,12 +240,11 @@ def _units(recording: "Recording", tables: Tables, held: Held) -> list[dict[str,
 def describe(recording: "Recording") -> str:
     """The recording in one sentence that is the same on every machine: it names no times and counts no waits."""
     steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
-    where = f"{recording.info.stage or 'a loop of your own'} on {count(recording.world_size, 'rank')}"
-    how = "simulated" if recording.info.simulated else "recorded"
+    what = f"{recording.title}, {'simulated' if recording.info.simulated else 'recorded'}"
     first = recording.ranks[0].events if recording.ranks else ()
     saves = sum(event.op in ("save", "copy") for event in first if event.kind == "save")
     saved = f", {count(saves, 'save')}" if saves else ""
-    return f"{where}, {how}: {count(steps, 'training step')}, {recording.counted}, {len(recording.units)} units{saved}"
+    return f"{what}: {count(steps, 'training step')}, {recording.counted}, {len(recording.units)} units{saved}"
 
 
 def payload(recording: "Recording") -> dict[str, object]:

@@ -1,7 +1,7 @@
 // The pieces that a beat's collective moves between ranks: whose part, from when to when, and where in its unit.
 
 import { partOf } from "./derived.js";
-import { MOVED } from "./flow.js";
+import { MOVED } from "./events.js";
 import { messages } from "./messages.js";
 
 /**

@@ -1,7 +1,6 @@
 """A widget that loses nothing of what the kernel says, however late a busy browser is with it."""
 
 from pathlib import Path
-from typing import Any
 
 import anywidget
 import ipywidgets
@@ -24,8 +23,8 @@ class Shell(anywidget.AnyWidget):
     _esm = Path(__file__).with_name("widget.mjs").read_text(encoding="utf-8")
     _told = traitlets.Instance(Told).tag(sync=True, **ipywidgets.widget_serialization)
 
-    def __init__(self, told: Told, **traits: Any) -> None:
-        super().__init__(_told=told, **traits)
+    def __init__(self, told: Told) -> None:
+        super().__init__(_told=told)
 
     def close(self) -> None:
         """Ends the widget, and with it what the browser was told."""

@@ -2,7 +2,7 @@
 // The event's own sentence changes too often to be read while the recording plays; this one stands for seconds.
 
 import { codeOf, size, untold } from "./derived.js";
-import { MOVED } from "./flow.js";
+import { MOVED } from "./events.js";
 
 /**
  * @import { Model } from "./model.js"

@@ -1,10 +1,10 @@
 // The pane of a recording without a model: a row per rank, a column per part, in each block whose numbers are there.
 
-import { beside, contents, exchangesOf } from "./exchanges.js";
 import { Folded } from "./folded.js";
 import { count, words } from "./format.js";
 import { numbersAt, written } from "./numbers.js";
 import { Ownership } from "./ownership.js";
+import { beside, contents, exchangesOf } from "./parts.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
 
 /**

@@ -1,7 +1,7 @@
 // What every rank did when, in lanes: computing and communication, or the host and each stream of its device.
 
 import { gutter } from "./axis.js";
-import { MOVED } from "./flow.js";
+import { MOVED } from "./events.js";
 import { tail, words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { wires } from "./messages.js";

@@ -83,7 +83,7 @@ class Player(Shell):
         Sizes are elements and bytes, times nanoseconds; `source` is a label such as `zerolab/engines/zero3.py:72`.
         """
         every = [event for rank in self._recording.ranks for event in rank.events]
-        # The same key as in decode.js; a difference would make `goto` show another event than the one that was meant.
+        # The same key as in events.js; a difference would make `goto` show another event than the one that was meant.
         ordered = sorted(every, key=lambda event: (event.t_end, event.rank, event.seq))
         return [_plain(self._recording, index, event) for index, event in enumerate(ordered)]
 

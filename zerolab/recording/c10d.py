@@ -120,8 +120,7 @@ def _place(tensor: torch.Tensor) -> str:
 
 def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Request]:
     """Reads a functional collective; a batch of sends and receives is one operation, but several requests."""
-    values = (*args, *keywords.values())
-    given = {**dict(zip((argument.name for argument in func._schema.arguments), values, strict=False)), **keywords}
+    given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **keywords}
     group = _group(given["group_name"])
     if "op_list" in given:
         messages = zip(given["op_list"], given["tensors"], given["peer_list"], strict=True)
@@ -146,8 +145,7 @@ def _group(handle: Any) -> dist.ProcessGroup:
 
 
 def _message(op: str, tensor: torch.Tensor, group: dist.ProcessGroup, peer: int) -> Request:
-    ranks, nbytes = dist.get_process_group_ranks(group), tensor.numel() * tensor.element_size()
-    return Request(op, [tensor], tensor.numel(), nbytes, ranks, peer, group)
+    return Request(op, [tensor], tensor.numel(), tensor.nbytes, dist.get_process_group_ranks(group), peer, group)
 
 
 def tensors_in(argument: Any) -> list[torch.Tensor]:

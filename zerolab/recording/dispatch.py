@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass_type,
 )
 
-from zerolab.recording.c10d import communicates
+from zerolab.recording.c10d import communicates, tensors_in
 from zerolab.recording.log import Log
 
 _graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
@@ -114,17 +114,9 @@ class Watch(TorchDispatchMode):
         return kind
 
     def _see_all(self, result: Any) -> None:
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if tensor.__class__ is torch.Tensor:
-                self._ledger.see(tensor)
-            elif isinstance(tensor, (tuple, list)):
-                self._see_all(tensor)
+        for tensor in tensors_in(result):
             # A tensor that wraps others has no memory of its own.
-            elif (
-                isinstance(tensor, torch.Tensor)
-                and tensor.layout is torch.strided
-                and not is_traceable_wrapper_subclass(tensor)
-            ):
+            if tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor):
                 self._ledger.see(tensor)
 
 

@@ -84,8 +84,7 @@ class Exchanges(Observer):
         else:  # what is gathered may be a message of its own, such as parameters in 8 bits
             self._log.ledger.travels(flat)
         ranks = dist.get_process_group_ranks(call.group) if call.group is not None else range(dist.get_world_size())
-        nbytes = flat.numel() * flat.element_size()
-        draft = self._log_collective(call.op, flat, flat.numel(), nbytes, ranks, numbered=True)
+        draft = self._log_collective(call.op, flat, flat.numel(), flat.nbytes, ranks, numbered=True)
         if call.sizes is not None:
             elements = c10d.unequal_elements(call.op, call.sizes, dist.get_rank(call.group))
             draft["logical_bytes"] = elements * flat.itemsize
@@ -339,9 +338,8 @@ class Exchanges(Observer):
         wait["numbers"] = numbers_of(self._small.pop(draft["seq"], []))
 
     def _log_wait(self, draft: Draft) -> Draft:
-        shared = {key: draft[key] for key in ("phase", "unit", "group", "numel")}
+        shared = {key: draft[key] for key in ("phase", "step", "unit", "group", "numel")}
         waiting = self._log.add("wait", draft["op"], **shared, parent=draft["seq"])
-        waiting["step"] = draft["step"]
         # What the host sends, the host waits for: the stream is not blocked then, it has nothing to do.
         if self._log.streams is not None and self._log.streams.has(draft["seq"]):
             self._log.streams.begin(waiting["seq"], COMMUNICATION_STREAM)

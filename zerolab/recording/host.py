@@ -5,11 +5,10 @@ needs room; what is allocated has to stay. The kernel counts pages in batches on
 megabyte or so.
 """
 
-import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +64,7 @@ def host_memory() -> Iterator[HostMemory]:
 
 def _give_back() -> None:
     """Returns to the kernel what malloc keeps of freed memory: what is allocated there again would not be seen."""
-    with contextlib.suppress(AttributeError):  # another libc than glibc
+    with suppress(AttributeError):  # another libc than glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 

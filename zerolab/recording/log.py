@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -70,7 +69,6 @@ class Log:
         self._losses: list[float | torch.Tensor] = []
         # Collectives are numbered per group, apart from events: only their numbers agree on all ranks of the group.
         self.numbers: defaultdict[tuple[int, ...] | None, Iterator[int]] = defaultdict(itertools.count)
-        self._logged_peaks: Levels = {}
         self._take_peaks_as_logged()
 
     @property
@@ -158,7 +156,6 @@ class Log:
         # Counted from the last step that ended: one that raised before its update starts again under the same number.
         number = self.steps[-1].number + 1 if self.steps else 1
         self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
-        self.ledger.settle()
         self.ledger.start_peak()
         if self.card is not None:
             self.card.begin()
@@ -225,9 +222,7 @@ class Log:
                 self.current.tentative = False
             self.compute("backward")
 
-    def events(
-        self, rank: int, under_way: Iterable[Draft] = (), on_device: Mapping[int, OnDevice] = MappingProxyType({})
-    ) -> list[Event]:
+    def events(self, rank: int, under_way: Iterable[Draft], on_device: Mapping[int, OnDevice]) -> list[Event]:
         """All events so far, as plain values; those under way last until now.
 
         Another thread may ask meanwhile: each event enters the list complete, and the list is copied in one step.

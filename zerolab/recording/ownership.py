@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerolab.engines.declared import moments_of, name_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.holdings import held_in
+from zerolab.engines.holdings import Holding, held_in
 from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, FlatLayout, partition
 from zerolab.recording.c10d import tensors_in
@@ -100,9 +100,7 @@ class Ownership:
         self._learn_units(layouts)
         known = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
         by_name = {name: known[name] for name, mine in parameters.items() if not is_part(mine)}
-        places: Places = {id(parameters[name]): place for name, place in by_name.items()}
-        places.update(by_name)
-        self._models[model] = places
+        self._models[model] = by_name | {id(parameters[name]): place for name, place in by_name.items()}
         self.sync(updates=True)
         return {f"{prefix}{name}": module for name, module in modules.items()}
 
@@ -245,20 +243,12 @@ class Ownership:
         # Other systems keep one buffer for many flats: there is no cheap look at a single one.
         if not all(isinstance(flat, Flat) for _, flat in flats):
             return self._held(updates=True)
-        held = [
-            (_INDEX[holding.category], holding.unit, holding.span, holding.tensor)
-            for engine, flat in flats
-            for holding in held_in(flat, engine.optimizer.state)
-        ]
-        return held + self._held_by_models(names, updates=False)
+        holdings = (holding for engine, flat in flats for holding in held_in(flat, engine.optimizer.state))
+        return [*map(_as_held, holdings), *self._held_by_models(names, updates=False)]
 
     def _held(self, *, updates: bool) -> list[Held]:
-        held = [
-            (_INDEX[holding.category], holding.unit, holding.span, holding.tensor)
-            for engine in self._living()
-            for holding in engine.holdings()
-        ]
-        return held + self._held_by_models(None, updates=updates)
+        holdings = (holding for engine in self._living() for holding in engine.holdings())
+        return [*map(_as_held, holdings), *self._held_by_models(None, updates=updates)]
 
     def _held_by_models(self, names: set[str] | None, *, updates: bool) -> list[Held]:
         """What models without an engine hold, in some flats or in all; with `updates`, their optimizers' state, too."""
@@ -329,3 +319,7 @@ class Ownership:
                 frozen=layout.frozen,
                 replicated=layout.replicated,
             )
+
+
+def _as_held(holding: Holding) -> Held:
+    return _INDEX[holding.category], holding.unit, holding.span, holding.tensor

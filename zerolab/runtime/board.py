@@ -115,20 +115,15 @@ class Page:
     def history(self, begin: int = 0) -> list[Position]:
         """The last collectives, in the order in which they were called, without the first `begin`; at most `KEPT`."""
         entered = self.count()
-        slots = [_RING_AT + index % KEPT * _HEAD.size for index in range(max(begin, entered - KEPT), entered)]
-        return [_unpacked(_HEAD.unpack_from(self._memory, slot)) for slot in slots]
+        return [_unpacked(_HEAD.unpack(self._slot(index))) for index in range(max(begin, entered - KEPT), entered)]
 
     def count(self) -> int:
         """How many collectives were entered in this run."""
         return int(_STAGE.unpack_from(self._memory, _ENTERED_AT)[0])
 
-    def last_call(self) -> memoryview:
-        """The collective that was entered last through this object, as it lies in memory."""
-        return self._slot(self._entered - 1)
-
     def is_as_far(self, other: "Page") -> bool:
         """Whether another rank has entered the very same collective, as one of as many."""
-        return other._slot(self._entered - 1) == self.last_call()
+        return other._slot(self._entered - 1) == self._slot(self._entered - 1)
 
     def _slot(self, index: int) -> memoryview:
         start = _RING_AT + index % KEPT * _HEAD.size

@@ -77,18 +77,22 @@ def check_limits(world_size: int) -> None:
     check_memory(world_size, memory()[1])
 
 
+def visible_gpus() -> list[int]:
+    """Torch's numbers of the GPUs that ranks may use here; none if this torch cannot use any."""
+    import torch
+
+    # From torch, not the driver: torch has read CUDA_VISIBLE_DEVICES, and ranks use its numbers.
+    return chosen_of(torch.cuda.device_count() if torch.cuda.is_available() else 0, variables.devices())
+
+
 def _gpus(device: str, world_size: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     named = variables.devices()
     # Before torch is imported: on the CPU nobody should wait for a driver.
     if device == "cpu" or (device == "auto" and named == ()):
         return (), ()
-    import torch
-
     from zerolab.runtime import drivers
 
-    # From torch, not the driver: torch has read CUDA_VISIBLE_DEVICES, and ranks use its numbers.
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    visible, listed = chosen_of(count, named), dict(enumerate(cards()))
+    visible, listed = visible_gpus(), dict(enumerate(cards()))
     if device == "cuda":  # explicitly asked for: only what cannot work is refused, not what may lack memory
         if not visible:
             raise ValueError(f"device is 'cuda', but torch sees no GPU here: {drivers.why_no_gpu()}; use device='cpu'")

@@ -88,13 +88,13 @@ def _differences(
 ) -> list[Finding]:
     there = {rank: call for rank, call in row.items() if call is not None}
     # The odd one out is named, though with two ranks nobody can say which of them is wrong.
-    majority = _largest({rank: _what(call) for rank, call in there.items()})
+    majority = max(_alike({rank: _what(call) for rank, call in there.items()}), key=len)
     usual = there[majority[0]]
     found = []
     for ranks in _alike({rank: _what(call) for rank, call in there.items() if rank not in majority}):
         call = there[ranks[0]]
         others = "the others" if len(majority) + len(ranks) == len(row) else named(majority)
-        text = f"{named(ranks)} {_verb(ranks)} in {_contrast(call, usual, others)}"
+        text = f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'} in {_contrast(call, usual, others)}"
         if (call.name, call.travels) != (usual.name, usual.travels) and _comes_later(usual, columns[ranks[0]]):
             text += f": {named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
         found.append(Finding(tuple(ranks), text))
@@ -186,16 +186,8 @@ def _alike(signatures: Mapping[int, object]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _largest(signatures: Mapping[int, object]) -> list[int]:
-    return max(_alike(signatures), key=len)
-
-
 def named(ranks: Sequence[int]) -> str:
     """Ranks in words: `ranks 0, 1 and 3`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def _verb(ranks: Sequence[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"

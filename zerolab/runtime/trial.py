@@ -4,14 +4,7 @@ import time
 from collections.abc import Iterator
 
 from zerolab.runtime import variables
-from zerolab.runtime.devices import chosen_of
-
-
-def gpus() -> list[int]:
-    """Torch's numbers of the GPUs that ranks may use here; none if this torch cannot use any."""
-    import torch
-
-    return chosen_of(torch.cuda.device_count() if torch.cuda.is_available() else 0, variables.devices())
+from zerolab.runtime.devices import visible_gpus
 
 
 def trials(ranks: int, device: str = "cuda") -> Iterator[tuple[str, bool, str]]:
@@ -19,7 +12,7 @@ def trials(ranks: int, device: str = "cuda") -> Iterator[tuple[str, bool, str]]:
 
     Yields a name, whether it worked, and what was found, or the error in one line. Yields nothing without a GPU.
     """
-    found = gpus() if device == "cuda" else [0]
+    found = visible_gpus() if device == "cuda" else [0]
     if found:
         yield ("NCCL", *_trial(found, len(found), device))
         yield ("a shared GPU", *_trial(found[:1], ranks, device))

@@ -4,7 +4,6 @@ The thread needs nothing from the main one. While native code in the main thread
 silent, and the note about the last collective remains.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ class _Speaker(threading.Thread):
 
     def run(self) -> None:
         while not self._ended:
-            with contextlib.suppress(Exception):  # looking must not disturb a training
+            with suppress(Exception):  # looking must not disturb a training
                 self._look()
             time.sleep(SAYS)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerolab.exercises.harness.score import score
-from zerolab.exercises.harness.verdict import Verdict, report
+from zerolab.exercises.harness.targets import Verdict, report
 
 NOTHING_RAN = "Nothing ran yet, so there is no picture."
 BESIDE = "The first is yours, the second ours."

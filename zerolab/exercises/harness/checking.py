@@ -10,7 +10,7 @@ from zerolab.exercises.harness import rungs
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
-from zerolab.exercises.harness.verdict import Verdict
+from zerolab.exercises.harness.targets import Verdict
 from zerolab.lessons import progress
 from zerolab.runtime.waiting import waiting
 

@@ -17,7 +17,7 @@ from zerolab.exercises.harness.checking import refuse
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.failure import in_words
 from zerolab.exercises.harness.hole import hole
-from zerolab.exercises.harness.verdict import report
+from zerolab.exercises.harness.targets import report
 from zerolab.runtime import report as errors
 from zerolab.runtime.faults import RankError
 from zerolab.tables import Table

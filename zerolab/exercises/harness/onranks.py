@@ -15,9 +15,9 @@ import torch.distributed as dist
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.kept import nothing_lost
 from zerolab.exercises.harness.limit import at_most
-from zerolab.exercises.harness.memory import SLACK, judge_waits, outside_in_words, started
 from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.plain import describe, plain, same
+from zerolab.exercises.harness.recorded import SLACK, judge_waits, outside_in_words, started
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.recording.events import RankRecording
 from zerolab.runtime.observers import tell

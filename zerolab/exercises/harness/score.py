@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from zerolab.exercises.harness.exercise import Text
-from zerolab.exercises.harness.memory import started
+from zerolab.exercises.harness.recorded import started
 from zerolab.tables import Table
 
 if TYPE_CHECKING:

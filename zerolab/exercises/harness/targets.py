@@ -1,10 +1,8 @@
-"""What all kinds of targets share: they say which runs an answer must pass, and how each run is judged."""
+"""What all kinds of targets share: which runs an answer must pass, how each is judged, and the words of a verdict."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from zerolab.exercises.harness.verdict import Verdict
 
 if TYPE_CHECKING:
     from zerolab.exercises.harness.exercise import Exercise
@@ -12,6 +10,23 @@ if TYPE_CHECKING:
 
 Judgement = tuple[str, str]
 """A target's name, and in a sentence what is wrong; an empty one if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one target came to on one number of ranks; `why` says in a sentence what is wrong, and is empty if right.
+
+    `world_size` is None where ranks mean nothing to the answer.
+    """
+
+    target: str
+    world_size: int | None
+    why: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the target is reached."""
+        return not self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +77,16 @@ class Targets:
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
         """The runs on so many ranks, drawn from `seed`; each run of an answer may take `seconds`."""
         raise NotImplementedError
+
+
+def report(verdicts: list[Verdict]) -> list[str]:
+    """The verdicts as lines of text: a line for each number of ranks, and a sentence below for what is wrong."""
+    lines = []
+    # In the order in which they were tried: the miss stands last, next to its reason.
+    for world_size in dict.fromkeys(verdict.world_size for verdict in verdicts):
+        here = [verdict for verdict in verdicts if verdict.world_size == world_size]
+        marks = ", ".join(f"{verdict.target} {'right' if verdict.right else 'WRONG'}" for verdict in here)
+        where = f"on {world_size} {'rank' if world_size == 1 else 'ranks'}: " if world_size is not None else ""
+        lines.append(f"{where}{marks}")
+        lines += [f"    {verdict.why}" for verdict in here if verdict.why]
+    return lines

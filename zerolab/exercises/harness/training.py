@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zerolab.exercises.harness import memory, rungs, values
+from zerolab.exercises.harness import recorded, rungs, values
 from zerolab.exercises.harness.reference import run_reference
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.exercises.harness.testbed import STEPS, Noted, Setup, draw
@@ -66,7 +66,7 @@ class TrainingTargets(Targets):
         yield run("adam", lambda recording: self._judge_memory(recording, setup))
 
     def _judge_values(self, exercise: "Exercise", recording: "Recording", setup: Setup) -> Iterator[Judgement]:
-        yield "waits", next(filter(None, map(memory.judge_waits, recording.ranks)), "")
+        yield "waits", next(filter(None, map(recorded.judge_waits, recording.ranks)), "")
         noted: list[Noted] = recording.results or []
         reference = run_reference(setup, recording.world_size)
         if self.rung == "forward":
@@ -82,24 +82,28 @@ class TrainingTargets(Targets):
         layouts = setup.layouts(setup.build(), recording.world_size)
         padded = [layout.padded for layout in layouts]
         activations = (
-            8 * memory.FP32 * setup.most_rows * sum(setup.widths)
+            8 * recorded.FP32 * setup.most_rows * sum(setup.widths)
         )  # each layer's inputs, outputs, and their gradients
-        budget = memory.Budget(
+        budget = recorded.Budget(
             padded,
             recording.world_size,
             self.shards,
             self.scratch_shards,
             activations,
-            batch=memory.FP32 * setup.most_rows * (setup.widths[0] + setup.widths[-1]),
+            batch=recorded.FP32 * setup.most_rows * (setup.widths[0] + setup.widths[-1]),
         )
 
         def on_ranks(judge: Callable[[RankRecording], str]) -> str:
             return next(filter(None, map(judge, recording.ranks)), "")
 
         in_steps = self.shape == "engine"
-        yield "state", on_ranks(lambda rank: memory.judge_state(rank, budget))
+        yield "state", on_ranks(lambda rank: recorded.judge_state(rank, budget))
         outside = [noted.outside for noted in recording.results or []]
-        apart = next(filter(None, (memory.judge_outside(rank, most, budget) for rank, most in enumerate(outside))), "")
-        yield "peak", on_ranks(lambda rank: memory.judge_peak(rank, budget)) or apart
-        made = on_ranks(lambda rank: memory.judge_collectives(rank, budget, self.collectives, STEPS, in_steps=in_steps))
-        yield "collectives", made or memory.judge_order(recording.ranks)
+        apart = next(
+            filter(None, (recorded.judge_outside(rank, most, budget) for rank, most in enumerate(outside))), ""
+        )
+        yield "peak", on_ranks(lambda rank: recorded.judge_peak(rank, budget)) or apart
+        made = on_ranks(
+            lambda rank: recorded.judge_collectives(rank, budget, self.collectives, STEPS, in_steps=in_steps)
+        )
+        yield "collectives", made or recorded.judge_order(recording.ranks)

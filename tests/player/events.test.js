@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { decode } from "../../zerolab/player/decode.js";
+import { decode } from "../../zerolab/player/events.js";
 import { encode, pass, payloadOf } from "./tiny.js";
 
 test("numbers of any size and sign, and runs of zeros, survive", () => {
