@@ -159,8 +159,7 @@ class FlatCheckpoints(Checkpoints):
         Raises:
             TypeError: the module's state has something other than tensors in it.
         """
-        entries = self.model.state_dict(keep_vars=True)
-        check_tensors(entries)
+        entries = self._entries()
         copies: dict[int, torch.Tensor] = {}
         for flat in self.flats:
             flat.settle()
@@ -177,11 +176,9 @@ class FlatCheckpoints(Checkpoints):
             TypeError: something in it is not a tensor.
             ValueError: a key is missing or unknown, or a tensor has another shape.
         """
-        entries = self.model.state_dict(keep_vars=True)
-        shapes = {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
-        check_state(state, {key: shapes.get(id(entry), entry.shape) for key, entry in entries.items()})
+        check_state(state, self._shapes())
         # A tied parameter has several keys and one tensor; the value of the last key wins.
-        values = {id(entry): state[key] for key, entry in entries.items()}
+        values = {id(entry): state[key] for key, entry in self._entries().items()}
         with torch.no_grad():
             for flat in self.flats:
                 flat.load(flat.lay_out([values[id(parameter)] for parameter in flat.parameters], flat.owned.dtype))
@@ -190,6 +187,23 @@ class FlatCheckpoints(Checkpoints):
                 if id(buffer) in values:
                     buffer.copy_(values[id(buffer)])
 
+    def _shapes(self) -> dict[str, torch.Size]:
+        """The shape of everything in the model's state, by the module's own keys."""
+        shapes = self._shapes_by_id()
+        return {key: shapes.get(id(entry), entry.shape) for key, entry in self._entries().items()}
+
+    def _shapes_by_id(self) -> dict[int, torch.Size]:
+        """The shape of each parameter, which a released one may not have."""
+        return {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
+
+    def _entries(self) -> dict[str, torch.Tensor]:
+        entries: dict[str, Any] = self.model.state_dict(keep_vars=True)
+        for key, entry in entries.items():
+            if not isinstance(entry, torch.Tensor):
+                kind = type(entry).__name__
+                raise TypeError(f"{key!r} is a {kind}: engines save tensors only, not get_extra_state()")
+        return entries
+
     def _prepare_for(self, state: dict[str, dict[str, Any]]) -> None:
         for flat in self.trainable:
             # One tensor has one step count: parameters that had no gradient in some steps need their own.
@@ -197,19 +211,11 @@ class FlatCheckpoints(Checkpoints):
                 flat.split(self.optimizer)
 
     def _owned(self) -> Iterator[optimizer_state.Owned]:
-        """What this rank's optimizer updates, and which elements of which parameters lie in it."""
         for flat in self.trainable:
             for updated, (first, last) in flat.updated():
                 slots = {slot.name: slot.shape.numel() for slot in flat.layout.slots}
                 pieces = optimizer_state.pieces_within(slots.items(), first, last)
                 yield optimizer_state.Owned(updated, pieces, tuple(slots))
-
-
-def check_tensors(entries: dict[str, Any]) -> None:
-    """Raises TypeError if a module's state has something other than tensors in it."""
-    for key, entry in entries.items():
-        if not isinstance(entry, torch.Tensor):
-            raise TypeError(f"{key!r} is a {type(entry).__name__}: engines save tensors only, not get_extra_state()")
 
 
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:

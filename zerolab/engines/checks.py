@@ -132,7 +132,11 @@ def check_parameters(model: nn.Module) -> None:
             raise ValueError(  # noqa: TRY004  (it is the right type, too early)
                 f"{name!r} has no shape yet: pass a batch through the model before making the engine"
             )
-        check_has_values(name, parameter)
+        if parameter.device.type == "meta" and dist.get_backend() != "fake":  # a simulated rank has shapes alone
+            raise ValueError(
+                f"{name!r} is on the meta device and has no values: take them from a file by from_file(model, path), "
+                "or call model.to_empty, then initialise"
+            )
         # Two engines on one model would each reduce the other's gradients.
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise ValueError(f"{name!r} belongs to an engine already (or has a gradient hook): make a new model")
@@ -169,15 +173,6 @@ def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) 
                 raise RuntimeError(f"{slot.name!r} was frozen when the engine was made: make a new engine to train it")
 
 
-def check_has_values(name: str, parameter: torch.Tensor) -> None:
-    """Raises ValueError for a parameter on the meta device, which is a shape without values."""
-    if parameter.device.type == "meta" and dist.get_backend() != "fake":  # a simulated rank has shapes alone
-        raise ValueError(
-            f"{name!r} is on the meta device and has no values: take them from a file by from_file(model, path), or "
-            "call model.to_empty, then initialise"
-        )
-
-
 def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Raises ValueError for a module that cannot run with its parameters in `dtype`, because its buffers stay fp32."""
     for name, module in model.named_modules():
@@ -197,7 +192,6 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
         units: the names of the modules that it is to wrap.
         cannot: of "scalars", "strides", "containers" and "dtypes".
     """
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in model.named_parameters():
         if "scalars" in cannot and not parameter.dim():
             raise ValueError(f"{stage} cannot take {name!r}, which has no dimension: give it the shape (1,)")
@@ -208,7 +202,7 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
         if not has_forward(module):
             kind = type(module).__name__
             raise ValueError(f"{stage} cannot gather {unit!r}, a {kind} without forward: name what is in it in units=")
-    dtypes = sorted({str(parameter.dtype) for parameter in trained.values()})
+    dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
     if "dtypes" in cannot and len(dtypes) > 1:
         raise ValueError(
             f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it with model.to"

@@ -283,10 +283,9 @@ class Flat:
         self.take_back()
         self.settle()  # what no forward has used since the last update
         self.take_over()
-        whole = self.usage.is_whole
-        if self.mean is None or not (whole or self.usage.used):
+        if self.mean is None or not self.has_update:
             return
-        if not whole:
+        if not self.usage.is_whole:
             self.split(optimizer)
         gradient = self.way.end(self.mean, self.owned) if self.unscaled is None else self.unscaled
         if not self.pieces:

@@ -57,11 +57,9 @@ class MuonOwners(Matrices, Zero2):
 
     def publish(self) -> None:
         """Sends the updated matrices, and the updated shards of the rest, to every rank."""
-        for flat, exchange in [(flat, self._gathered(flat)) for flat in self.sharded]:
+        sent = [(flat, all_gather(flat.whole, name=flat.layout.name, sizes=flat.layout.sizes)) for flat in self.sharded]
+        for flat, exchange in sent:
             self.receive(flat, exchange)
-
-    def _gathered(self, flat: Flat) -> Exchange:
-        return all_gather(flat.whole, name=flat.layout.name, sizes=flat.layout.sizes)
 
     def _check_room(self, sizes: dict[str, int], owners: dict[str, int]) -> None:
         if self._room is None or not sizes:

@@ -87,9 +87,8 @@ class Native(Explained, Checkpoints):
         self._dtype = compute_dtype(precision)
         if precision not in self.precisions:
             raise ValueError(f"{self.stage} has no {precision} with fp32 masters: choose {', '.join(self.precisions)}")
-        layouts = partition(
-            model, self.world_size, units
-        )  # for the names in pictures: the system shards in its own way
+        # For the names in pictures: the system shards in its own way.
+        layouts = partition(model, self.world_size, units)
         check_same_layouts(layouts)
         if all(layout.frozen for layout in layouts):
             raise ValueError(f"all parameters of {type(model).__name__} are frozen: nothing to train")

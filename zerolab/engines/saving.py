@@ -25,7 +25,7 @@ from zerolab import files
 from zerolab.engines.agreement import check_same_on_all_ranks, gather_texts
 from zerolab.engines.boxes import Elements, Place
 from zerolab.engines.stored import STEP, key_of, read_note
-from zerolab.runtime.observers import within
+from zerolab.runtime.observers import Within, within
 
 CLAIM = ".finishing"
 
@@ -61,9 +61,7 @@ class Saving:
 
     def write(self) -> None:
         """Writes it now."""
-        with ExitStack() as writing:
-            writing.enter_context(within(lambda observer: observer.saving("save", self._nbytes)))
-            self._write_within(writing)
+        self._write_within(within(lambda observer: observer.saving("save", self._nbytes)))
 
     def wait(self) -> None:
         """Returns when the checkpoint is whole. Collective: all ranks call it.
@@ -86,7 +84,7 @@ class Saving:
         values = (value.values if isinstance(value, Elements) else value for value in self._state.values())
         return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
-    def _write_within(self, writing: ExitStack) -> None:
+    def _write_within(self, writing: Within) -> None:
         with writing:
             self._attempt(self._write)
         self._state = {}

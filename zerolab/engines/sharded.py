@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from zerolab.engines.boxes import Elements, Place
-from zerolab.engines.checkpoint import FlatCheckpoints, check_state, check_tensors
+from zerolab.engines.checkpoint import FlatCheckpoints, check_state
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.optimizer_state import Piece, is_elementwise, pieces_within
@@ -89,20 +89,6 @@ class ShardedCheckpoints(FlatCheckpoints):
             _spread(flat)
         if "scaler" in tree and self.scaler.is_enabled():
             self.scaler.load_state_dict(tree["scaler"])
-
-    def _shapes(self) -> dict[str, torch.Size]:
-        """The shape of everything in the model's state, by the module's own keys."""
-        shapes = self._shapes_by_id()
-        return {key: shapes.get(id(entry), entry.shape) for key, entry in self._entries().items()}
-
-    def _shapes_by_id(self) -> dict[int, torch.Size]:
-        """The shape of each parameter, which a released one may not have."""
-        return {id(parameter): slot.shape for flat in self.flats for slot, parameter in flat.members()}
-
-    def _entries(self) -> dict[str, torch.Tensor]:
-        entries: dict[str, torch.Tensor] = self.model.state_dict(keep_vars=True)
-        check_tensors(entries)
-        return entries
 
     def _of_model(self, flat: Flat, span: Span, keys: Keys) -> Iterator[tuple[Place, Elements]]:
         """The parameters in the elements `[start, stop)` of a flat."""

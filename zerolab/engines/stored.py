@@ -94,7 +94,8 @@ class Stored:
     def _value(self, key: str) -> Any:
         about = self._tensors[key]
         if not isinstance(about, TensorStorageMetadata):
-            item = ReadItem(LoadItemType.BYTE_IO, MetadataIndex(key), torch.Size((0,)), MetadataIndex(key), *_NO_SIZES)
+            place, nothing = MetadataIndex(key), torch.Size((0,))
+            item = ReadItem(LoadItemType.BYTE_IO, place, nothing, place, nothing, nothing)
             planner = _Planner()
             self._fill(key, [item], planner)
             return planner.value
@@ -147,9 +148,6 @@ class Stored:
                 if parts.testzip() is not None:
                     raise BadZipFile(place.relative_path)
         self._checked.add(found)
-
-
-_NO_SIZES = torch.Size((0,)), torch.Size((0,))
 
 
 def key_of(path: Place) -> str:
@@ -210,7 +208,7 @@ def read_contents(directory: Path) -> Metadata:
             f"{directory} is no whole checkpoint, it has no {CONTENTS}: zerolab.latest_checkpoint(run) finds the last"
         )
     try:
-        contents = _Unpickler(io.BytesIO(path.read_bytes())).load()
+        contents = read_note(path)
     except Exception as error:  # noqa: BLE001  (damaged bytes can make a pickle raise anything)
         raise ValueError(f"{path} is damaged or not torch's ({error}): {EARLIER}") from None
     if not isinstance(contents, Metadata) or not isinstance(contents.storage_data, dict):

@@ -26,19 +26,16 @@ class Usage:
     """
 
     def __init__(self, layout: FlatLayout, span: tuple[int, int]) -> None:
-        self._layout, self._first = layout, span[0]
+        self._layout = layout
         pieces = {slot: (max(slot.start, span[0]), min(slot.stop, span[1])) for slot in layout.slots}
         self._owned = {slot: piece for slot, piece in pieces.items() if piece[0] < piece[1]}
         for slot in [*self._owned][-1:]:  # padding goes with what lies before it
             self._owned[slot] = self._owned[slot][0], span[1]
+        # The parameters of which this rank owns something: the elements `[start, stop)` of what it owns.
+        self.owned = {slot: (start - span[0], stop - span[0]) for slot, (start, stop) in self._owned.items()}
         self.brought: set[Slot] = set()  # by this rank, to the gradient that is laid out now
         self.used: set[Slot] = set()  # by any rank in this step, among those that this rank owns
         self.ever: set[Slot] = set()  # the same, since the beginning
-
-    @property
-    def owned(self) -> dict[Slot, tuple[int, int]]:
-        """The parameters of which this rank owns something: the elements `[start, stop)` of what it owns."""
-        return {slot: (start - self._first, stop - self._first) for slot, (start, stop) in self._owned.items()}
 
     @property
     def is_whole(self) -> bool:

@@ -69,14 +69,11 @@ class Zero1Optimizer(torch.optim.Optimizer):
             layouts.append((layout, [parameter for _, parameter in members]))
         check_same_layouts([layout for layout, _ in layouts])
         for layout, members_of_it in layouts:
-            yield Flat(layout, members_of_it, dist.get_rank(), _own_part, Formats())
+            yield Flat(layout, members_of_it, dist.get_rank(), lambda flat: flat.part(flat.whole), Formats())
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Updates this rank's shard and gathers the others'; a parameter whose `.grad` is None is left alone."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         if self.sharded is None:
             return loss
         for group, shards in zip(self.param_groups, self.sharded.param_groups, strict=True):
@@ -106,10 +103,6 @@ class Zero1Optimizer(torch.optim.Optimizer):
             RuntimeError: always.
         """
         raise RuntimeError("the state is in shards: load this rank's by .sharded.load_state_dict(), or use Zero1")
-
-
-def _own_part(flat: Flat) -> torch.Tensor:
-    return flat.part(flat.whole)
 
 
 def _own_gradient(flat: Flat) -> torch.Tensor:

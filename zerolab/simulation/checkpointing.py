@@ -47,15 +47,11 @@ def checkpoint_blocks(model: nn.Module, checkpointing: Checkpointing, units: lis
             continue
         options: dict[str, Any] = {"use_reentrant": False}
         if callable(how):
-            options["context_fn"] = partial(_by_policy, how)
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, how)
         elif how == "selective":
             options["context_fn"] = _selective
         block = model.get_submodule(unit)
         block.forward = partial(checkpoint, block.forward, **options)
-
-
-def _by_policy(policy: Policy) -> Any:
-    return create_selective_checkpoint_contexts(policy)
 
 
 def _selective() -> Any:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 from zerolab import theory
 from zerolab.engines import ENGINES
@@ -168,8 +167,7 @@ def name_of(value: Any) -> Any:
 def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: Prepared) -> None:
     """Counts what exists before the step, and notes what each module's first forward leaves."""
     model, inputs, targets = made
-    batch = [leaf for leaf in tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
-    recorder.count([*model.buffers(), *batch])
+    recorder.count([*model.buffers(), *own.tensors_in((inputs, targets))])
     seen["buffers and batch"] = recorder.live()["other"]
     entered: dict[str, int] = {}
     forwards: Counter[str] = Counter()
@@ -186,8 +184,8 @@ def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: P
         # Only of the first forward: those of a checkpoint run within backward.
         seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
         if name == "root":
-            leaves = tree_leaves(list(outputs.values()) if isinstance(outputs, Mapping) else outputs)
-            seen["returned"] = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+            returned = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+            seen["returned"] = sum(tensor.nbytes for tensor in own.tensors_in(returned))
 
     for name, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, name or "root"))

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zerolab import models
-from zerolab.engines.partition import ROOT, find_units
+from zerolab.engines.partition import find_units
 from zerolab.names import unknown
 from zerolab.recording.patches import replace
 from zerolab.simulation.shapes import META
@@ -81,13 +81,13 @@ class Own:
 
     def rows(self, rows: int | None) -> int:
         """Rows of one rank's batch."""
-        return rows or (1 if self.inputs is None else _first(self.inputs).shape[0])
+        return rows or (1 if self.inputs is None else tensors_in(self.inputs)[0].shape[0])
 
     def length(self, length: int | None) -> int:
         """Tokens of a row, 0 where rows are not of tokens."""
         if self.inputs is None:
             return length or min(self.longest or LENGTH, LENGTH)
-        first = _first(self.inputs)
+        first = tensors_in(self.inputs)[0]
         return length or (first.shape[1] if first.dim() > 1 and not first.is_floating_point() else 0)
 
 
@@ -99,7 +99,7 @@ def own(model: Source | str | Path, inputs: Any = None, targets: Any = None) -> 
         TypeError: something else than these.
         ImportError: a configuration, and transformers is not installed.
     """
-    if inputs is not None and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(inputs)):
+    if inputs is not None and not tensors_in(inputs):
         raise ValueError("inputs holds no tensor: give one rank's batch as your loop gives it to the model")
     if isinstance(model, (str, Path)):
         path, colon, name = str(model).partition(":")
@@ -240,8 +240,7 @@ def described(model: nn.Module, blocks: Iterable[str]) -> str:
     """Which blocks were taken, in words: how many of which class."""
     counts: dict[str, list[str]] = {}
     for name in blocks:
-        if name != ROOT:
-            counts.setdefault(type(model.get_submodule(name)).__name__, []).append(name)
+        counts.setdefault(type(model.get_submodule(name)).__name__, []).append(name)
     named = [
         f"{len(names)} {kind} ({names[0]}{f' to {names[-1]}' * (len(names) > 1)})" for kind, names in counts.items()
     ]
@@ -250,7 +249,7 @@ def described(model: nn.Module, blocks: Iterable[str]) -> str:
 
 def resized(values: Any, rows: int | None, length: int | None) -> Any:
     """The same nest as shapes, with other rows (the first dimension) and tokens a row (the second of whole numbers)."""
-    first = _first(values)
+    first = tensors_in(values)[0]
     old = first.shape[0] if first.dim() else None
     long = first.shape[1] if first.dim() > 1 and not first.is_floating_point() else None
 
@@ -292,8 +291,7 @@ def loss(outputs: Any, targets: Any, *, of_tokens: bool = True) -> torch.Tensor:
 
 def in_words(values: Any) -> str:
     """The tensors of a nest in words: `int64 [1, 2048]`."""
-    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-    return " and ".join(f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}" for leaf in leaves)
+    return " and ".join(f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in tensors_in(values))
 
 
 @contextmanager
@@ -313,9 +311,9 @@ def lacks_values(error: BaseException) -> bool:
     return any(word in str(error) for word in words)
 
 
-def _first(values: Any) -> torch.Tensor:
-    found: torch.Tensor = next(leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
-    return found
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """The tensors of a nest, in order."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:

@@ -110,7 +110,8 @@ def simulate(
     recordings = {}
     for number, stage in enumerate(chosen, start=1):
         ranks = range(min(world_size, SHOWN_RANKS) if stage in UNEQUAL else 1)
-        text = f"{stage}: two steps of {_named(ranks)} of {world_size} ({number} of {len(chosen)})"
+        who = f"ranks 0 to {ranks[-1]}" if ranks[-1] else "rank 0"
+        text = f"{stage}: two steps of {who} of {world_size} ({number} of {len(chosen)})"
         if progress is not None:
             progress(text)
         with waiting(text), collecting_new_garbage_only():
@@ -118,10 +119,6 @@ def simulate(
             executed = [run(rank=rank) for rank in ranks]
             recordings[stage] = _merge(executed)
     return Simulation([_row(each, precision) for each in recordings.values()], recordings, hardware)
-
-
-def _named(ranks: range) -> str:
-    return f"ranks 0 to {ranks[-1]}" if ranks[-1] else "rank 0"
 
 
 @contextmanager

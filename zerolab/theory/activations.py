@@ -64,11 +64,8 @@ def kept_by_a_block(
     found = {"input": word * width * tokens // tensor}
     if checkpointing == "block":
         return found
-    matrix = word * shape.heads * length * tokens // tensor
     # A fused kernel keeps the logsumexp of each row of its matrix, to compute the matrix again.
-    of_attention = (
-        {"attention": FP32_BYTES * shape.heads * tokens // tensor} if attention == "fused" else {"attention": 0}
-    )
+    of_attention = {"attention": FP32_BYTES * shape.heads * tokens // tensor if attention == "fused" else 0}
     if checkpointing == "selective":
         of_attention["attention"] += word * width * tokens // tensor
         # The first, the third and so on, in the order of the forward, as torchtitan does.
@@ -81,7 +78,7 @@ def kept_by_a_block(
         # Half a head of each, for queries and for keys; the same for all rows.
         of_attention["attention"] += 2 * word * (width // shape.heads) * length
     if attention == "math":
-        of_attention["attention_matrix"] = matrix
+        of_attention["attention_matrix"] = word * shape.heads * length * tokens // tensor
     numbers_a_row = 4 if shape.kind == "gpt" else 2
     return found | {
         "norms": 2 * word * width * tokens + (word * width + numbers_a_row * FP32_BYTES) * tokens // tensor,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import NamedTuple
 
-KIB, MIB = 2**10, 2**20
+MIB = 2**20
 ROUND = 512  # every block is a multiple
 SMALL = 1 * MIB  # at most so large are the blocks of small segments
 SMALL_SEGMENT, LARGE_SEGMENT = 2 * MIB, 20 * MIB
@@ -57,7 +57,7 @@ class Allocator:
         place = bisect_left(free, (size, 0, 0))
         if place < len(free):
             found, segment, start = free[place]
-            if (segment, start + found) == self._end_that_grows(pool) and place + 1 < len(free):
+            if self.expandable and start + found == self._ends[segment] and place + 1 < len(free):
                 found, segment, start = free[place + 1]  # what can grow counts as larger than any other
             block = self._take(Block(pool, segment, start, found))
         else:
@@ -74,11 +74,6 @@ class Allocator:
         """Gives a block back; it merges with free neighbours."""
         self.allocated -= block.size
         self._put(block)
-
-    def _end_that_grows(self, pool: Pool) -> tuple[int, int] | None:
-        """The expandable segment, and where it ends so far."""
-        segment = self._growing.get(pool) if self.expandable else None
-        return None if segment is None else (segment, self._ends[segment])
 
     def _grow(self, pool: Pool, size: int) -> Block:
         """A free block of a new segment; or at the end of one that grows by what its free end lacks, in whole steps."""

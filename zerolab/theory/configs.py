@@ -83,9 +83,8 @@ def settings(
 def on_mesh(text: str, replicas: int, shards: int) -> str:
     """FSDP2's lines on a mesh, for hybrid sharding."""
     mesh = f'mesh = init_device_mesh("cuda", ({replicas}, {shards}), mesh_dim_names=("replicate", "shard"))\n'
-    text = text.replace("fully_shard(block, ", "fully_shard(block, mesh=mesh, ").replace(
-        "model, mp", "model, mesh=mesh, mp"
-    )
+    for what in ("block", "model"):
+        text = text.replace(f"fully_shard({what}, ", f"fully_shard({what}, mesh=mesh, ")
     return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
 
 

@@ -64,18 +64,28 @@ class Job:
         stages_of(self.scheme)
         for what, count in (("world size", self.world_size), ("number of GPUs in a node", self.gpus_per_node)):
             check_count(what, count)
-        check_tensor(self.shape, self.tensor, self.world_size, self.gpus_per_node)
+        # Tensor parallelism has to come out even, and must not leave the node.
+        check_count("number of ranks that divide each matrix (tensor)", self.tensor)
+        heads, in_a_node = self.shape.kv_heads or self.shape.heads, min(self.world_size, self.gpus_per_node)
+        for what, count in (("GPUs", self.world_size), ("GPUs of a node", in_a_node), ("heads", heads)):
+            check_divides("tensor", self.tensor, count, what)
         check_divides("context", self.context, self.world_size // self.tensor, "GPUs that have the same part")
         check_divides("context", self.context, self.length, "tokens of a row")
         if self.context > 1 and self.attention == "math":
             raise ValueError("attention is 'math', and where ranks share a row it is fused: choose attention='fused'")
-        if self.sharding != "full":
-            check_nodes(self.sharding, self.world_size, self.gpus_per_node)
+        if self.sharding != "full" and self.world_size > self.gpus_per_node:
+            check_divides("the number of GPUs in a node", self.gpus_per_node, self.world_size, "GPUs")
+        elif self.sharding == "hpz":
+            raise ValueError(
+                f"hpz keeps a second shard in each node, and {self.world_size} GPUs are one node: "
+                "choose sharding='full'"
+            )
 
     @property
     def shards(self) -> int:
         """Ranks among which ZeRO divides what it divides."""
-        return shards(self.sharding == "hybrid", self.world_size, self.gpus_per_node) // self.tensor
+        ranks = min(self.world_size, self.gpus_per_node) if self.sharding == "hybrid" else self.world_size
+        return ranks // self.tensor
 
     @property
     def word(self) -> int:
@@ -95,29 +105,6 @@ _OPTIONS = {
     "moments": tuple(MOMENTS),
     "sharding": SHARDING,
 }
-
-
-def shards(hybrid: bool, world_size: int, gpus_per_node: int) -> int:
-    """Ranks that have one copy of the model among them: all, or those of a node."""
-    return min(world_size, gpus_per_node) if hybrid else world_size
-
-
-def check_tensor(shape: Architecture, tensor: int, world_size: int, gpus_per_node: int) -> None:
-    """Refuses tensor parallelism that does not come out even, or would leave the node."""
-    check_count("number of ranks that divide each matrix (tensor)", tensor)
-    heads = shape.kv_heads or shape.heads
-    for what, count in (("GPUs", world_size), ("GPUs of a node", min(world_size, gpus_per_node)), ("heads", heads)):
-        check_divides("tensor", tensor, count, what)
-
-
-def check_nodes(sharding: str, world_size: int, gpus_per_node: int) -> None:
-    """Refuses nodes that are not full, and a second shard where there is one node."""
-    if world_size > gpus_per_node:
-        check_divides("the number of GPUs in a node", gpus_per_node, world_size, "GPUs")
-    elif sharding == "hpz":
-        raise ValueError(
-            f"hpz keeps a second shard in each node, and {world_size} GPUs are one node: choose sharding='full'"
-        )
 
 
 def moments(job: Job, stage: str) -> dict[str, dict[str, float]]:
@@ -180,12 +167,8 @@ class _Step:
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """All moments by name, with their parts that are not zero."""
         last = self.depth - 1
-        yield (
-            "loss",
-            self._moment(
-                self.depth * self.kept + self.end + self.logits, self._gathered(0) + self._second(self.depth), 0
-            ),
-        )
+        gathered = self._gathered(0) + self._second(self.depth)
+        yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, gathered, 0)
         # Through backward, memory grows or shrinks evenly, so the highest block is the first or one of the last two.
         for number in sorted({last, max(last - 1, 0), 0}):
             yield f"backward of blocks.{number}", self._within(number)

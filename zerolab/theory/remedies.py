@@ -44,7 +44,7 @@ def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
         yield from _possible(job, rows=max(1, job.rows - 1 - fits))
     yield from _of_the_optimizer(job)
     yield from _divided(job, stage)
-    yield from _of_a_row(job)
+    yield from _by_more_ranks(job, "context")
     yield from _possible(job, world_size=2 * job.world_size)
 
 
@@ -72,15 +72,13 @@ def _divided(job: Job, stage: str) -> Iterator[Job]:
         for name in LESS[job.sharding]:
             if name != "hpz" or stage == "zero3":
                 yield from _possible(job, sharding=name)
-    for tensor in (2, 4, 8):
-        if tensor > job.tensor:
-            yield from _possible(job, tensor=tensor)
+    yield from _by_more_ranks(job, "tensor")
 
 
-def _of_a_row(job: Job) -> Iterator[Job]:
-    for context in (2, 4, 8):
-        if context > job.context:
-            yield from _possible(job, context=context)
+def _by_more_ranks(job: Job, option: str) -> Iterator[Job]:
+    for ranks in (2, 4, 8):
+        if ranks > getattr(job, option):
+            yield from _possible(job, **{option: ranks})
 
 
 def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
@@ -92,13 +90,13 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     *_, divided = [least, *_divided(least, stage)]
     yield from _of_the_optimizer(least)
     yield from _divided(least, stage)
-    yield from _of_a_row(least)
+    yield from _by_more_ranks(least, "context")
     most = replace(least, logits="fused", moments="8-bit", sharding="full")
     yield most
     most = replace(most, offload=True)
     yield most
     yield from _divided(most, stage)
-    yield from _of_a_row(most)
+    yield from _by_more_ranks(most, "context")
     for power in range(1, DOUBLINGS + 1):
         more: dict[str, Any] = {"world_size": job.world_size * 2**power, "sharding": "full"}
         for other in dict.fromkeys((least, divided)):
