@@ -14,6 +14,8 @@ from torch import nn
 
 UNITS, RANKS = 6, 2
 PICTURE = Path(__file__).parents[2] / "docs" / "three-ways.svg"
+# What a step passes without turning: each does one thing that its name says, or nothing where its option is off.
+BESIDE = {"checks", "graph", "hooks", "offload", "partition", "scaling", "taken", "usage"}
 
 
 def calls_of_a_step(stage, others=0):
@@ -64,8 +66,8 @@ def test_engines_that_are_still_alive_cost_the_step_of_another_one_nothing(clust
     assert [len(calls) for calls in among_others] == [len(calls) for calls in alone]
 
 
-def test_a_step_passes_through_the_files_of_the_picture_in_the_docs(clusters):
+def test_a_step_passes_through_the_files_of_the_picture_in_the_docs_and_few_beside_them(clusters):
     way = PICTURE.read_text().partition("A collective")[0]
-    pictured = set(re.findall(r"\w+\.py", way))
-    assert pictured <= {Path(filename).name for filename in clusters(RANKS).run(calls_of_a_step, "zero3")[0]}
-    assert len(pictured) == 7, pictured
+    pictured = set(re.findall(r"(\w+)\.py", way))
+    called = {Path(filename) for filename in clusters(RANKS).run(calls_of_a_step, "zero3")[0]}
+    assert {path.stem for path in called if path.parent.name == "engines"} == pictured | BESIDE

@@ -24,6 +24,7 @@ from zerolab.difference.prints import Print
 from zerolab.difference.runs import EPSILON, Run, Step, length, minus
 
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
+READS = "gradients that the optimizer reads"
 
 
 def beside(one: float, two: float) -> str:
@@ -109,12 +110,9 @@ class _Pair:
         if self.only_begins:
             what = " and ".join(self.only_begins)
             notes.append(f"with {what} the loss depends on how ranks share a batch: beginnings and batches compared")
-        for place, number in enumerate(self.steps):
-            good, bad = self.good.steps[number], self.bad.steps[number]
-            parting = next(self._partings(good, bad, place), None)
-            if parting is not None:
-                return Result(parting, tuple(self.steps), tuple(notes))
-        return Result(None, tuple(self.steps), tuple(notes))
+        pairs = ((self.good.steps[number], self.bad.steps[number], place) for place, number in enumerate(self.steps))
+        parting = next((parting for pair in pairs for parting in self._partings(*pair)), None)
+        return Result(parting, tuple(self.steps), tuple(notes))
 
     def _partings(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         if not place:
@@ -139,9 +137,8 @@ class _Pair:
                 said = f"in GOOD it is the tensor {tied}, in BAD {other}"
                 yield Parting(step.number, "before it", (name,), said, rules.TIED)
             if trains != also:
-                yield Parting(
-                    step.number, "before it", (name,), f"requires_grad is {trains}, then {also}", rules.FROZEN
-                )
+                said = f"requires_grad is {trains}, then {also}"
+                yield Parting(step.number, "before it", (name,), said, rules.FROZEN)
 
     def _beginning(self, good: Step, bad: Step) -> Iterator[Parting]:
         apart = _new(good.apart("before"), bad.apart("before"))
@@ -161,10 +158,9 @@ class _Pair:
             yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
         counts, also = good.counters(), bad.counters()
         for name in sorted((counts.keys() | also.keys()) & {*ours, *theirs}):
-            if counts.get(name, 0) != also.get(name, 0):
-                said = (
-                    f"the optimizer has counted {counts.get(name, 0):g} updates in GOOD, {also.get(name, 0):g} in BAD"
-                )
+            done, other = counts.get(name, 0), also.get(name, 0)
+            if done != other:
+                said = f"the optimizer has counted {done:g} updates in GOOD, {other:g} in BAD"
                 yield Parting(good.number, "optimizer state before it", (name,), said, rules.STATE, bad.line("update"))
 
     def _batches(self, good: Step, bad: Step) -> Iterator[Parting]:
@@ -215,19 +211,17 @@ class _Pair:
             outside = [name for name in absent if name not in held]
             said = f"{len(absent)} of {len(ours)} gradients that GOOD's optimizer reads are not there in BAD"
             meaning = rules.NOT_HELD if outside else rules.NO_GRADIENT
-            yield Parting(
-                good.number, "gradients that the optimizer reads", tuple(outside or absent), said, meaning, line
-            )
+            yield Parting(good.number, READS, tuple(outside or absent), said, meaning, line)
         more = [name for name in theirs if name in trained and name not in ours and _size(theirs[name])]
         if more:
             said = f"BAD's optimizer reads {len(more)} gradients that GOOD's does not"
-            yield Parting(good.number, "gradients that the optimizer reads", tuple(more), said, rules.MORE, line)
+            yield Parting(good.number, READS, tuple(more), said, rules.MORE, line)
         apart = _new(good.apart("read"), bad.apart("read"))
         if apart:
             one, two = next(iter(apart.values()))
             said = f"ranks {one} and {two} of BAD read other bits in {len(apart)} tensors of {len(theirs)}"
             meaning = rules.apart(good, bad, sorted(apart), self._slack(good, place))
-            yield Parting(good.number, "gradients that the optimizer reads", tuple(apart), said, meaning, line)
+            yield Parting(good.number, READS, tuple(apart), said, meaning, line)
         if self.only_begins:
             return
         allowed = self._slack(good, place)
@@ -245,19 +239,17 @@ class _Pair:
             )
             before = self.bad.steps.get(good.number - 1)
             meaning = rules.gradient(good, bad, before, far, allowed)
-            yield Parting(good.number, "gradients that the optimizer reads", tuple(far), said, meaning, line)
+            yield Parting(good.number, READS, tuple(far), said, meaning, line)
 
     def _settings(self, good: Step, bad: Step) -> Iterator[Parting]:
-        ours, theirs = good.settings(), bad.settings()
+        ours, theirs, line = good.settings(), bad.settings(), bad.line("update")
         for name in ours:
             if name in theirs:
                 for key in sorted(ours[name].keys() & theirs[name].keys()):
                     if ours[name][key] != theirs[name][key]:
                         meaning = rules.setting(self.good, good, name, key, theirs[name][key])
                         said = f"{key} is {ours[name][key]} in GOOD, {theirs[name][key]} in BAD"
-                        yield Parting(
-                            good.number, "settings of the optimizer", (name,), said, meaning, bad.line("update")
-                        )
+                        yield Parting(good.number, "settings of the optimizer", (name,), said, meaning, line)
 
     def _updates(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         line = bad.line("update")
@@ -271,11 +263,13 @@ class _Pair:
         if coarse[1] > 0.9 and coarse[0] < 0.5:
             ours, theirs = (f"{100 * part:.0f} %" for part in coarse)
             said = f"{theirs} of BAD's numbers after the update are ones that bf16 has, {ours} of GOOD's"
-            meaning = rules.NO_MASTER if _kinds(ends[1]) != _kinds(ends[0]) else rules.ROUNDED
+            kinds = [{each.dtype for each in end.values()} for end in ends]
+            meaning = rules.NO_MASTER if kinds[1] != kinds[0] else rules.ROUNDED
             yield Parting(good.number, "update", tuple(ends[1]), said, meaning, line)
         if self.only_begins:
             return
-        adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"]) or _adaptive(good)
+        adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"])
+        adapts |= any("betas" in each for each in good.settings().values())
         allowed = self._slack(good, place)
         moves = [rules.moves(step) for step in (good, bad)]
         before = good.whole("before")
@@ -318,17 +312,9 @@ class _Pair:
         return max(EPSILON.get(one.dtype, 0.0), EPSILON.get(two.dtype, 0.0))
 
 
-def _adaptive(step: Step) -> bool:
-    return any("betas" in each for each in step.settings().values())
-
-
 def _coarse(found: dict[str, Print]) -> float:
     """The part of the numbers that bf16 has."""
     return sum(each.coarse for each in found.values()) / max(1, sum(each.numel for each in found.values()))
-
-
-def _kinds(found: dict[str, Print]) -> set[str]:
-    return {each.dtype for each in found.values()}
 
 
 def _flips(part: float, numel: int) -> float:

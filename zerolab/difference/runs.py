@@ -4,7 +4,8 @@ import json
 import math
 import os
 from collections import Counter
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ class Step:
     def __init__(self, number: int, ranks: list[dict[str, Any]]) -> None:
         self.number, self.ranks = number, ranks
 
-    def whole(self, moment: str, key: str = "") -> dict[str, Print]:
+    def whole(self, moment: str) -> dict[str, Print]:
         """Each tensor's fingerprint, made of one piece from each place; of copies the lowest rank's."""
         pieces: dict[str, dict[int, Print]] = {}
         for rank in self.ranks:
-            for name, found in self._of(rank, moment, key).items():
+            for name, found in self._of(rank, moment).items():
                 for start, *values in found:
                     pieces.setdefault(name, {}).setdefault(start, Print.of_list(values))
-        return {name: _sum(list(found.values())) for name, found in pieces.items()}
+        return {name: reduce(add, found.values()) for name, found in pieces.items()}
 
     def of_rank(self, moment: str, rank: int) -> dict[tuple[str, int], Print]:
         """One rank's pieces by name and start."""
@@ -110,9 +111,9 @@ class Step:
         return {name: count for rank in self.ranks for name, count in rank["state"].get("step", {}).items()}
 
     @staticmethod
-    def _of(rank: dict[str, Any], moment: str, key: str = "") -> Moment:
+    def _of(rank: dict[str, Any], moment: str) -> Moment:
         found: Moment = rank.get(moment) or {}
-        return (found.get(key) or {}) if key else found  # type: ignore[return-value]  # of state one level more
+        return found
 
 
 class Run:
@@ -161,13 +162,6 @@ def dot(one: Vector, other: Vector) -> float:
 def minus(one: Vector, other: Vector, factor: float = 1.0) -> Vector:
     """The signed sums of `one - factor * other`."""
     return tuple(a - factor * b for a, b in zip(one, other, strict=True))
-
-
-def _sum(prints: list[Print]) -> Print:
-    total = prints[0]
-    for each in prints[1:]:
-        total = total + each
-    return total
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ unpickler that can build only plain values. What the files do not say is not mad
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from zerolab.opening import contents, flight, kineto, pickles, snapshot
@@ -60,12 +61,8 @@ def read(path: str | os.PathLike[str]) -> Found:
     def tell(done: int, size: int) -> None:
         says(f"reading {name}: {done >> 20:,} of {size >> 20:,} MB")
 
-    with waiting(f"reading {name}"):
-        stream = contents.Stream(Path(path), tell)
-        try:
-            return _read(stream)
-        finally:
-            stream.close()
+    with waiting(f"reading {name}"), closing(contents.Stream(Path(path), tell)) as stream:
+        return _read(stream)
 
 
 def _read(stream: contents.Stream) -> Found:

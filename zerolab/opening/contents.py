@@ -28,14 +28,10 @@ Tell = Callable[[int, int], None]
 """Hears how many bytes of how many have been read."""
 
 
-def quiet(_: int, __: int) -> None:
-    """Tells nobody."""
-
-
 class Stream:
     """A file's bytes, in order. Raises Foreign if it is no file, is damaged, or expands to far more than its size."""
 
-    def __init__(self, path: Path, tell: Tell = quiet) -> None:
+    def __init__(self, path: Path, tell: Tell) -> None:
         if path.is_dir():
             raise Foreign(f"{str(path)!r} is a folder: name the files in it, one of each rank")
         if not path.exists():

@@ -6,7 +6,7 @@ is the last number in the file's name. Source: torch/csrc/distributed/c10d/Fligh
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any
@@ -69,7 +69,7 @@ class _Dump:
         backend, _, words = called.partition(":")
         if type(created) is not int or not 0 <= created < 1 << 62 or type(number) is not int:
             raise self._damaged("an entry", {"time_created_ns": created, "collective_seq_id": number})
-        frames = list(_frames(entry.get("frames")))
+        frames = list(frames_of(entry.get("frames")))
         op = next((_CALLED[frame] for _, _, frame in frames[:3] if frame in _CALLED), None)
         op = op or sizes.word(words.split(" ")[0])
         if op not in sizes.OPERATIONS:
@@ -83,7 +83,7 @@ class _Dump:
         self.said.complete = self.said.complete and not unfinished
         fields = message.fields | ({"text": UNFINISHED} if unfinished else {})
         event = Event(
-            0, 0, created, ended, 0, "setup", "collective", op, source=self._line(frames),
+            0, 0, created, ended, 0, "setup", "collective", op, source=line_of(frames, self.said),
             number=None if op in ("send", "recv") or message.ranks is None else number, **fields,
         )  # fmt: skip
         self.said.backend = self.said.backend or backend
@@ -113,15 +113,6 @@ class _Dump:
         given = {found.text(key): one.get("ranks") for key, one in listed.items() if isinstance(one, dict)}
         return {name: ranks for name, said in given.items() if (ranks := sizes.numbers(said))}
 
-    def _line(self, frames: list[tuple[str, int, str]]) -> SourceLine | None:
-        """The innermost line outside any package, under the last part of its file's name: the dump has no source."""
-        for file, line, _ in frames:
-            if "site-packages" not in file and "dist-packages" not in file and sources.is_own(file) and line > 0:
-                label = PurePath(file).name
-                self.said.sources.setdefault(label, Source(label, ""))
-                return SourceLine(label, line)
-        return None
-
     def _damaged(self, what: str, value: object) -> Foreign:
         return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: {what} is {found.short(value)}; fetch it again")
 
@@ -132,7 +123,18 @@ def _group(entry: dict[str, Any]) -> str:
     return found.text(group[0]) if isinstance(group, (list, tuple)) and group else ""
 
 
-def _frames(listed: Any) -> Iterator[tuple[str, int, str]]:
+def line_of(frames: Iterable[tuple[str, int, str]], said: Found) -> SourceLine | None:
+    """The innermost line outside any package, under the last part of its file's name: these files have no source."""
+    for file, line, _ in frames:
+        if "site-packages" not in file and "dist-packages" not in file and sources.is_own(file) and line > 0:
+            label = PurePath(file).name
+            said.sources.setdefault(label, Source(label, ""))
+            return SourceLine(label, line)
+    return None
+
+
+def frames_of(listed: Any) -> Iterator[tuple[str, int, str]]:
+    """The file, line and function of each frame that a file lists; what is no frame is left out."""
     for frame in listed if isinstance(listed, list) else ():
         if isinstance(frame, dict) and type(frame.get("line")) is int:
             yield found.text(frame.get("filename")), frame["line"], found.text(frame.get("name"))

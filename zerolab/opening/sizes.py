@@ -120,13 +120,9 @@ def elements(shapes: Any) -> int | None:
 
 def _ranks(comm: Args, groups: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The ranks of a collective: those that are listed, or counted, or its group's."""
-    said = comm.get("Process Group Ranks")
-    listed = numbers(said)
-    if listed:
-        return listed
-    named = groups.get(str(comm.get("Process Group Name")))
-    if named:
-        return named
+    known = numbers(comm.get("Process Group Ranks")) or groups.get(str(comm.get("Process Group Name")))
+    if known:
+        return known
     parts = [comm.get(name) for name in ("Global rank start", "Global rank stride", "Group size")]
     if all(type(part) is int and part >= 0 for part in parts) and 0 < parts[2] < 1 << 20 and parts[1]:  # type: ignore[operator]
         start, stride, size = parts

@@ -5,14 +5,12 @@ source, not what a tensor is for: all bytes count as `other`. Source: torch/cuda
 """
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 from zerolab.opening import found
-from zerolab.opening.flight import rank_in
+from zerolab.opening.flight import frames_of, line_of, rank_in
 from zerolab.opening.found import Foreign, Found
-from zerolab.recording import sources
-from zerolab.recording.events import CATEGORIES, Event, Source, SourceLine
+from zerolab.recording.events import CATEGORIES, Event
 
 MOMENTS = 1000  # more cannot be drawn; of each stretch of time, the highest and the lowest are kept
 _ALLOCATES, _FREES = "alloc", "free_completed"
@@ -35,7 +33,8 @@ def read(document: dict[str, Any], name: str) -> Found:
     levels = _levels(traces[0], _in_use(document["segments"]), name)
     for time, total, entry in _moments(levels):
         live: dict[str, int] = {category: total if category == "other" else 0 for category in CATEGORIES}
-        line, text = _line(entry, said), f"{total:,} bytes are allocated, of all tensors together"
+        frames = (frame for frame in frames_of(entry.get("frames")) if frame[0].endswith(".py"))
+        line, text = line_of(frames, said), f"{total:,} bytes are allocated, of all tensors together"
         said.events.append(
             Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line, text=text)
         )
@@ -91,15 +90,3 @@ def _moments(levels: list[tuple[int, int, dict[str, Any]]]) -> Iterator[tuple[in
         places = {max(range(len(part)), key=lambda i: part[i][1]), min(range(len(part)), key=lambda i: part[i][1])}
         for place in sorted(places):
             yield part[place]
-
-
-def _line(entry: dict[str, Any], said: Found) -> SourceLine | None:
-    frames = entry.get("frames")
-    for frame in frames if isinstance(frames, list) else ():
-        file = found.text(frame.get("filename")) if isinstance(frame, dict) else ""
-        line = frame.get("line") if isinstance(frame, dict) else None
-        if file.endswith(".py") and "-packages" not in file and sources.is_own(file) and type(line) is int and line > 0:
-            label = PurePath(file).name
-            said.sources.setdefault(label, Source(label, ""))
-            return SourceLine(label, line)
-    return None

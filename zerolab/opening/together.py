@@ -24,7 +24,10 @@ def together(files: Sequence[Found]) -> Recording:
     """One recording of all files. Raises Foreign if they do not belong together."""
     recordings = ranks_of(files)
     hosts = {rank: next((one.host for one in mine if one.host), None) for rank, mine in _by_rank(files).items()}
-    aligned, clock = _on_one_clock(recordings, hosts)
+    try:
+        aligned, clock = clocks.on_one_clock(recordings, [hosts[one.rank] for one in recordings])
+    except ValueError:
+        aligned, clock = recordings, "times of each node are on its own clock: they have no collective in common"
     lacks = list(dict.fromkeys(lack for recording in aligned for lack in recording.info.lacks))
     merged = Recording.merge([replace(one, info=replace(one.info, lacks=lacks)) for one in aligned])
     merged.info = replace(merged.info, clocks=clock)
@@ -247,26 +250,3 @@ def _info(files: list[Found], events: list[Event], lacks: list[str]) -> RankInfo
         logical_bytes=[sent[step] for step in range(1, steps + 1)] if known else [],
         wire_bytes=[None] * steps,
     )
-
-
-def _on_one_clock(
-    recordings: list[RankRecording], hosts: dict[int, str | None]
-) -> tuple[list[RankRecording], str | None]:
-    """The recordings on the first one's clock, as their collectives tell, and how exactly; one node has one clock."""
-    first = recordings[0]
-    elsewhere = [one for one in recordings if hosts[one.rank] != hosts[first.rank]]
-    if not elsewhere:
-        return recordings, None
-    aligned, worst = [], 0
-    for one in recordings:
-        if hosts[one.rank] == hosts[first.rank]:
-            aligned.append(one)
-            continue
-        try:
-            reading = clocks.from_collectives(first, one)
-        except ValueError:
-            return recordings, "times of each node are on its own clock: they have no collective in common"
-        worst = max(worst, reading.uncertainty)
-        aligned.append(clocks.align(one, reading, reading))
-    within = f"to within {worst / 1e3:.0f} microseconds, as collectives tell"
-    return aligned, f"times of all nodes are on one clock, {within}"

@@ -5,7 +5,7 @@ answer came somewhere in between, so half the round trip bounds the error, and t
 (Cristian 1989, "Probabilistic clock synchronization"). Two readings give the drift, assumed constant between them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import monotonic_ns
 from typing import NamedTuple
@@ -99,6 +99,25 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
     if started is None:
         raise ValueError("the recording does not say when it began: record with Recorder")
     return replace(recording, events=events, info=replace(recording.info, started_ns=here(started), clock=clock))
+
+
+def on_one_clock(
+    recordings: Sequence[RankRecording], hosts: Sequence[str | None]
+) -> tuple[list[RankRecording], str | None]:
+    """The recordings on the first one's clock, as their collectives tell, and how exactly; one host has one clock.
+
+    Raises ValueError as `from_collectives`.
+    """
+    aligned, worst = [], 0
+    for one, host in zip(recordings, hosts, strict=True):
+        if host == hosts[0]:
+            aligned.append(one)
+            continue
+        reading = from_collectives(recordings[0], one)
+        worst = max(worst, reading.uncertainty)
+        aligned.append(align(one, reading, reading))
+    within = f"to within {worst / 1e3:.0f} microseconds, as collectives tell"
+    return aligned, f"times of all nodes are on one clock, {within}" if len(set(hosts)) > 1 else None
 
 
 def _ask(rank: int, clock: Callable[[], int]) -> Reading:

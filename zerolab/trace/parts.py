@@ -91,22 +91,10 @@ def _alone(folder: Path) -> Iterator[None]:
 def _merged(found: list[Path]) -> Recording:
     hosts = [path.stem.rpartition("-")[2] for path in found]
     ranks = [rank for path in found for rank in jsonfile.read(path).ranks]
-    merged = Recording.merge(_on_one_clock(ranks, hosts))
-    if len(set(hosts)) > 1:
-        worst = max((rank.info.clock or {}).get("uncertainty_ns", 0) for rank in merged.ranks)
-        text = f"times of all nodes are on one clock, to within {worst / 1e3:.0f} microseconds, as collectives tell"
-        merged.info = replace(merged.info, clocks=text)
+    aligned, clock = clocks.on_one_clock(ranks, hosts)
+    merged = Recording.merge(aligned)
+    merged.info = replace(merged.info, clocks=clock)
     return merged
-
-
-def _on_one_clock(ranks: list[RankRecording], hosts: list[str]) -> list[RankRecording]:
-    """The recordings with their times on the first one's clock; ranks on one node have one anyway."""
-    first, here = ranks[0], hosts[0]
-    return [
-        rank if host == here else clocks.align(rank, reading, reading)
-        for rank, host in zip(ranks, hosts, strict=True)
-        for reading in [clocks.from_collectives(first, rank) if host != here else clocks.Reading(0, 0, 0)]
-    ]
 
 
 def _host() -> str:

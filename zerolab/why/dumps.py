@@ -70,7 +70,8 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
             raise Foreign(f"{one.said}, does not tell what has not ended: give dumps of the flight recorder")
     recordings = {each.rank: each for each in ranks_of(files, DIFFERENT_RUNS)}
     world_size = next(iter(recordings.values())).world_size
-    calls = _up_to_the_first_stuck({rank: _calls(recording) for rank, recording in recordings.items()})
+    histories = {rank: [_position(event) for event in _collectives(one)] for rank, one in recordings.items()}
+    calls = _up_to_the_first_stuck(histories)
     standings = [
         _standing(recordings[rank]) if rank in recordings else Standing(rank, _MISSING, Position())
         for rank in range(world_size)
@@ -92,10 +93,6 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
 
 def _collectives(recording: RankRecording) -> list[Event]:
     return [event for event in recording.events if event.kind == "collective"]
-
-
-def _calls(recording: RankRecording) -> list[Position]:
-    return [_position(event) for event in _collectives(recording)]
 
 
 def _position(event: Event) -> Position:

@@ -4,6 +4,7 @@ The thread needs nothing from the main one. While native code in the main thread
 silent, and the note about the last collective remains.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
             str(folder.resolve()), _job(), speaker.about["run"], speaker.about["world_size"], timeout, end
         )
         # In its own session: torchrun ends its ranks' process groups, and this process still has something to say then.
-        command = [sys.executable, "-m", "zerolab.why.watch", *options.as_arguments()]
+        command = [sys.executable, "-m", "zerolab.why.watch", json.dumps(options)]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
     try:
         yield

@@ -4,13 +4,14 @@ It is not one of the ranks, so it can still report when they are stopped, killed
 """
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from zerolab import files
 from zerolab.runtime import faults, stack
@@ -36,7 +37,7 @@ NEVER = "not begun under zerolab.why"
 
 
 class Options(NamedTuple):
-    """What this process is told."""
+    """What this process is told, as JSON on its command line."""
 
     folder: str
     job: str
@@ -44,16 +45,6 @@ class Options(NamedTuple):
     world_size: int
     timeout: float
     end: bool
-
-    def as_arguments(self) -> list[str]:
-        """For a command line."""
-        return [self.folder, self.job, self.run, str(self.world_size), str(self.timeout), str(int(self.end))]
-
-    @classmethod
-    def of(cls, arguments: list[str]) -> Self:
-        """Of that command line."""
-        folder, job, run, world_size, timeout, end = arguments
-        return cls(folder, job, run, int(world_size), float(timeout), end == "1")
 
 
 def born(pid: int) -> int:
@@ -329,4 +320,4 @@ def _place(filename: str, line: int) -> str:
 
 
 if __name__ == "__main__":
-    Watch(Options.of(sys.argv[1:])).run()
+    Watch(Options(*json.loads(sys.argv[1]))).run()

@@ -105,9 +105,8 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
     if not isinstance(targets, TrainingTargets):
         raise TypeError(f"{exercise_id} does not train, so there is nothing to record")
     setup = targets.setup(SEED, cluster.world_size)
-    setup = dataclasses.replace(
-        setup, skippers=setup.skippers[1:2]
-    )  # one is enough for a picture, and the check has them all
+    # One is enough for a picture, and the check has them all.
+    setup = dataclasses.replace(setup, skippers=setup.skippers[1:2])
     configs = [RunConfig(targets.shape, optimizer, targets.stage) for optimizer in ("adam", "sgd")]
     recording = _recorded(cluster, _run_broken, exercise_id, setup, configs[0])
     hangs = recording.results is None

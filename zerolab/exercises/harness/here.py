@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from zerolab.exercises.harness.checking import refuse
@@ -24,13 +25,6 @@ from zerolab.tables import Table
 
 FILE = "your answer"  # what a traceback calls the text
 LONGEST = 4_000  # characters of what an answer prints
-
-
-@dataclass(slots=True)
-class Results:
-    """What stands in for a recording: what the answer gave, on the one rank that there is."""
-
-    results: list[list[Any]]
 
 
 @dataclass(slots=True)
@@ -71,7 +65,7 @@ def _checked(exercise: Exercise, text: str, seed: int) -> Checked:
         return Checked(said=[refusal])
     (run,) = exercise.targets.runs(exercise, 1, seed, math.inf)
     try:
-        gave: Any = Results([run.trial(answer, *run.arguments)])
+        gave: Any = SimpleNamespace(results=[run.trial(answer, *run.arguments)])  # stands in for a recording
     except (Exception, SystemExit) as error:  # noqa: BLE001  an answer may raise anything
         return Checked(ran=True, said=[_failed(exercise.name, error)])
     verdicts = list(run.verdicts(gave, None))

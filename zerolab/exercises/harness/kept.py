@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from zerolab.engines.collectives import Exchange
+from zerolab.engines.views import share_memory
 from zerolab.runtime.observers import Call, Observer, watching
 
 
@@ -24,8 +25,7 @@ class Kept(Observer):
 
     def under_way(self, tensor: torch.Tensor) -> str:
         """The name of an exchange of the tensor's memory that was not waited for; empty if there is none."""
-        memory = _memory(tensor)
-        return next((call.op for call in self._under_way if _memory(call.flat) == memory), "")
+        return next((call.op for call in self._under_way if share_memory(call.flat, tensor)), "")
 
     def started(self, call: Call, exchange: Exchange) -> None:
         """Keeps a collective of ours."""
@@ -48,7 +48,3 @@ def nothing_lost() -> Iterator[Kept]:
     kept = Kept()
     with watching(kept):
         yield kept
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (as flat.py)

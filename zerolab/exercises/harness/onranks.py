@@ -73,13 +73,8 @@ class RankTargets(Targets):
             yield "value", self._judge_value(exercise, arguments, given)
             yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)
             if self.scratch is not None:
-                yield (
-                    "scratch",
-                    _first(
-                        judge_scratch(rank, self._free(arguments, rank.rank), outside[rank.rank])
-                        for rank in recording.ranks
-                    ),
-                )
+                free = [self._free(arguments, rank) for rank in range(world_size)]
+                yield "scratch", _first(map(judge_scratch, recording.ranks, free, outside))
 
         yield Run(trial, (arguments, self.reads or self.in_place, self.guarded, seconds), judge)
 
@@ -137,9 +132,8 @@ def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
     `outside` are the bytes that it held outside of torch.
     """
     others = [event.live.get("other", 0) for event in rank.events if event.op != "before recording"]
-    held = (
-        max(others) - others[0]
-    )  # the first event is the trial's barrier: by then there are the arguments, and no more
+    # The first event is the trial's barrier: by then there are the arguments, and no more.
+    held = max(others) - others[0]
     if max(held, outside) <= allowed + SLACK:
         return ""
     if outside > held:

@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.holdings import Holding
 from zerolab.engines.partition import FlatLayout, partition
+from zerolab.engines.views import share_memory
 from zerolab.exercises.harness.unit import Unit, UsedAfterRelease
 from zerolab.runtime.observers import tell_made
 
@@ -259,7 +260,7 @@ class TestBed:
         start, stop, in_place = self._place_of(tensor)
         if not in_place or is_there(tensor):
             return
-        (unit,) = [flat for flat in self.flats if _lies_in(tensor, flat)]
+        (unit,) = [flat for flat in self.flats if share_memory(tensor, flat.parameters)]
         name, whole = unit.layout.name, stop - start == unit.layout.padded
         what = f"the optimizer updates whole flats, and that of unit {name} is released: it was used after release."
         if not whole or self.world_size == 1:
@@ -276,7 +277,7 @@ class TestBed:
     def _place(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
         """Where a tensor lies: by its memory, else by its values, which are those of nobody else."""
         for first, flat in zip(self.starts, self.flats, strict=False):
-            if _lies_in(tensor, flat):
+            if share_memory(tensor, flat.parameters):
                 start = first + int(tensor.storage_offset())
                 return start, start + tensor.numel(), True
         values = values_of(tensor)
@@ -289,11 +290,6 @@ class TestBed:
 
 def _tensors_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
-
-
-def _lies_in(tensor: torch.Tensor, unit: Unit) -> bool:
-    memory = unit.parameters.untyped_storage()._cdata  # noqa: SLF001  (as flat.py)
-    return bool(tensor.untyped_storage()._cdata == memory)  # noqa: SLF001
 
 
 def is_there(tensor: torch.Tensor) -> bool:

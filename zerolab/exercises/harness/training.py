@@ -81,9 +81,8 @@ class TrainingTargets(Targets):
     def _judge_memory(self, recording: "Recording", setup: Setup) -> Iterator[Judgement]:
         layouts = setup.layouts(setup.build(), recording.world_size)
         padded = [layout.padded for layout in layouts]
-        activations = (
-            8 * recorded.FP32 * setup.most_rows * sum(setup.widths)
-        )  # each layer's inputs, outputs, and their gradients
+        # Each layer's inputs, outputs, and their gradients.
+        activations = 8 * recorded.FP32 * setup.most_rows * sum(setup.widths)
         budget = recorded.Budget(
             padded,
             recording.world_size,

@@ -120,25 +120,14 @@ class Unit:
         for parameter in self._members:
             parameter.grad = None
 
-    # What a recorder asks for, as it asks an engine's flat.
-
-    @property
-    def whole(self) -> torch.Tensor:
-        """The flat."""
-        return self.parameters
-
-    @property
-    def gradient(self) -> torch.Tensor | None:
-        """The whole gradient that was computed last, while somebody keeps it."""
-        return self._gradient() if self._gradient is not None else None
-
     def held(self) -> Iterator[Holding]:
         """What there is of the flat and of its whole gradient."""
         everything = (0, self.layout.padded)
         if self.is_whole:
             yield Holding("parameters", self.layout.name, everything, self.parameters)
-        if self.gradient is not None:
-            yield Holding("gradients", self.layout.name, everything, self.gradient)
+        gradient = self._gradient() if self._gradient is not None else None
+        if gradient is not None:
+            yield Holding("gradients", self.layout.name, everything, gradient)
 
     def _must_have_arrived(self, what: str) -> None:
         # gloo writes to an address, whoever's it is by then: the rank would crash, each time in another place.
