@@ -73,6 +73,16 @@ def test_what_the_allocator_reserves_holds_the_highest_moment_and_its_holes(aske
         assert row["reserved"] % 2**21 == 0
 
 
+def test_fake_tensors_by_which_dtensor_learns_shapes_take_no_memory():
+    # Of shapes that no other test has: what DTensor has learnt of an operation it remembers for the whole process.
+    found = fit(lambda: nn.Linear(37, 4_099), 8, inputs=torch.zeros(2, 37), stages="fsdp2", checkpointing="none")
+    at_update = [
+        event.live["other"] for event in found.cells[0].recording.events if event.phase == "step" and event.step == 1
+    ]
+    shard = 4 * 38 * (4_099 + 5) // 8
+    assert 2 * shard <= max(at_update) < 5 * shard, "moments that were just made, and AdamW's temporary tensors"
+
+
 class DependsOnValues(nn.Module):
     def __init__(self):
         super().__init__()

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -115,8 +116,10 @@ class Watch(TorchDispatchMode):
 
     def _see_all(self, result: Any) -> None:
         for tensor in tensors_in(result):
-            # A tensor that wraps others has no memory of its own.
-            if tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor):
+            # A tensor that wraps others has no memory of its own; DTensor's own fake ones, of whole tensors, have none.
+            if tensor.layout is torch.strided and not (
+                isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)
+            ):
                 self._ledger.see(tensor)
 
 
