@@ -120,14 +120,10 @@ class _Series:
         of_it = ledger.host.peak[GRADIENTS]
         highest, birth = ledger.host.peak_total - of_it, ledger.host.peak_birth
         parameter.grad = gradient = None
-        # What autograd holds until the hooks are done is the engine's gradient itself, and must not count twice.
         ledger.settle()
-        lingers = ledger.host.live[GRADIENTS]
-        for other in [entry for entry in ledger._entries.values() if entry.category == GRADIENTS]:
-            ledger._exclude(other)
         for draft in self.drafts:
             draft.contained(born, nbytes)
-        marked = Mark("grad", name, highest, ledger.host.total, of_it, nbytes=nbytes, lingers=lingers)
+        marked = Mark("grad", name, highest, ledger.host.total, of_it, nbytes=nbytes)
         self.drafts.append(_Draft(marked, birth, ledger.births))
         ledger.start_peak()
 

@@ -20,7 +20,7 @@ class Mark:
     grad (of the parameter `name`), loss (backward begins) or end; `highest` the most bytes of activations since the
     mark before, and `live` those at the mark; `highest_arriving` and `live_arriving` are bytes beside them of gradients
     whose own marks come later. Of a use, `awaiting` is how many inputs will get a gradient. Of a grad, `nbytes` is
-    that gradient's size, and `lingers` what autograd still holds of it.
+    that gradient's size.
     """
 
     kind: str
@@ -31,7 +31,6 @@ class Mark:
     live_arriving: int = 0
     awaiting: int = 0
     nbytes: int = 0
-    lingers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

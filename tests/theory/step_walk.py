@@ -46,7 +46,6 @@ class Walk:
         self.after_half: dict[str, list[str]] = {}
         self.to_reduce: list[Piece] = []
         self.in_flight: Piece | None = None
-        self.lingers = 0
         self.phase = ""
         self.forget()
 
@@ -202,24 +201,16 @@ class Walk:
         """A parameter's gradient is finished."""
         piece = self.piece_of[mark.name]
         piece.awaited.discard(mark.name)
-        if self.adds:  # it was added to the one of an earlier micro-batch
-            self.now["activations"] += mark.lingers
-        else:
+        if not self.adds:  # else it was added to the one of an earlier micro-batch
             self.now["incoming_gradients"] += mark.nbytes
             piece.incoming += mark.nbytes
-            self.lingers = mark.lingers
         self.look()
         # Half of the flat's gradients are there: the reduction before ends and makes room for the unit that is next.
         if 2 * sum(self.numel(name) for name in piece.awaited) <= piece.layout.numel:
             self.finish()
             expected = self.after_half.pop(piece.layout.unit, [])
             self.gather_ahead([unit for unit in expected if unit not in self.backward_order.now])
-        self.reduce_what_is_ready(piece)
-        if self.adds:
-            self.now["activations"] -= mark.lingers
-        elif not piece.incoming:  # it was laid out; now autograd lets go of it, too
-            self.now["incoming_gradients"] -= mark.lingers
-        self.lingers = 0
+        self.reduce_what_is_ready()
 
     def on_gave(self, mark: Mark) -> None:
         """The unit has given an input its gradient."""
@@ -243,22 +234,21 @@ class Walk:
 
     # One reduction in flight.
 
-    def reduce_what_is_ready(self, arrived: Piece | None = None) -> None:
-        """Starts the reductions whose turn it is; of `arrived` autograd still holds the last gradient."""
+    def reduce_what_is_ready(self) -> None:
+        """Starts the reductions whose turn it is."""
         while self.to_reduce and not self.to_reduce[0].awaited:
             # The unit still has to give an input its gradient and stays whole: gradients would be laid out beside it.
             if self.plan.stage == "zero3" and self.owes[self.to_reduce[0].layout.unit] > 0:
                 return
-            piece = self.to_reduce.pop(0)
-            self.start(piece, self.lingers if piece is arrived else 0)
+            self.start(self.to_reduce.pop(0))
 
-    def start(self, piece: Piece, lingers: int = 0) -> None:
+    def start(self, piece: Piece) -> None:
         """Lays a flat's gradients end to end, and starts to reduce them."""
         self.finish()
         # For a moment the gradients exist twice: as autograd left them, and laid end to end. Often this is the peak.
         self.now["gradients"] += piece.gradient * (not piece.is_laid_out)
         self.look()
-        self.now["incoming_gradients"] -= piece.incoming - lingers
+        self.now["incoming_gradients"] -= piece.incoming
         piece.incoming, piece.is_laid_out = 0, True
         if not self.reduces:  # a micro-batch that was only added, in `reduce_dtype`
             return
