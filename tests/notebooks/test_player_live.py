@@ -107,6 +107,25 @@ def player(tab):
     assert tab.complaints == []
 
 
+def test_a_saved_notebook_shows_its_player_again_without_the_kernel_that_drew_it(stored, lab, lab_folder, browser):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS[0])], metadata={"kernelspec": KERNEL})
+    nbformat.write(notebook, lab_folder / "saved.ipynb")
+    with browser.new_page() as page:
+        page.goto(lab + FRONT_ENDS["JupyterLab"].format("saved"))
+        page.wait_for_function(CONNECTED, timeout=60_000)
+        page.evaluate(RUN_ALL)
+        page.locator(".zl-player canvas").first.wait_for(timeout=60_000)
+        page.evaluate(CLOSE)  # ends the kernel, then saves
+    with browser.new_page() as page:
+        page.goto(lab + "/lab/workspaces/next-day/tree/saved.ipynb")
+        player = page.locator(".zl-player").first
+        player.locator("canvas").first.wait_for(timeout=60_000)
+        player.press("e")
+        before = player.locator("[role=slider]").first.get_attribute("aria-valuenow")
+        player.locator(".zl-next").click()
+        assert int(player.locator("[role=slider]").first.get_attribute("aria-valuenow")) == int(before) + 1
+
+
 # anywidget gives the code of a widget two seconds; here none, so that every widget is late, as on a busy machine.
 AT_ONCE = """
 const timeout = AbortSignal.timeout;

@@ -19,7 +19,8 @@ FIRST_NOTEBOOK = "00-start-here.ipynb"
 FIRST_PORT, PORTS = 8888, 100  # the first is JupyterLab's own
 PACKAGE = Path(__file__).resolve().parent.parent
 WORK = Path("work")
-# Defaults that a person may change: without them, JupyterLab asks over the first lesson whether it may fetch its news.
+# Defaults that a person may change: without them, JupyterLab asks over the first lesson whether it may fetch its news,
+# and a lesson that is opened again on the next day says "model not found" in place of its players.
 # And a Python kernel that keeps its history to itself: all kernels of a person write theirs into one file, and while
 # one of them has it locked, IPython prints below another's cell that it cannot.
 SETTINGS = PACKAGE / "data" / "jupyter"
