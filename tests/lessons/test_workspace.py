@@ -141,12 +141,14 @@ def test_the_port_is_kept_by_what_replaces_the_process_and_goes_with_it():
     assert take_port(port) == port
 
 
-def test_jupyters_question_about_news_does_not_cover_the_first_lesson(tmp_path):
-    # That JupyterLab heeds it is seen in a browser, in tests/notebooks/test_in_lab.py.
+def test_jupyterlab_asks_nothing_over_the_first_lesson_and_keeps_the_players_of_a_saved_one(tmp_path):
+    # That JupyterLab heeds it is seen in a browser, in tests/notebooks.
     command = workspace.lab_command(tmp_path, 1, browser=False, root=False)
     assert f"--LabApp.app_settings_dir={workspace.SETTINGS}" in command
-    [(_, settings)] = json.loads((workspace.SETTINGS / "overrides.json").read_text()).items()
-    assert settings == {"fetchNews": "false", "checkForUpdates": False}
+    assert json.loads((workspace.SETTINGS / "overrides.json").read_text()) == {
+        "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    }
 
 
 KERNEL = """
