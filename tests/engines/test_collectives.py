@@ -1,5 +1,8 @@
 """The three collectives, on real ranks over gloo: the right numbers, the fewest bytes, never mixed up."""
 
+import os
+import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -114,6 +117,29 @@ def test_waiting_again_for_an_exchange_that_failed_fails_at_once(clusters):
     *survivors, _ = clusters(3).run(_with_rank(work))
     for first, *again in survivors:
         assert max(first, *again) < limit / 2, "what it waits for comes no more"
+
+
+def test_an_exchange_whose_wait_was_interrupted_can_be_waited_for_again(clusters):
+    def work(rank):
+        flat = _flat(rank, 2, 4)
+        all_gather(flat).wait()
+        if rank == 1:
+            time.sleep(1)
+            all_gather(flat).wait()
+            return flat
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        exchange = all_gather(flat)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                exchange.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        exchange.wait()
+        return flat
+
+    one, other = clusters(2).run(_with_rank(work))
+    assert torch.equal(one, other)
 
 
 def _with_rank(work):

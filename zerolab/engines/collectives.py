@@ -48,8 +48,12 @@ class Exchange:
         Once it has failed, because a peer is gone, it fails at once each time.
         """
         while self._works:
-            self._works[0].wait()
-            del self._works[0]  # now: gloo waits for ever for a work that it has reported as done
+            work = self._works.pop(0)  # first, as Ctrl-C may end the wait: gloo tells once only that a work is done
+            try:
+                work.wait()
+            except Exception:
+                self._works.insert(0, work)
+                raise
         self._then()
         self._then = lambda: None  # the receive buffers go with the closure
 
