@@ -23,7 +23,8 @@ from zerolab.why.notes import Notes
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
-LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python; on a busy box some do anyway
+LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python
+GIVES_UP = 0.01  # seconds without Python's lock: on a busy machine, a loop gets no core to take it with in less
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -118,9 +119,17 @@ class _Speaker(threading.Thread):
 
 def _is_free() -> bool:
     """Whether Python's lock is free: the main thread is in native code, or waits; one in a loop gives it up late."""
-    began = time.perf_counter()
-    time.sleep(0)  # which gives the lock up and asks for it again
-    return time.perf_counter() - began < sys.getswitchinterval() / 2
+    queued, began = _queued(), time.perf_counter()
+    time.sleep(GIVES_UP)  # without the lock, which it then asks for again
+    asked = time.perf_counter() - began - GIVES_UP - (_queued() - queued)
+    return asked < sys.getswitchinterval() / 2
+
+
+def _queued() -> float:
+    """Seconds that this thread has waited for a core; 0 where the kernel does not count them."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _called(lines: list[stack.Line]) -> str:

@@ -1,0 +1,50 @@
+"""Python's lock tells a loop in Python from native code, on a machine that has more to do than cores."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LOOKS = 80
+
+LOOKING = """
+import hashlib, os, sys, threading, time
+from zerolab.why.rank import _is_free
+
+def look():
+    found = []
+    for _ in range({looks}):
+        found.append(_is_free())
+        time.sleep(0.03)
+    print(sum(found), flush=True)
+    os._exit(0)
+
+threading.Thread(target=look).start()
+text, tries = bytes(1 << 24), 0
+while True:
+    {turn}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def busy_machine():
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def free(turn):
+    """The part of the looks that find Python's lock free, while the main thread goes round a loop."""
+    script = LOOKING.format(turn=turn, looks=LOOKS)
+    return int(subprocess.check_output([sys.executable, "-c", script], timeout=120)) / LOOKS
+
+
+def test_a_loop_in_python_has_the_lock_whenever_it_is_looked_at():
+    assert free("tries = max(tries, 1)") <= 0.1
+
+
+def test_native_code_that_waits_for_a_core_does_not_seem_to_have_the_lock():
+    assert free("hashlib.sha256(text)") >= 0.9
