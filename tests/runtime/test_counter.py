@@ -157,6 +157,26 @@ def test_collectives_that_native_code_starts_are_counted_and_so_is_their_end(clu
         assert (after.name, after.number, after.state) == ("all_reduce", before.number + 1, DONE)
 
 
+def test_the_end_of_a_collective_of_native_code_does_not_hide_one_that_was_asked_for_after_it(cluster):
+    def overlap():
+        own = dist.new_group([dist.get_rank()])
+        if dist.get_rank() == 1:
+            time.sleep(0.5)
+        work = dist.group.WORLD.allreduce([torch.ones(2)])  # as native code does, by no function of dist's
+        dist.all_reduce(torch.ones(5), group=own)
+        during = position()
+        work.wait()
+        patience = time.monotonic() + 5  # as above
+        while (after := position()).state == IN_FLIGHT and time.monotonic() < patience:
+            time.sleep(0.001)
+        return during, after
+
+    (during, after), (_, other) = cluster.run(overlap)
+    assert (during.label, during.numel, during.state) == ("all_reduce #1", 2, IN_FLIGHT)
+    assert (after.label, after.numel, after.state) == ("all_reduce #0 of ranks 0", 5, DONE)
+    assert (other.label, other.numel, other.state) == ("all_reduce #0 of ranks 1", 5, DONE)
+
+
 def test_functional_collectives_are_counted_with_the_others_and_their_wait_is_one(cluster):
     def gather():
         from torch.distributed import _functional_collectives as functional

@@ -61,6 +61,8 @@ class _Counter(Observer):
         self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
         self._arriving: dict[int, Position] = {}  # by the address that a functional collective fills
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
+        self._last = Position()  # what was noted last; while native code's is under way the page shows that
+        self._writing = threading.RLock()  # a thread of the backend's tells when native code's is complete
         self.enqueued: Enqueued | None = None  # None on the CPU, where a call that has returned is done
         self.order: Order | None = None  # None where messages have names, as gloo's have
 
@@ -69,8 +71,9 @@ class _Counter(Observer):
         self._next.clear()
         self._pending.clear()
         self._arriving.clear()
-        self._native = {}
-        self.page.reset()
+        with self._writing:
+            self._native = {}
+            self.page.reset()
         if self.enqueued is not None:
             self.enqueued.reset()
         if self.order is not None:
@@ -172,13 +175,15 @@ class _Counter(Observer):
             return partial(self._hand_over_native, self.enqueued, position)
         # This run's table: the next run has a new one, and may begin before the callback comes.
         flying, key = self._native, id(position)
-        flying[key] = position
-        self._write(next(iter(flying.values())))
+        with self._writing:
+            flying[key] = position
+            self._write(position._replace(state=DONE))
 
-        def complete() -> None:  # called from a thread of the backend's
-            flying.pop(key, None)
-            if flying is self._native and not self._waiting:
-                self._write(position._replace(state=DONE))
+        def complete() -> None:
+            with self._writing:
+                flying.pop(key, None)
+                if flying is self._native and not self._waiting:
+                    self._write(self._last)
 
         return lambda work: _when_complete(work, complete)
 
@@ -240,9 +245,11 @@ class _Counter(Observer):
 
     def _write(self, position: Position) -> None:
         """Write a position, or in place of one that is done native code's oldest collective under way."""
-        if position.state == DONE:
-            position = next(iter(self._native.values()), position)
-        self.page.write(position)
+        with self._writing:
+            self._last = position
+            if position.state == DONE:
+                position = next(iter(self._native.values()), position)
+            self.page.write(position)
 
     def _remember(self, result: Any, position: Position) -> Any:
         for work in result if isinstance(result, list) else [result]:
