@@ -5,12 +5,13 @@ needs room; what is allocated has to stay. The kernel counts pages in batches on
 megabyte or so.
 """
 
-import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from zerolab.runtime import malloc
 
 _PROCESS = Path("/proc/self")
 SECONDS = 0.001  # between two looks
@@ -38,34 +39,28 @@ def host_memory() -> Iterator[HostMemory]:
     Raises:
         OSError: this is no Linux that tells a process of its own pages.
     """
-    _give_back()
-    (_PROCESS / "clear_refs").write_text("5")  # the kernel's mark falls to what is there now
-    before, found, ended = _status(), HostMemory(), threading.Event()
+    with malloc.giving_back():
+        (_PROCESS / "clear_refs").write_text("5")  # the kernel's mark falls to what is there now
+        before, found, ended = _status(), HostMemory(), threading.Event()
 
-    def look() -> None:
-        now = _status()
-        found.allocated = max(found.allocated, now["RssAnon"] - before["RssAnon"])
-        found.mapped = max(found.mapped, now["RssFile"] - before["RssFile"])
+        def look() -> None:
+            now = _status()
+            found.allocated = max(found.allocated, now["RssAnon"] - before["RssAnon"])
+            found.mapped = max(found.mapped, now["RssFile"] - before["RssFile"])
 
-    def watch() -> None:
-        while not ended.wait(SECONDS):
+        def watch() -> None:
+            while not ended.wait(SECONDS):
+                look()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield found
+        finally:
+            ended.set()
+            watcher.join()
             look()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        watcher.join()
-        look()
-        found.peak = _status()["VmHWM"] - before["VmRSS"]
-
-
-def _give_back() -> None:
-    """Returns to the kernel what malloc keeps of freed memory: what is allocated there again would not be seen."""
-    with suppress(AttributeError):  # another libc than glibc
-        ctypes.CDLL(None).malloc_trim(0)
+            found.peak = _status()["VmHWM"] - before["VmRSS"]
 
 
 def _status() -> dict[str, int]:

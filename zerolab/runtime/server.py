@@ -19,6 +19,7 @@ import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from zerolab.runtime import malloc
 from zerolab.runtime.handover import Fds
 
 PRELOAD = (
@@ -47,6 +48,7 @@ def main(control_fd: int, parent: int, bound: bool) -> None:
         die_with_parent(parent)
     control = socket.socket(fileno=control_fd)
     preload()
+    malloc.keep()
     ForkServer(control, parent).serve(bound)
     os._exit(0)  # Python would spend a second on taking torch apart
 
