@@ -103,12 +103,12 @@ class Residency(Units):
     def watch(self, reduction: Reduction) -> None:
         """Hears of forwards and backwards, which the reduction does not hear of."""
         self._reduction = reduction
-        self._units: dict[str, list[Flat]] = {}
+        self._flats_of: dict[str, list[Flat]] = {}
         for flat in self._stage.flats:
             if not flat.layout.replicated:  # which neither comes nor goes
-                self._units.setdefault(flat.layout.unit, []).append(flat)
+                self._flats_of.setdefault(flat.layout.unit, []).append(flat)
         # What has no forward of its own is used by its parts, one after the other.
-        self._in_parts = {unit for unit in self._units if not has_forward(self._module_of(unit))}
+        self._in_parts = {unit for unit in self._flats_of if not has_forward(self._module_of(unit))}
         for module, units in self._users().items():
             for unit in units:  # our hook first: hooks of the model may read its parameters
                 before = Hook.of(self, Residency._before_forward, unit)
@@ -125,7 +125,7 @@ class Residency(Units):
         other graphs are reduced at the end.
         """
         self._backward_order.begin()
-        units = [unit for unit, flats in self._units.items() if any(flat.has_any_of(reached) for flat in flats)]
+        units = [unit for unit, flats in self._flats_of.items() if any(flat.has_any_of(reached) for flat in flats)]
         used = [*self._forward_order.now, "backward:", *units]
         if used != self._compared:  # ranks that gather different units would wait for each other
             self._compared = used
@@ -154,11 +154,11 @@ class Residency(Units):
 
     def _release_everything(self) -> None:
         self._after_half.clear()
-        for unit in self._units:
+        for unit in self._flats_of:
             self._release(unit)
 
     def _release(self, unit: str) -> None:
-        for flat in self._units[unit]:
+        for flat in self._flats_of[unit]:
             self._stage.release(flat)
 
     def forget_everything(self) -> None:
@@ -172,7 +172,7 @@ class Residency(Units):
         if torch.is_grad_enabled():  # create_graph=True: a backward of this one will need the unit, too
             return
         # Its inputs' gradients need the weights, too: the last parameter's gradient may come before them.
-        if not self.owes_inputs(unit) and not any(flat.awaited for flat in self._units[unit]):
+        if not self.owes_inputs(unit) and not any(flat.awaited for flat in self._flats_of[unit]):
             self._release(unit)
 
     def _module_of(self, unit: str) -> nn.Module:
@@ -183,10 +183,10 @@ class Residency(Units):
 
         In dictionaries, which keep the order: all ranks must gather alike.
         """
-        flats = [flat for flats in self._units.values() for flat in flats]
+        flats = [flat for flats in self._flats_of.values() for flat in flats]
         unit_of = {id(parameter): flat.layout.unit for flat in flats for parameter in flat.parameters}
         # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
-        users = {self._module_of(unit): {unit: None} for unit in self._units}
+        users = {self._module_of(unit): {unit: None} for unit in self._flats_of}
         for module in self._stage.model.modules():
             for parameter in module.parameters(recurse=False):
                 if id(parameter) in unit_of:
@@ -206,18 +206,18 @@ class Residency(Units):
 
     def _use(self, unit: str, order: Order) -> list[str]:
         """Gathers the unit; returns what comes after it, to be gathered meanwhile."""
-        for flat in self._units[unit]:
+        for flat in self._flats_of[unit]:
             self._stage.gather(flat)
         return order.use(unit)
 
     def _start_gathering(self, units: list[str]) -> None:
         for unit in units:
-            for flat in self._units[unit]:
+            for flat in self._flats_of[unit]:
                 self._stage.start_gather(flat)
 
     def _before_forward(self, unit: str, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> Any:
         if is_running():  # activation checkpointing runs a forward again, out of order
-            for flat in self._units[unit]:
+            for flat in self._flats_of[unit]:
                 self._stage.gather(flat)
             return None
         self._running[unit] += 1
@@ -258,9 +258,9 @@ class Residency(Units):
         if self._reduction.backward != running_backward():
             self._reduction.notice()
         # A unit of several outputs hears of several gradients; only the first has to gather.
-        if not all(flat.presence is Presence.WHOLE for flat in self._units[unit]):
+        if not all(flat.presence is Presence.WHOLE for flat in self._flats_of[unit]):
             self._after_half[unit] = self._use(unit, self._backward_order)
-            if not any(flat.awaited for flat in self._units[unit]):  # a frozen unit has no gradients to wait for
+            if not any(flat.awaited for flat in self._flats_of[unit]):  # a frozen unit has no gradients to wait for
                 self._start_gathering(self._after_half.pop(unit))
 
     def _after_backward(self, unit: str, due: DueGradient, input_gradient: torch.Tensor) -> None:
