@@ -49,11 +49,6 @@ CLOSE = """async () => {
     await panel.sessionContext.shutdown();
     await panel.context.save();
 }"""
-RUN_CELL = """async (index) => {
-    const notebook = window.jupyterapp.shell.currentWidget.content;
-    notebook.activeCellIndex = index;
-    await window.jupyterapp.commands.execute("notebook:run-cell");
-}"""
 SHOW_CELL = """async (index) => {
     const notebook = window.jupyterapp.shell.currentWidget.content;
     await notebook.scrollToItem(index, "center");
@@ -129,32 +124,6 @@ def test_a_saved_notebook_shows_its_player_again_without_the_kernel_that_drew_it
         before = player.locator("[role=slider]").first.get_attribute("aria-valuenow")
         player.locator(".zl-next").click()
         assert int(player.locator("[role=slider]").first.get_attribute("aria-valuenow")) == int(before) + 1
-
-
-WIDGETS = """from ipywidgets.widgets.widget import _instances
-from zerolab.player.shell import Shell
-print(len([one for one in _instances.values() if isinstance(one, Shell)]))"""
-
-
-def test_a_cell_that_runs_again_ends_the_players_that_it_made_and_no_others(stored, lab, lab_folder, browser):
-    show = "recording.play()"
-    cells = [nbformat.v4.new_code_cell(text) for text in (CELLS[0], f"display({show}, {show})", "player")]
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
-    nbformat.write(notebook, lab_folder / "again.ipynb")
-    with browser.new_page() as page:
-        page.goto(lab + FRONT_ENDS["JupyterLab"].format("again"))
-        page.wait_for_function(CONNECTED, timeout=60_000)
-        page.evaluate(RUN_ALL)
-        page.wait_for_function("document.querySelectorAll('.zl-player canvas').length >= 4", timeout=60_000)
-        assert page.evaluate(ASK, WIDGETS) == "3"
-        page.evaluate(RUN_CELL, 1)
-        page.wait_for_function(CONNECTED, timeout=60_000)
-        assert page.evaluate(ASK, WIDGETS) == "3"
-        page.evaluate(SHOW_CELL, 2)
-        assert page.locator(".zl-player").last.locator("canvas").first.is_visible(), "its cell did not run again"
-        page.evaluate(CLOSE)
-    saved = nbformat.read(lab_folder / "again.ipynb", 4).metadata.widgets["application/vnd.jupyter.widget-state+json"]
-    assert [one.model_module for one in saved.state.values()].count("anywidget") == 3
 
 
 # anywidget gives the code of a widget two seconds; here none, so that every widget is late, as on a busy machine.

@@ -157,14 +157,15 @@ def test_collectives_that_native_code_starts_are_counted_and_so_is_their_end(clu
         assert (after.name, after.number, after.state) == ("all_reduce", before.number + 1, DONE)
 
 
-def test_the_end_of_a_collective_of_native_code_does_not_hide_one_that_was_asked_for_after_it(cluster):
+def test_the_end_of_a_collective_of_native_code_does_not_hide_one_that_was_asked_for_after_it(cluster, tmp_path):
     def overlap():
         own = dist.new_group([dist.get_rank()])
-        if dist.get_rank() == 1:
-            time.sleep(0.5)
+        while dist.get_rank() == 1 and not (tmp_path / "seen").exists():
+            time.sleep(0.01)
         work = dist.group.WORLD.allreduce([torch.ones(2)])  # as native code does, by no function of dist's
         dist.all_reduce(torch.ones(5), group=own)
         during = position()
+        (tmp_path / "seen").touch()
         work.wait()
         patience = time.monotonic() + 5  # as above
         while (after := position()).state == IN_FLIGHT and time.monotonic() < patience:

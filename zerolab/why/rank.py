@@ -24,7 +24,7 @@ from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
 LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python
-GIVES_UP = 0.01  # seconds without Python's lock: on a busy machine, a loop gets no core to take it with in less
+GIVES_UP = 0.01  # seconds without Python's lock: on a busy machine a loop needs about as long for a core to take it on
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -90,7 +90,7 @@ class _Speaker(threading.Thread):
             time.sleep(SAYS)
 
     def _look(self) -> None:
-        number, lines = lookout.look(self._watched)
+        (number, lines), now = lookout.look(self._watched), time.monotonic_ns()
         position = self.notes.page.read()
         if position != self._position:
             self._places.clear()
@@ -104,7 +104,7 @@ class _Speaker(threading.Thread):
         with self._lock:
             if not self._ended:
                 self.notes.say(
-                    **self.about, time=time.monotonic_ns(), places=len(self._places), native=busy or native,
+                    **self.about, time=now, places=len(self._places), native=busy or native,
                     device=busy, phase=phase, where=where[:_LONGEST], called=_called(lines),
                 )  # fmt: skip
 
@@ -119,17 +119,18 @@ class _Speaker(threading.Thread):
 
 def _is_free() -> bool:
     """Whether Python's lock is free: the main thread is in native code, or waits; one in a loop gives it up late."""
-    queued, began = _queued(), time.perf_counter()
-    time.sleep(GIVES_UP)  # without the lock, which it then asks for again
-    asked = time.perf_counter() - began - GIVES_UP - (_queued() - queued)
-    return asked < sys.getswitchinterval() / 2
+    began, queued = time.perf_counter(), _queued()  # in this order, and below in the other: reading gives it up, too
+    gives_up = 0.0 if queued is None else GIVES_UP  # of a longer sleep the end may be late
+    time.sleep(gives_up)  # without the lock, which it then asks for again
+    waited = 0.0 if queued is None else (_queued() or queued) - queued
+    return time.perf_counter() - began - gives_up - waited < sys.getswitchinterval() / 2
 
 
-def _queued() -> float:
-    """Seconds that this thread has waited for a core; 0 where the kernel does not count them."""
+def _queued() -> float | None:
+    """Seconds that this thread has waited for a core; None where the kernel does not count them."""
     with suppress(OSError, IndexError, ValueError):
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
+    return None
 
 
 def _called(lines: list[stack.Line]) -> str:
