@@ -24,7 +24,7 @@ from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
 LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python
-GIVES_UP = 0.01  # seconds without Python's lock: on a busy machine a loop needs about as long for a core to take it on
+GIVES_UP = 0.02  # seconds without Python's lock: on a busy machine a loop needs about as long for a core to take it on
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 _LONGEST = 1_000  # characters of an error, of a line
 
