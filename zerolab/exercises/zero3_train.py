@@ -92,7 +92,7 @@ wrong = (
         by="[(rank + 1) % world_size].clone()",
     ),
     Wrong(
-        says="was used while its all_gather was still under way",
+        says="was allocated again while its all_gather was still under way",
         replace="        optimizer.step()\n",
         by="""        optimizer.step()
         for unit in units:  # as in ZeRO-1, where everybody needs what is new

@@ -62,10 +62,11 @@ class Unit:
         self.parameters.untyped_storage().resize_(0)
 
     def allocate(self) -> None:
-        """Takes memory for the flat again; what is in it then is nothing in particular.
+        """Takes memory for the flat again; what is in it then is nothing in particular. Raises UsedBeforeWait.
 
         It is NaN, and not what lay there before: else a gather that forgets a shard would work now and then.
         """
+        self._must_have_arrived("allocated again")
         self.parameters.untyped_storage().resize_(self.parameters.numel() * self.parameters.element_size())
         self.parameters.fill_(torch.nan)
 
