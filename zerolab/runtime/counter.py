@@ -41,11 +41,9 @@ FUNCTIONAL = {
 """What DTensor sends by: functions that return new tensors, which `wait_tensor` waits for."""
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 NATIVE_OPERATIONS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "allgather_": "all_gather",
+    "allgather_": "all_gather", "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
     "broadcast_": "broadcast",
-}
+}  # fmt: skip
 
 
 class _Counter(Observer):
@@ -68,16 +66,14 @@ class _Counter(Observer):
 
     def reset(self) -> None:
         """A new run: count from 0."""
-        self._next.clear()
-        self._pending.clear()
-        self._arriving.clear()
+        for noted in (self._next, self._pending, self._arriving):
+            noted.clear()
         with self._writing:
             self._native = {}
             self.page.reset()
-        if self.enqueued is not None:
-            self.enqueued.reset()
-        if self.order is not None:
-            self.order.reset()
+        for each in (self.enqueued, self.order):
+            if each is not None:
+                each.reset()
 
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not in the group."""
