@@ -1,8 +1,10 @@
 """A figure in a panel is told to a browser whole, at first and whenever it changes."""
 
+import gzip
 import json
 
 import comm
+import ipywidgets
 import plotly.graph_objects as go
 import pytest
 from comm.base_comm import BaseComm
@@ -15,6 +17,7 @@ from zerolab.figures.live import LiveFigure
 def told(monkeypatch):
     """What a browser is told of each widget, message by message, by the widget's id."""
     states = {}
+    ipywidgets.Widget.close_all()  # code that was sent before this test, too
 
     class Told(BaseComm):
         def publish_msg(self, msg_type, data=None, **_):
@@ -36,12 +39,29 @@ def test_a_figure_is_told_whole_and_another_in_one_message(told):
     assert [message["layout"]["width"] for message in messages] == [860, 860]
 
 
-def test_the_code_that_draws_is_sent_once(told):
+def test_the_code_that_draws_is_sent_once_for_all_figures(told):
     figure = LiveFigure(bars(4))
     figure.figure = bars(5)
-    assert [{"script", "plotly"} <= set(state) for state in told[figure._told.model_id]] == [True, False]
-    assert len(told[figure.model_id]) == 1
-    assert len(told[figure.model_id][0]["_esm"]) < 2000  # anywidget wants it ready in two seconds
+    again = LiveFigure(bars(6))
+    assert again._code is figure._code
+    assert len(told[figure._code.model_id]) == 1
+    for state in (*told[figure._told.model_id], *told[again._told.model_id], *told[again.model_id]):
+        assert len(json.dumps(state)) < 10_000  # plotly is 5 MB
+    assert len(told[figure.model_id][0]["_esm"]) < 2500  # anywidget wants it ready in two seconds
+
+
+def test_whoever_closes_all_widgets_is_sent_the_code_anew_with_the_next(told):
+    first = LiveFigure(bars(4))
+    ipywidgets.Widget.close_all()
+    second = LiveFigure(bars(4))
+    assert second._code is not first._code
+    assert len(told[second._code.model_id]) == 1
+
+
+def test_the_code_is_one_module_after_plotly(told):
+    script = gzip.decompress(LiveFigure(bars(4))._code.script).decode()
+    assert script.startswith("const module = ")
+    assert script.rstrip().endswith("export default { render };")
 
 
 def test_a_closed_figure_leaves_nothing_in_the_browser(told):

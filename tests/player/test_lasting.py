@@ -1,5 +1,7 @@
 """What a player leaves behind: nothing that grows while it plays, and nothing at all when its view is closed."""
 
+import json
+
 import pytest
 from showing import made_up, until
 
@@ -29,14 +31,14 @@ WIDGET = """async ([code, css, payload]) => {
   const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
   const { render } = (await import(url)).default;
   window.heard = new Set();
-  window.open_view = () => {
+  window.open_view = async () => {
     const values = { payload, event: -1 };
     const model = {
       get: (name) => values[name], set: (name, value) => { values[name] = value; }, save_changes() {},
       on: (_, callback) => window.heard.add(callback), off: (_, callback) => window.heard.delete(callback),
     };
     const el = document.body.appendChild(document.createElement("div"));
-    const close = render({ model, el });
+    const close = await render({ model, el, unpacked: async (text) => text });
     return () => { close(); el.remove(); };
   };
 }"""
@@ -69,11 +71,11 @@ def test_a_view_that_is_closed_while_it_plays_leaves_nothing_behind(browser):
     tab = browser.new_page()
     tab.add_init_script(COUNTING)
     tab.goto("about:blank")
-    tab.evaluate(WIDGET, [script(), style(), payload(made_up(4, 5, 2))])
+    tab.evaluate(WIDGET, [script(), style(), json.dumps(payload(made_up(4, 5, 2)))])
 
     def open_and_close(times):
         for _ in range(times):
-            tab.evaluate("void (window.close_view = window.open_view())")
+            tab.evaluate("async () => void (window.close_view = await window.open_view())")
             tab.evaluate(f"{PLAYER}.play()")
             until(tab, f"{PLAYER}.clock.playing")
             tab.evaluate("window.close_view(); delete window.close_view;")

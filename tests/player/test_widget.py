@@ -1,12 +1,16 @@
 """The player as a notebook sees it: what it shows, what it says, and what crosses to the browser."""
 
+import gzip
+import json
 import subprocess
 import sys
 
 import pytest
+from ipywidgets.embed import dependency_state
+from ipywidgets.widgets.widget import _remove_buffers
 from showing import changed
 
-from zerolab.player import Player
+from zerolab.player import Player, payload
 
 
 def test_the_text_is_the_same_every_time(recording):
@@ -32,6 +36,18 @@ def test_in_an_exported_notebook_a_cell_gets_a_frame_that_needs_no_kernel(record
     player = recording.play(walk=True)
     player.goto(11)
     assert "data-address=&quot;event=12&amp;amp;walk=1&quot;" in player._repr_mimebundle_()[0]["text/html"]
+
+
+def test_a_second_player_costs_a_saved_notebook_its_recording_and_no_code(recording):
+    first, second = recording.play(), recording.play()
+    assert second._code is first._code
+    _, _, buffers = _remove_buffers(second._told.get_state())
+    assert json.loads(gzip.decompress(buffers[0])) == json.loads(json.dumps(payload(recording)))
+    saved = dependency_state([second], drop_defaults=False)
+    models = {"view": second, "told": second._told, "code": second._code}
+    sizes = {name: len(json.dumps(saved[model.model_id])) for name, model in models.items()}
+    assert sizes["told"] < 70_000 < sizes["code"] < 150_000
+    assert sizes["view"] < 4000
 
 
 def test_goto_moves_the_trait_and_refuses_an_event_that_is_not_there(recording):

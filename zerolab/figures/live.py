@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
+import ipywidgets
 import plotly.graph_objects as go
 import traitlets
 from plotly.offline import get_plotlyjs
 
-from zerolab.player.shell import Shell, Told
+from zerolab.player.shell import Code, Shell
 
 
-class Drawn(Told):
+class Drawn(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
     """A figure, whole in every message."""
 
-    script = traitlets.Unicode(Path(__file__).with_name("live.mjs").read_text(encoding="utf-8")).tag(sync=True)
-    plotly = traitlets.Unicode().tag(sync=True)
     figure = traitlets.Instance(go.Figure).tag(sync=True, to_json=lambda figure, _: figure.to_json())
 
 
@@ -25,7 +24,7 @@ class LiveFigure(Shell):
     """
 
     def __init__(self, figure: go.Figure) -> None:
-        super().__init__(Drawn(plotly=get_plotlyjs(), figure=figure))
+        super().__init__(Drawn(figure=figure), Code.of(_script, str))
 
     @property
     def figure(self) -> go.Figure:
@@ -35,3 +34,9 @@ class LiveFigure(Shell):
     @figure.setter
     def figure(self, figure: go.Figure) -> None:
         self._told.figure = figure
+
+
+def _script() -> str:
+    """plotly, which is no ES module, and the code that draws with it, as one."""
+    drawing = Path(__file__).with_name("live.mjs").read_text(encoding="utf-8")
+    return f"const module = {{ exports: {{}} }};\n{get_plotlyjs()}\n{drawing}"

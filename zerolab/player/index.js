@@ -9,7 +9,7 @@ import { surroundingTheme } from "./theme.js";
 import { playUnasked } from "./unasked.js";
 import { VIEWS } from "./views.js";
 
-/** @import { Options, PairPayload, Payload, WidgetModel } from "./types.d.ts" */
+/** @import { Drawing, Options, PairPayload, Payload } from "./types.d.ts" */
 
 /**
  * Every player on the page, in the order in which they appeared.
@@ -174,17 +174,19 @@ function writeAddress(player) {
 
 /**
  * The entry of a notebook: the model holds the payload, and is told the current event.
- * @param {{ model: WidgetModel, el: HTMLElement }} given
+ * @type {Drawing["render"]}
  */
-export function render({ model, el }) {
+export async function render({ model, el, unpacked }) {
   const changed = (/** @type {Player} */ player) => {
     model.set("event", player.index);
     model.set("state", player.state());
     model.save_changes();
   };
+  /** @type {Payload | PairPayload} */
+  const payload = JSON.parse(await unpacked(model.get("payload")));
   const wanted = model.get("event");
   const walk = model.get("walk") || undefined;
-  const player = mount(el, model.get("payload"), { event: wanted < 0 ? undefined : wanted, walk, changed });
+  const player = mount(el, payload, { event: wanted < 0 ? undefined : wanted, walk, changed });
   if (!player) return undefined;
   const follow = () => {
     if (model.get("event") !== player.index) player.goto(model.get("event"));

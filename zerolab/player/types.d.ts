@@ -533,12 +533,26 @@ export interface Options {
 /** The model that is handed to `render`, as far as it is used: shell.py has it beside the widget. */
 export interface WidgetModel {
   get(name: "event" | "walk"): number;
-  get(name: "payload"): Payload | PairPayload;
-  get(name: "script" | "plotly" | "figure"): string;
+  get(name: "payload"): DataView<ArrayBuffer>;
+  get(name: "figure"): string;
   set(name: string, value: unknown): void;
   save_changes(): void;
   on(name: string, callback: () => void): void;
   off(name: string, callback: () => void): void;
+}
+
+/** The code of a widget, packed: shell.py sends it once for all of a kind. */
+export interface CodeModel {
+  get(name: "script" | "style"): DataView<ArrayBuffer>;
+}
+
+/** What that code exports. */
+export interface Drawing {
+  render(given: {
+    model: WidgetModel;
+    el: HTMLElement;
+    unpacked(bytes: DataView<ArrayBuffer>): Promise<string>;
+  }): unknown;
 }
 
 /** The colours of a theme that are no rank's and no category's. */
@@ -568,15 +582,15 @@ declare module "./palette.js" {
 }
 
 declare global {
+  /** What plotly, put before live.mjs, leaves. */
+  const module: { exports: unknown };
   interface Window {
     /** Every player on the page, in the order in which they appeared. */
     zerolabPlayers?: Player[];
     /** How much the page is enlarged; 1 where it is not set. */
     zerolabScale?: number;
-    /** What draws figures, once one was wanted. */
-    zerolabPlotly?: Promise<{
-      default: { react(el: HTMLElement, figure: object): Promise<unknown>; purge(el: HTMLElement): void };
-    }>;
+    /** What draws widgets, by the model that it came in. */
+    zerolabCode?: WeakMap<CodeModel, Promise<Drawing>>;
   }
   interface HTMLElement {
     zerolabPlayer?: Player;

@@ -1,15 +1,17 @@
 """The player as a widget in a notebook."""
 
+import json
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import ipywidgets
 import traitlets
 
 from zerolab.player.bundle import script, style
 from zerolab.player.page import frame
 from zerolab.player.payload import pair_payload, payload
-from zerolab.player.shell import Shell, Told
+from zerolab.player.shell import Code, Shell, packed
 from zerolab.recording.events import Event
 from zerolab.runtime import variables
 
@@ -28,11 +30,10 @@ def _plain(recording: "Recording", index: int, event: Event) -> dict[str, Any]:
     return plain
 
 
-class Replay(Told):
+class Replay(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
     """A recording and the place in it, both ways."""
 
-    script = traitlets.Unicode(script()).tag(sync=True)
-    payload = traitlets.Dict().tag(sync=True)
+    payload = traitlets.Dict().tag(sync=True, to_json=lambda content, _: packed(json.dumps(content)))
     walk = traitlets.Int(0).tag(sync=True)  # the chapter at which the guided walk opens, from 1; 0 for no walk
     event = traitlets.Int(-1).tag(sync=True)  # -1: the browser opens where there is something to see
     # Written by the browser alone, a few times a second at most, or playing would flood the kernel.
@@ -51,7 +52,6 @@ class Player(Shell):
     where no kernel answers.
     """
 
-    _css = style()
     event = traitlets.Int(-1)  # as in Replay, and so is the next
     walk = traitlets.Int(0)
     # Not sent: the kernel has the events already, so only the event's number crosses from the browser.
@@ -65,7 +65,7 @@ class Player(Shell):
         # Sent once; from there on only numbers of events cross between kernel and browser.
         content = payload(recording) if other is None else pair_payload(recording, other)
         self._title = str(content["title"])
-        super().__init__(Replay(payload=content, event=event, walk=int(walk)))
+        super().__init__(Replay(payload=content, event=event, walk=int(walk)), Code.of(script, style))
         for name in ("event", "walk"):
             traitlets.link((self._told, name), (self, name))
         # Once by hand: an `event` given at the start is no change, so `observe` is not called for it.
