@@ -31,6 +31,17 @@ test("ticks stand at round times, about one per 110 pixels, from the start of th
   assert.equal(ticks[0].x, 152);
 });
 
+test("where the view is a part of a step, ticks count from the start of the step, however close they are", () => {
+  const ticks = new Axis(10_003_210_000, 10_003_260_000, 152 + 110 + 1100, 10_000_000_000).ticks();
+  assert.deepEqual(
+    ticks.slice(0, 3).map(({ text }) => text),
+    ["+3.21 ms", "+3.215 ms", "+3.22 ms"],
+  );
+  assert.equal(ticks[0].x, 152);
+  const [first] = new Axis(10_000_000_500, 10_000_001_500, 152 + 110 + 1100, 10_000_000_000).ticks();
+  assert.equal(first.text, "+500 ns");
+});
+
 test("a phone has less room beside the axis, and no names there", () => {
   assert.deepEqual(gutter(400), { left: 76, right: 10, named: false });
   assert.ok(gutter(800).named);

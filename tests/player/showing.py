@@ -1,10 +1,13 @@
 """What the tests of the player share: what a page shows, and recordings with something changed."""
 
+import json
 import time
 from dataclasses import replace
 from functools import lru_cache
 
 from zerolab import Recording
+from zerolab.player import payload
+from zerolab.player.bundle import script, style
 from zerolab.recording.events import Event, RankInfo, RankRecording, RunInfo, Source, SourceLine, UnitInfo
 
 DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
@@ -22,6 +25,32 @@ def until(tab, expression, seconds=20):
     while not tab.evaluate(expression):
         assert time.monotonic() < end, expression
         tab.wait_for_timeout(20)
+
+
+# A notebook's side of a widget: the model that anywidget hands to `render`, which outlives its views.
+_NOTEBOOK = """async ([code, css, payload]) => {
+  const sheet = document.head.appendChild(document.createElement("style"));
+  sheet.textContent = css;
+  const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+  const { render } = (await import(url)).default;
+  window.heard = new Set();
+  window.values = { payload, event: -1, walk: 0, state: {} };
+  window.open_view = async () => {
+    const model = {
+      get: (name) => window.values[name], set: (name, value) => { window.values[name] = value; }, save_changes() {},
+      on: (_, callback) => window.heard.add(callback), off: (_, callback) => window.heard.delete(callback),
+    };
+    const el = document.body.appendChild(document.createElement("div"));
+    const close = await render({ model, el, unpacked: async (text) => text });
+    return () => { close(); el.remove(); };
+  };
+}"""
+
+
+def notebook(tab, recording):
+    """Makes an empty page a notebook with a recording: `await window.open_view()` shows it, `window.values` is kept."""
+    tab.goto("about:blank")
+    tab.evaluate(_NOTEBOOK, [script(), style(), json.dumps(payload(recording))])
 
 
 def changed(recording, *, ranks=None, units=None, **info):

@@ -1,7 +1,7 @@
 """Linked panes, steps, zoom, filter and links of the player, in a real browser."""
 
 import pytest
-from showing import in_order, state, until
+from showing import in_order, made_up, state, until
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -263,3 +263,57 @@ def test_two_fingers_zoom(recording, browser, show):
       send('pointerup', 1, 300); send('pointerup', 2, 600);
     }""")
     assert state(tab)["view"][1] - state(tab)["view"][0] < width / 2
+
+
+def test_a_finger_that_scrolls_the_page_over_the_timeline_moves_no_event_and_one_that_goes_sideways_scrubs(show):
+    tab = show(made_up(4, 5, 2), "#view=timeline", story=True)
+    tab.evaluate("document.body.style.paddingBottom = '2000px'")
+    box = tab.locator(".zl-timeline .zl-layers").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + 20
+    session = tab.context.new_cdp_session(tab)
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+
+    def touch(kind, *points):
+        points = [{"x": x + dx, "y": y + dy} for dx, dy in points]
+        session.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+
+    before = state(tab)["index"]
+    touch("Start", (0, 0))
+    for far in range(5, 120, 15):
+        touch("Move", (0, -far))
+    touch("End")
+    until(tab, "window.scrollY > 50")
+    assert state(tab)["index"] == before
+    tab.evaluate("window.scrollTo(0, 0)")
+    touch("Start", (0, 0))
+    for far in range(5, 120, 15):
+        touch("Move", (far, 0))
+    touch("End")
+    scrubbed = state(tab)["index"]
+    assert scrubbed != before
+    touch("Start", (-200, 0))
+    touch("End")
+    assert state(tab)["index"] not in (before, scrubbed), "a tap goes there"
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+
+def test_a_text_that_has_the_focus_scrolls_by_the_keys_that_elsewhere_move_the_player(show):
+    tab = show(made_up(4, 5, 2), height=420)
+    before = state(tab)["index"]
+    tab.keyboard.press("?")
+    tab.locator(".zl-help").focus()
+    for key in ("ArrowDown", "PageDown", "End", "Space"):
+        tab.keyboard.press(key)
+    assert state(tab)["index"] == before
+    assert not state(tab)["playing"]
+    until(tab, "document.querySelector('.zl-help').scrollTop > 0")
+    tab.keyboard.press("ArrowRight")
+    assert state(tab)["index"] == before + 1
+
+
+def test_where_the_timeline_stands_without_memory_its_axis_has_numbers(show):
+    tab = show(made_up(4, 5, 2), "#view=timeline", story=True)
+    texts = [label["text"] for label in tab.evaluate("window.zerolabPlayers[0].labels()")["timeline"]]
+    assert any(text.startswith("+") and text.endswith("µs") for text in texts)
+    tab = show(made_up(4, 5, 2))
+    assert not any(label["text"].startswith("+") for label in tab.evaluate("zerolabPlayers[0].labels()")["timeline"])

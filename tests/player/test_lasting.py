@@ -1,12 +1,7 @@
 """What a player leaves behind: nothing that grows while it plays, and nothing at all when its view is closed."""
 
-import json
-
 import pytest
-from showing import made_up, until
-
-from zerolab.player import payload
-from zerolab.player.bundle import script, style
+from showing import made_up, notebook, until
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -23,25 +18,6 @@ for (const kind of ["ResizeObserver", "MutationObserver"]) {
   window[kind].prototype.disconnect = function () { window.watching -= 1; return disconnect.apply(this); };
 }
 """
-
-# A notebook's side of a widget: the model that anywidget hands to `render`.
-WIDGET = """async ([code, css, payload]) => {
-  const sheet = document.head.appendChild(document.createElement("style"));
-  sheet.textContent = css;
-  const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-  const { render } = (await import(url)).default;
-  window.heard = new Set();
-  window.open_view = async () => {
-    const values = { payload, event: -1 };
-    const model = {
-      get: (name) => values[name], set: (name, value) => { values[name] = value; }, save_changes() {},
-      on: (_, callback) => window.heard.add(callback), off: (_, callback) => window.heard.delete(callback),
-    };
-    const el = document.body.appendChild(document.createElement("div"));
-    const close = await render({ model, el, unpacked: async (text) => text });
-    return () => { close(); el.remove(); };
-  };
-}"""
 
 
 def alive(tab):
@@ -70,8 +46,7 @@ def test_a_thousand_moments_leave_nothing_that_grows(show):
 def test_a_view_that_is_closed_while_it_plays_leaves_nothing_behind(browser):
     tab = browser.new_page()
     tab.add_init_script(COUNTING)
-    tab.goto("about:blank")
-    tab.evaluate(WIDGET, [script(), style(), json.dumps(payload(made_up(4, 5, 2)))])
+    notebook(tab, made_up(4, 5, 2))
 
     def open_and_close(times):
         for _ in range(times):

@@ -80,3 +80,15 @@ def test_on_cpus_there_is_one_pane_and_no_such_line(show):
     assert tab.locator("section.zl-memory h3").all_inner_texts() == ["Live memory"]
     assert tab.locator(".zl-card").count() == 0
     assert state(tab)["host"] is None
+
+
+def test_by_beats_too_a_line_says_what_the_card_held_in_the_step_that_is_told(show):
+    recording = on_gpus(made_up(2, 3, steps=2))
+    tab = show(recording, "#view=memory", story=True)
+    told = set()
+    for step in (1, 2):
+        tab.evaluate(f"(player => player.showTime(player.lens.model.windows[{step}].t0 + 9000))(zerolabPlayers[0])")
+        assert tab.evaluate("zerolabPlayers[0].beat.step") == step
+        told.add(tab.locator(".zl-card").inner_text())
+    assert len(told) == 2, "the process has a million bytes more in the second step"
+    assert "502" in min(told)

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from showing import changed, in_order, made_up, state, until
+from showing import DRAWN, changed, in_order, made_up, state, until
 from test_page import overlaps
 
 from zerolab.player import first_difference, page
@@ -59,7 +59,8 @@ def test_of_many_ranks_the_one_in_focus_has_the_row_over_time(show):
     names = f"{PLAYER}.labels().timeline.map(({{ text }}) => text)"
     bars = f"""() => {{
       const {{ model, panes }} = {PLAYER};
-      const of = ({{ index, y }}) => [model.columns.rank[index], model.rows[panes.timeline.rowAt(model, y)].rank];
+      const row = (y) => model.rows[Math.floor(y / panes.timeline.rows.pitch)];
+      const of = ({{ index, y }}) => [model.columns.rank[index], row(y).rank];
       return panes.timeline.bars.map(of);
     }}"""
     ranks = tab.evaluate(drawn)
@@ -134,6 +135,17 @@ def test_slides_fill_a_screen_of_16_to_9(recording, show):
     box = tab.locator(".zl-player").bounding_box()
     assert [round(box[key]) for key in ("width", "height")] == [1920, 1080]
     assert tab.evaluate("document.documentElement.scrollHeight") == 1080
+
+
+def test_a_slide_fills_the_window_that_grew_or_shrank_around_it(recording, show):
+    tab = show(recording, "#slides&event=400", width=1280, height=720)
+    for width, height in ((1920, 1080), (960, 540)):
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.evaluate(DRAWN)
+        assert tab.evaluate("window.zerolabScale") == pytest.approx(width / 1440)
+        assert tab.locator("canvas").first.evaluate("(one) => one.width / one.clientWidth") == pytest.approx(
+            tab.evaluate("window.zerolabScale * window.devicePixelRatio"), rel=0.02
+        )
 
 
 def test_the_caption_at_the_peak_gives_its_terms(recording, show):

@@ -19,6 +19,11 @@ def strip(recordings):
     return Strip({stage: recordings[stage] for stage in ORDER})
 
 
+@pytest.fixture(scope="session")
+def two_stages(recordings):
+    return Strip({stage: recordings[stage] for stage in ("ddp", "zero3")})
+
+
 @pytest.mark.parametrize("stage", ORDER)
 def test_blocks_add_up_to_the_bytes_that_were_measured_and_each_part_lies_where_its_owner_has_it(recordings, stage):
     sharded = {"ddp": [], "zero1": ["optimizer_state"]}.get(stage, theory.STATE_CATEGORIES)
@@ -162,6 +167,22 @@ def test_two_strips_on_one_page_are_chosen_apart(strip, show):
         "DDP: each rank keeps all parameters, gradients and optimizer state.",
         "ZeRO-3: each rank keeps 1/4 of the parameters, gradients and optimizer state.",
     ]
+
+
+def test_two_strips_of_different_stages_on_one_page_move_each_by_its_own_rules(strip, two_stages, show):
+    def telling(tab):
+        """What each strip tells and how long its round takes, at a moment that is the same for all."""
+        tab.evaluate("document.getAnimations().forEach((one) => { one.pause(); one.currentTime = 13_000; })")
+        return tab.locator("form").evaluate_all(
+            """(forms) => forms.map((form) => [
+                [...form.querySelectorAll("p")].map((p) => getComputedStyle(p).opacity + getComputedStyle(p).display),
+                getComputedStyle(form.querySelector(".zl-block")).animationDuration,
+            ])"""
+        )
+
+    alone = [telling(show(f"<!doctype html><meta charset='utf-8'>{one.html()}"))[0] for one in (strip, two_stages)]
+    assert alone[0] != alone[1]
+    assert telling(show(f"<!doctype html><meta charset='utf-8'>{strip.html()}{two_stages.html()}")) == alone
 
 
 def test_where_less_motion_is_asked_for_nothing_moves(strip, show):

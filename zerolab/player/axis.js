@@ -1,6 +1,6 @@
 // The one time axis that all panes share: from nanoseconds to pixels and back.
 
-import { duration } from "./format.js";
+import { toTheStep } from "./format.js";
 
 /**
  * Space left of the axis for the names of ranks and rows, and right of it for what a line means; less on a phone.
@@ -12,11 +12,15 @@ export function gutter(width) {
 
 /** The axis between two times, drawn from `left` to `right` in pixels. */
 export class Axis {
-  /** @param {number} t0 @param {number} t1 @param {number} width */
-  constructor(t0, t1, width) {
+  /**
+   * @param {number} t0 @param {number} t1 @param {number} width
+   * @param {number} [origin] the time from which the axis counts
+   */
+  constructor(t0, t1, width, origin = t0) {
     const { left, right } = gutter(width);
     this.t0 = t0;
     this.t1 = t1;
+    this.origin = origin;
     this.left = left;
     this.right = Math.max(left + 50, width - right);
     this.perPixel = (t1 - t0) / (this.right - this.left);
@@ -43,24 +47,15 @@ export class Axis {
     return [left, Math.max(1, Math.min(this.x(end), this.right) - left)];
   }
 
-  /** Round times from the start of the view on, about one per 110 pixels: `[{ x, text }]`. */
+  /** Round times since the origin, about one per 110 pixels: `[{ x, text }]`. */
   ticks() {
     const rough = this.perPixel * 110;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = ([1, 2, 5].find((factor) => factor * power >= rough) ?? 10) * power;
     const ticks = [];
-    for (let t = 0; t <= this.t1 - this.t0; t += step) {
-      ticks.push({ x: this.x(this.t0 + t), text: t ? `+${plain(t)}` : "0" });
+    for (let k = Math.ceil((this.t0 - this.origin) / step); k * step <= this.t1 - this.origin; k++) {
+      ticks.push({ x: this.x(this.origin + k * step), text: k ? `+${toTheStep(k * step, step)}` : "0" });
     }
     return ticks;
   }
-}
-
-/**
- * A round time without needless decimals: 2000000 -> "2 ms".
- * @param {number} ns
- */
-function plain(ns) {
-  const [value, unit] = duration(ns).split(" ");
-  return `${Number(value)} ${unit}`;
 }

@@ -1,12 +1,13 @@
 // Numbers as words: one place decides how a figure is written, so that every pane writes it the same way.
 
-/** Units, largest first, and how many of the smallest each has. */
+/** Units, largest first, and how many of the smallest each has; what rounds to 1,000 of one is 1 of the next. */
 const BYTES = /** @type {const} */ ([
   ["TB", 1e12],
   ["GB", 1e9],
   ["MB", 1e6],
   ["kB", 1e3],
 ]);
+const ROUNDS_UP = 0.9995;
 const SECONDS = /** @type {const} */ ([
   ["s", 1e9],
   ["ms", 1e6],
@@ -34,7 +35,7 @@ function three(value) {
  * @param {number} number
  */
 export function bytes(number) {
-  for (const [name, size] of BYTES) if (number >= size) return `${three(number / size)} ${name}`;
+  for (const [name, size] of BYTES) if (number >= ROUNDS_UP * size) return `${three(number / size)} ${name}`;
   return `${exact(number)} B`;
 }
 
@@ -43,8 +44,18 @@ export function bytes(number) {
  * @param {number} ns
  */
 export function duration(ns) {
-  for (const [name, size] of SECONDS) if (ns >= size) return `${three(ns / size)} ${name}`;
+  for (const [name, size] of SECONDS) if (ns >= ROUNDS_UP * size) return `${three(ns / size)} ${name}`;
   return `${Math.round(ns)} ns`;
+}
+
+/**
+ * A time among others that are `step` nanoseconds apart, to that step and without needless decimals: "3.22 ms".
+ * @param {number} ns @param {number} step
+ */
+export function toTheStep(ns, step) {
+  const [name, size] = SECONDS.find(([, size]) => ns >= size) ?? ["ns", 1];
+  const decimals = Math.max(0, Math.ceil(-Math.log10(step / size)));
+  return `${Number((ns / size).toFixed(decimals))} ${name}`;
 }
 
 /**

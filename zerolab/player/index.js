@@ -94,8 +94,8 @@ export function startPage() {
   const host = onPage("zerolab-player");
   const options = hashOptions(window.location.hash || (host.dataset.address ?? ""));
   document.body.classList.toggle("zl-still", options.still);
-  if (options.slides) slides();
-  else if (!options.still) enlarge();
+  const scale = options.slides ? slides : options.still ? () => {} : enlarge;
+  scale(host);
   // The page is the player's alone, so its keys work wherever the focus is.
   const player = mount(host, payload, {
     ...options,
@@ -105,7 +105,10 @@ export function startPage() {
   });
   if (!player) return;
   if (options.plays) playUnasked(player);
-  window.addEventListener("resize", () => player.redraw());
+  window.addEventListener("resize", () => {
+    scale(host);
+    for (const one of player.pair?.players ?? [player]) one.redraw();
+  });
   window.addEventListener("hashchange", () => {
     const { event, theme, walk, focus } = hashOptions(window.location.hash);
     if (focus !== undefined) focusOn(player, focus);
@@ -119,16 +122,20 @@ export function startPage() {
 /** Pixels across a slide; its height follows from 16:9, and it is scaled to the window. */
 const SLIDE_WIDTH = 1440;
 
-function slides() {
+/** @param {HTMLElement} host */
+function slides(host) {
   window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / ((SLIDE_WIDTH * 9) / 16));
   document.body.classList.add("zl-slides");
-  onPage("zerolab-player").style.zoom = String(window.zerolabScale);
+  host.style.zoom = String(window.zerolabScale);
 }
 
-/** On very wide screens everything grows; the canvases are told, because `zoom` alone would blow up their pixels. */
-function enlarge() {
+/**
+ * On very wide screens everything grows; the canvases are told, because `zoom` alone would blow up their pixels.
+ * @param {HTMLElement} host
+ */
+function enlarge(host) {
   window.zerolabScale = window.innerWidth >= 3200 ? 2 : window.innerWidth >= 2400 ? 1.5 : 1;
-  const { style } = onPage("zerolab-player");
+  const { style } = host;
   style.zoom = String(window.zerolabScale);
   style.setProperty("--zl-zoom", style.zoom); // it blows up the window's height, too
 }
@@ -178,15 +185,23 @@ function writeAddress(player) {
  */
 export async function render({ model, el, unpacked }) {
   const changed = (/** @type {Player} */ player) => {
+    // What a reload of the notebook opens again.
     model.set("event", player.index);
+    model.set("walk", player.walk.state()?.chapter ?? 0);
     model.set("state", player.state());
     model.save_changes();
   };
   /** @type {Payload | PairPayload} */
   const payload = JSON.parse(await unpacked(model.get("payload")));
   const wanted = model.get("event");
-  const walk = model.get("walk") || undefined;
-  const player = mount(el, payload, { event: wanted < 0 ? undefined : wanted, walk, changed });
+  const { shown: view, beat } = model.get("state");
+  const player = mount(el, payload, {
+    event: wanted < 0 ? undefined : wanted,
+    walk: model.get("walk") || undefined,
+    view,
+    events: beat === null,
+    changed,
+  });
   if (!player) return undefined;
   const follow = () => {
     if (model.get("event") !== player.index) player.goto(model.get("event"));

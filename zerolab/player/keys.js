@@ -65,6 +65,9 @@ function down(player, direction, ranks) {
 
 const BY_KEY = new Map(KEYS.flatMap(([keys, , , action]) => keys.map((key) => /** @type {const} */ ([key, action]))));
 
+/** By these a text that has the focus scrolls. */
+const SCROLLS = new Set([" ", "ArrowUp", "ArrowDown", "PageUp", "PageDown", "Home", "End"]);
+
 /**
  * Handles the keyboard while `root` has the focus. A button that was reached by keyboard keeps its own space and enter.
  * @param {HTMLElement} root @param {Player} player
@@ -76,13 +79,15 @@ export function listen(root, player) {
     if (event.detail && button?.matches(":focus")) player.root.focus({ preventScroll: true });
   });
   root.addEventListener("keydown", (event) => {
-    const { tagName, classList } = /** @type {HTMLElement} */ (event.target);
+    const target = /** @type {HTMLElement} */ (event.target);
+    const { tagName, classList } = target;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (tagName === "SELECT" && event.key !== "Escape") return;
     if (event.key === "Escape") leaveOff(player);
     // Radio buttons keep the keys by which they are chosen.
     if (tagName === "INPUT" && (event.key === " " || event.key.startsWith("Arrow"))) return;
-    if (tagName === "BUTTON" && event.key === " ") return;
+    if ((tagName === "BUTTON" || tagName === "SUMMARY") && event.key === " ") return;
+    if (SCROLLS.has(event.key) && target.closest(".zl-help, .zl-code")) return;
     if (classList.contains("zl-body") && event.key.startsWith("Page")) return; // a picture too high scrolls by them
     const name = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
     const action = BY_KEY.get(name);

@@ -87,7 +87,8 @@ function give({ model, filter, top, scene, shown, options }, grow) {
     filter,
     twice({ model, shown }) ? (options.drawn ? 1.5 : 2) * grow : grow,
   );
-  if (sees("timeline")) timeline.layout(model, width("timeline"), grow);
+  const last = !sees("memory") || Boolean(model.payload.meta.times_only); // then the axis has its numbers here
+  if (sees("timeline")) timeline.layout(model, width("timeline"), grow, last);
   if (sees("memory"))
     memories.forEach((memory, k) => {
       memory.layout(model, width("memory"), filter, top[k], grow);

@@ -1,5 +1,7 @@
 // Which part of the recording the time axis shows: one training step, everything, or what was zoomed into.
 
+import { Axis } from "./axis.js";
+
 /**
  * @import { Model } from "./model.js"
  * @import { StepWindow, View } from "./types.d.ts"
@@ -48,6 +50,15 @@ export class Lens {
     const shown = this.window && this.#stretch(this.window);
     if (shown && shown === this.view && time >= shown.t0 && time <= shown.t1) return shown;
     return this.choose(this.model.windowOf(index));
+  }
+
+  /**
+   * The axis for what is shown; it counts from the start of the step in which that begins.
+   * @param {number} width in pixels
+   */
+  axis(width) {
+    const { t0, t1 } = this.view;
+    return new Axis(t0, t1, width, this.model.windows.findLast((window) => window.t0 <= t0)?.t0);
   }
 
   /**

@@ -8,7 +8,7 @@ import { Pen } from "./pen.js";
 import { endedEarly, MARK, nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { spreadRow } from "./spread.js";
 import { ghostOf, hasState, highestOf, percent, saving, stackOf, tellStratum } from "./strata.js";
-import { drawTicks } from "./timeline.js";
+import { AXIS_FOOT, drawTicks, drawTimes } from "./timeline.js";
 
 /**
  * @import { Axis } from "./axis.js"
@@ -17,9 +17,6 @@ import { drawTicks } from "./timeline.js";
  * @import { Ghost } from "./ghost.js"
  * @import { Device, Fill, Filter, Frame, Level, Row, Stratum } from "./types.d.ts"
  */
-
-/** Height of the time axis' numbers, which stand once, below this last of the panes. */
-const AXIS_FOOT = 20;
 
 /** The pane of a device. The stacks are drawn once per view; the cursor and this moment's numbers lie over them. */
 export class Memory {
@@ -64,7 +61,7 @@ export class Memory {
     const { model, palette, axis } = frame;
     this.pen.clear();
     drawTicks(this.pen, palette, axis, this.height);
-    this.#times(palette, axis);
+    if (this.foot) drawTimes(this.pen, palette, axis, this.height);
     for (const [place, row] of model.whole.entries()) this.#row(model, palette, axis, row, place);
     if (model.folded) spreadRow(this, frame);
   }
@@ -153,16 +150,6 @@ export class Memory {
       if (up >= 0 && up <= floor) return category;
     }
     return this.ghost && up >= 0 && up <= floor + this.ghost.missing(rank, index) ? "ghost" : null;
-  }
-
-  /** @param {Palette} palette @param {Axis} axis */
-  #times(palette, axis) {
-    if (!this.foot) return;
-    let free = axis.left - 20;
-    for (const { x, text } of axis.ticks()) {
-      if (x < free || x > axis.right - 16) continue;
-      free = x + this.pen.text(text, x, this.height + 11, { colour: palette.muted, size: 12, align: "center" }) + 12;
-    }
   }
 
   /** @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place */

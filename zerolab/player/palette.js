@@ -50,14 +50,14 @@ export const STACK = ["parameters", "gradients", "optimizer_state", "communicati
 const INKS = {
   light: {
     paper: "#ffffff", ink: "#1d2430", muted: "#5d6675", faint: "#8b93a0", hair: "#e3e4e1", hollow: "#c3c8cf",
-    lit: "#10141c", wait: "#c23b22", forward: "#aeb4bd", backward: "#7d8591",
+    lit: "#10141c", wait: "#c23b22", forward: "#aeb4bd", backward: "#6b7380",
     optimizer: "#454c58", onDark: "#ffffff", copy: "#8d97a5", formula: "#c2185b", reduction: "#4f3676",
     ghost: "#f1f2ef",
   },
   dark: {
     paper: "#14171c", ink: "#e9ebee", muted: "#a3abb8", faint: "#7a8391", hair: "#2b3038", hollow: "#4b525d",
     lit: "#ffffff", wait: "#ff7a5c", forward: "#59616c", backward: "#838c99",
-    optimizer: "#c3c9d2", onDark: "#14171c", copy: "#76808e", formula: "#ff6f9f", reduction: "#d7c6f5",
+    optimizer: "#c3c9d2", onDark: "#14171c", copy: "#7a8492", formula: "#ff6f9f", reduction: "#d7c6f5",
     ghost: "#1f242b",
   },
 };
@@ -107,6 +107,27 @@ function marks(name) {
   return [0, 8].flatMap((x) => [0, 8].flatMap((y) => TILES[name].map((shape) => mark(shape, x, y)))).join("");
 }
 
+/**
+ * How light a colour is, from 0 to 1: the relative luminance of WCAG 2.2.
+ * @param {string} colour
+ */
+function luminance(colour) {
+  const [r, g, b] = [1, 3, 5].map((at) => {
+    const share = Number.parseInt(colour.slice(at, at + 2), 16) / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/**
+ * The contrast of two colours, from 1 to 21.
+ * @param {string} one @param {string} other
+ */
+export function contrastOf(one, other) {
+  const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}
+
 /** One theme's colours, and its pattern fills, made once per canvas scale. */
 export class Palette {
   /** @param {Theme} theme @param {boolean} [contrast] */
@@ -120,6 +141,20 @@ export class Palette {
 
   get communicationColour() {
     return CATEGORY_COLOURS[this.theme].communication;
+  }
+
+  /**
+   * The colour of words on a bar.
+   * @param {string} bar
+   */
+  on(bar) {
+    return contrastOf(this.ink, bar) > contrastOf(this.onDark, bar) ? this.ink : this.onDark;
+  }
+
+  /** The colours of bars that have words on them. */
+  get bars() {
+    const { forward, backward, optimizer, copy, reduction, communicationColour } = this;
+    return { forward, backward, optimizer, copy, reduction, communicationColour };
   }
 
   /** @param {number} rank */

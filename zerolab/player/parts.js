@@ -15,11 +15,13 @@ const KNOWN = new Set(["all_reduce", "reduce_scatter", "all_gather", "broadcast"
 const MOST_RANKS = 64;
 
 /**
- * The exchanges of a recording without a model, in the order in which they began; none where there is a model.
+ * The exchanges of a recording without a model, in the order in which they began; none where there is a model, nor of
+ * another tool's times, which do not say what was in them.
  * @param {Model} model
  * @returns {Exchange[]}
  */
 export function exchangesOf(model) {
+  if (model.payload.meta.times_only) return [];
   if (model.units.some(({ padded }) => padded) || model.worldSize < 2 || model.worldSize > MOST_RANKS) return [];
   const found = [...collectivesOf(model), ...messagesOf(model)].filter(({ shipments }) => shipments.length);
   return found.sort((a, b) => a.start - b.start);
@@ -210,18 +212,42 @@ function partNoted(model, i) {
 }
 
 /**
+ * What comes to the places of an exchange, in order, and what a rank has there after each, once it was asked for.
+ * @typedef {{ before: number[], came: Shipment[], has: number[][] }} Block
+ * @type {WeakMap<Exchange, Map<string, Block>>}
+ */
+const blocks = new WeakMap();
+
+/**
+ * @param {Exchange} exchange @param {number} rank @param {number} part
+ * @returns {Block}
+ */
+function blockOf(exchange, rank, part) {
+  const places = blocks.get(exchange) ?? new Map();
+  blocks.set(exchange, places);
+  const key = `${rank} ${part}`;
+  const found = places.get(key);
+  if (found) return found;
+  const came = exchange.shipments.filter((one) => one.to === rank && one.part === part).sort((a, b) => a.end - b.end);
+  const made = { before: hadBefore(exchange, rank, part), came, has: [] };
+  places.set(key, made);
+  return made;
+}
+
+/**
  * Whose numbers a rank has at a place at a time, in order: several where they are added up, none where nothing is.
  * @param {Exchange} exchange @param {number} rank @param {number} part @param {number} time
  * @returns {number[]}
  */
 export function contents(exchange, rank, part, time) {
-  let has = hadBefore(exchange, rank, part);
-  const came = exchange.shipments.filter((one) => one.to === rank && one.part === part && one.end <= time);
-  for (const { from, source, start, adds } of came.sort((a, b) => a.end - b.end)) {
+  const { before, came, has } = blockOf(exchange, rank, part);
+  const there = came.findLastIndex(({ end }) => end <= time);
+  for (let k = has.length; k <= there; k++) {
+    const { from, source, start, adds } = came[k];
     const more = contents(exchange, from, source, start);
-    has = adds ? [...new Set([...has, ...more])].sort((a, b) => a - b) : more;
+    has[k] = adds ? [...new Set([...(has[k - 1] ?? before), ...more])].sort((a, b) => a - b) : more;
   }
-  return has;
+  return has[there] ?? before;
 }
 
 /**

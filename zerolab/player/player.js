@@ -1,6 +1,5 @@
 // The player: one recording, one current event, and panes that all draw that moment.
 
-import { Axis } from "./axis.js";
 import { Beats } from "./beats.js";
 import { Clock, SPEEDS } from "./clock.js";
 import { ALL, chooseFilter, ranksOf } from "./filter.js";
@@ -44,7 +43,7 @@ export class Player {
     this.chosenTheme = options.theme ?? null;
     this.palette = new Palette(this.chosenTheme ?? surroundingTheme(), contrast());
     this.lens = new Lens(this.model);
-    /** @type {Axis | null} */
+    /** @type {Frame["axis"] | null} */
     this.axis = null; // as what follows, not known before the first drawing
     /** @type {View | null} */
     this.view = null;
@@ -229,7 +228,6 @@ export class Player {
    * @param {number | null} index @param {PointerEvent | null} [pointer] @param {boolean} [withSource]
    */
   preview(index, pointer = null, withSource = true) {
-    if (index === null && this.hovered === null) return;
     if (index === null || !pointer) this.scene.tip.hide();
     else this.scene.tip.show(this.model, index, pointer);
     if (index === this.hovered) return;
@@ -273,6 +271,7 @@ export class Player {
 
   #resize() {
     const width = this.root.clientWidth;
+    if (!width && this.width) this.pause(); // it is out of sight, as in a tab of Lab behind another
     if (width && width !== this.width) this.redraw();
   }
 
@@ -297,7 +296,7 @@ export class Player {
     if (this.beat) this.lens.follow(this.beat.step);
     const view = this.lens.at(index, time);
     const fresh = this.view !== view || this.stale;
-    const axis = fresh || !this.axis ? new Axis(view.t0, view.t1, this.scene.now.clientWidth) : this.axis;
+    const axis = fresh || !this.axis ? this.lens.axis(this.scene.now.clientWidth) : this.axis;
     const { palette, filter, values, beat } = this;
     const flights = beat && !this.calm ? this.flights : null;
     const frame = { model, palette, axis, filter, index, event, hover: null, time, values, beat, flights };

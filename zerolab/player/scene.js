@@ -46,7 +46,7 @@ function makePanes(model) {
   const card = element("p", { class: "zl-card" });
   const apart = model.devices.length > 1;
   const now = element("canvas", { role: "img", "aria-label": "Live bytes of each rank now" });
-  const code = element("pre", { class: "zl-code", tabindex: 0, "aria-label": "Source" });
+  const code = element("pre", { class: "zl-code" });
   const sections = {
     ownership: pane("ownership", "Who holds what", owned.box),
     source: pane("source", "Source", code),
@@ -190,7 +190,7 @@ function scrubs(player, box, hit) {
       if (!gestures.busy()) player.scrubTo(within(box, event).x);
     },
     (event) => {
-      if (moved <= 2) player.pick(hit(within(box, event)));
+      if (moved <= 2 && event.type === "pointerup") player.pick(hit(within(box, event)));
       moved = 0;
       player.settle();
     },
@@ -320,6 +320,7 @@ export function narrate(player, event) {
     scene.sentence.textContent = "This recording has no events: nothing ran while it was made.";
     return;
   }
+  say(scene.card, onCard(model, event));
   if (beat) {
     const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
     say(scene.why, player.resting || beat.caption);
@@ -336,5 +337,4 @@ export function narrate(player, event) {
   const phase = event.phase === "step" ? "update" : event.phase; // "step 1 · step" would say one word for two things
   say(scene.where, window === phase ? window : `${window} · ${phase}`);
   say(scene.sentence, caption(model, index));
-  say(scene.card, onCard(model, event));
 }

@@ -86,11 +86,12 @@ export function saving(ghost, rank, i) {
 }
 
 /**
- * "−75 %"
+ * "−75 %"; of nearly all a decimal, rounded down, for nobody saves it all.
  * @param {Ghost} ghost @param {number} rank @param {number} i
  */
 export function percent(ghost, rank, i) {
-  return `−${Math.round((100 * ghost.missing(rank, i)) / ghost.whole(rank, i))} %`;
+  const less = (100 * ghost.missing(rank, i)) / ghost.whole(rank, i);
+  return `−${less < 99.5 ? Math.round(less) : Math.floor(10 * less) / 10} %`;
 }
 
 // --- the legend ---

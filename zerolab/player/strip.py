@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from zerolab import files
 from zerolab.player.holdings import held_at_update
@@ -109,11 +110,13 @@ class Strip:
     def _less(self, stage: str) -> str:
         """How much less a rank holds than under the first stage, in percent."""
         first = self.nbytes(next(iter(self.held)))
-        return (
-            f"\N{MINUS SIGN}{100 * (1 - self.nbytes(stage) / first):.0f}\N{NO-BREAK SPACE}%"
-            if self.nbytes(stage) < first
-            else ""
-        )
+        held = self.nbytes(stage)
+        if held >= first:
+            return ""
+        less = 100 * (1 - held / first)
+        # Rounded down where it would be all, which nobody saves.
+        shown = f"{less:.0f}" if less < 99.5 else f"{int(10 * less) / 10}"
+        return f"\N{MINUS SIGN}{shown}\N{NO-BREAK SPACE}%"
 
     def _sends(self, stage: str) -> str:
         """What a rank sends in a step, and how often what it sends under the first stage, where that differs."""
@@ -201,9 +204,11 @@ class Strip:
             f'<p class="zl-of zl-of-{number}">{self._sentence(stage)}</p>' for number, stage in enumerate(self.held)
         )
         view = f"0 0 {WIDTH} {TOP + ROW * len(self._rows)}"
-        loop = self._loop(".zl-strip:not(:has(:checked)) ", STAY - FIRST)
+        # A page may have several strips, and what moves on a page has one name for all of it.
+        own = f"zl-{crc32(repr(self.held).encode()):x}"
+        loop = self._loop(f".{own}:not(:has(:checked)) ", STAY - FIRST, own)
         return (
-            f'<form class="zl-strip"><style>{_STYLE}{loop}{"".join(rules)}'
+            f'<form class="zl-strip {own}"><style>{_STYLE}{loop}{"".join(rules)}'
             f"</style><fieldset><legend>Choose a stage: the shards move</legend>{cards}</fieldset>"
             f'<svg viewBox="{view}" role="img" aria-label="{self!r}">{self._drawing()}</svg><div>{told}</div></form>'
         )
@@ -238,8 +243,11 @@ class Strip:
             out.append(f'<g class="zl-of zl-end zl-of-{number}">{"".join(ends)}</g>')
         return "".join(out)
 
-    def _loop(self, where: str, gone: float) -> str:
-        """The style by which everything goes from stage to stage, over and over, `gone` seconds after its beginning."""
+    def _loop(self, where: str, gone: float, own: str = "zl") -> str:
+        """The style by which everything goes from stage to stage, over and over, `gone` seconds after its beginning.
+
+        What moves has names that begin with `own`.
+        """
         count = len(self.held)
         rules = [f"{where}:is(.zl-block,.zl-of,label){{animation:{STAY * count}s -{gone}s ease-in-out infinite}}"]
         for number, shares in enumerate(self._patterns):
@@ -253,14 +261,14 @@ class Strip:
                 fades += [(stage + late * MOVES, f"opacity:{seen}"), (stage + MOVES, f"opacity:{share > 0:d}")]
                 fades += [(stage + 1, f"opacity:{share > 0:d}")]
             for name, steps in (("move", moves), ("fade", fades)):
-                rules.append(_keyframes(f"zl-{name}-{number}", [(at / count, what) for at, what in steps]))
-            rules.append(f"{where}.zl-p{number}{{animation-name:zl-move-{number},zl-fade-{number}}}")
+                rules.append(_keyframes(f"{own}-{name}-{number}", [(at / count, what) for at, what in steps]))
+            rules.append(f"{where}.zl-p{number}{{animation-name:{own}-move-{number},{own}-fade-{number}}}")
         for number in range(count):
             for name, target, on, off in LIT:
                 steps = [(0.0, off), (number / count, off), (number / count, on), ((number + 1) / count, on)]
-                rules.append(_keyframes(f"zl-{name}-{number}", [*steps, ((number + 1) / count, off), (1.0, off)]))
+                rules.append(_keyframes(f"{own}-{name}-{number}", [*steps, ((number + 1) / count, off), (1.0, off)]))
                 rules.append(
-                    f"{where}{target.format(number, number + 1)}{{animation-name:zl-{name}-{number};{AT_ONCE}}}"
+                    f"{where}{target.format(number, number + 1)}{{animation-name:{own}-{name}-{number};{AT_ONCE}}}"
                 )
         return "".join(rules)
 

@@ -24,6 +24,21 @@ export function drawTicks(pen, palette, axis, height) {
   for (const { x } of axis.ticks()) pen.line(x + 0.5, 0, x + 0.5, height, palette.hair);
 }
 
+/** Height of the time axis' numbers, which stand once, below the last pane that has the axis. */
+export const AXIS_FOOT = 20;
+
+/**
+ * The numbers of the time axis, below a pane.
+ * @param {Pen} pen @param {Palette} palette @param {Axis} axis @param {number} height
+ */
+export function drawTimes(pen, palette, axis, height) {
+  let free = axis.left - 20;
+  for (const { x, text } of axis.ticks()) {
+    if (x < free || x > axis.right - 16) continue;
+    free = x + pen.text(text, x, height + 11, { colour: palette.muted, size: 12, align: "center" }) + 12;
+  }
+}
+
 /** The pane. Bars are drawn once per view into `pen`; the cursor and the lit bars lie over it in `over`. */
 export class Timeline {
   /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} overlay */
@@ -33,6 +48,7 @@ export class Timeline {
     this.gutter = gutter(0);
     this.rows = rowHeights(0, 1, 0, 0);
     this.height = 0;
+    this.foot = 0;
     /** @type {Tools | null} */
     this.tools = null;
     /** @type {Lanes | null} */
@@ -43,16 +59,17 @@ export class Timeline {
     this.bars = [];
   }
 
-  /** @param {Model} model @param {number} width @param {number} grow */
-  layout(model, width, grow) {
+  /** @param {Model} model @param {number} width @param {number} grow @param {boolean} last */
+  layout(model, width, grow, last) {
     this.gutter = gutter(width);
     const lanes = new Lanes(model);
     this.lanes = lanes;
     this.rows = rowHeights(model.rows.length, lanes.names.length, 13, 6, grow);
     this.height = this.rows.pitch * model.rows.length;
+    this.foot = last ? AXIS_FOOT : 0;
     this.order.clear();
-    this.over.resize(width, this.height);
-    return this.pen.resize(width, this.height);
+    this.over.resize(width, this.height + this.foot);
+    return this.pen.resize(width, this.height + this.foot);
   }
 
   /**
@@ -64,6 +81,7 @@ export class Timeline {
     pen.clear();
     this.bars = [];
     drawTicks(pen, palette, axis, this.height);
+    if (this.foot) drawTimes(pen, palette, axis, this.height);
     for (const [place, row] of model.rows.entries()) this.#row(model, palette, axis, row, place, filter);
   }
 
@@ -97,15 +115,6 @@ export class Timeline {
       );
     const x = Math.round(axis.x(time)) + 0.5;
     if (x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
-  }
-
-  /**
-   * The row at a height, for a click on its name; -1 below the last.
-   * @param {Model} model @param {number} y
-   */
-  rowAt(model, y) {
-    const row = Math.floor(y / this.rows.pitch);
-    return row < model.rows.length ? row : -1;
   }
 
   /**
@@ -222,7 +231,7 @@ export class Timeline {
       this.#name(event, tail(event.unit ?? "")),
       event.kind === "optimizer" ? "update" : tail(event.unit ?? event.op),
     ];
-    const colour = event.kind === "module" && event.op === "forward" ? palette.ink : palette.onDark;
+    const colour = palette.on(String(this.#fill(palette, event.kind, model, bar.index)));
     /** @type {TextStyle} */
     const style = { colour, size: 12, align: "center", room: width - 12 };
     const fits = names.find((name) => name && this.pen.fits(name, style));

@@ -46,7 +46,7 @@ export class Transport {
     const events = "Beats or single events (e)";
     this.events = element("button", { type: "button", class: "zl-wide", title: events }, "events");
     this.events.addEventListener("click", () => player.tellEvents(player.byBeats));
-    this.place = element("output", { class: "zl-place" });
+    this.place = element("span", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
     this.element = element(
       "div",
@@ -220,13 +220,19 @@ export function name(window) {
   return window.step === 0 ? "setup" : `step ${window.step}`;
 }
 
+/** A finger that has moved less than so many pixels sideways may be about to scroll the page. */
+const SIDEWAYS = 6;
+
 /**
- * Calls `moved(share, event)` with the pointer's place across `target`, from 0 to 1, while it is held down.
+ * Calls `moved(share, event)` with the pointer's place across `target`, from 0 to 1, while it is held down; and then
+ * `released`, also with a `pointercancel` where the browser has taken a finger over.
  * @param {HTMLElement} target @param {(share: number, event: PointerEvent) => void} moved
  * @param {(event: PointerEvent) => void} [released]
  */
 export function drag(target, moved, released = () => {}) {
   let held = false;
+  /** @type {number | null} */
+  let waits = null; // where a finger came down, until it is known what for
   /** @type {(event: PointerEvent) => number} */
   const share = (event) => {
     const box = target.getBoundingClientRect();
@@ -236,13 +242,20 @@ export function drag(target, moved, released = () => {}) {
     if (event.button !== 0) return;
     held = true;
     target.setPointerCapture(event.pointerId);
+    waits = event.pointerType === "touch" ? event.clientX : null;
+    if (waits === null) moved(share(event), event);
+  });
+  target.addEventListener("pointermove", (event) => {
+    if (!held || (waits !== null && Math.abs(event.clientX - waits) < SIDEWAYS)) return;
+    waits = null;
     moved(share(event), event);
   });
-  target.addEventListener("pointermove", (event) => held && moved(share(event), event));
   /** @type {(event: PointerEvent) => void} */
   const end = (event) => {
-    if (held) released(event);
+    if (!held) return;
     held = false;
+    if (waits !== null && event.type === "pointerup") moved(share(event), event); // it only tapped
+    released(event);
   };
   target.addEventListener("pointerup", end);
   target.addEventListener("pointercancel", end);

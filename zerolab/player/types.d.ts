@@ -533,6 +533,8 @@ export interface Options {
 /** The model that is handed to `render`, as far as it is used: shell.py has it beside the widget. */
 export interface WidgetModel {
   get(name: "event" | "walk"): number;
+  /** What the panes showed last; empty before they have. */
+  get(name: "state"): { shown?: ViewName; beat?: object | null };
   get(name: "payload"): DataView<ArrayBuffer>;
   get(name: "figure"): string;
   set(name: string, value: unknown): void;

@@ -10,6 +10,8 @@ import { Veil } from "./veil.js";
  * @import { Answer, Chapter } from "./types.d.ts"
  */
 
+let walks = 0;
+
 /** The walk of one player: a button beside the views, and a card in place of the caption while it is open. */
 export class Walk {
   /** @param {Player} player */
@@ -19,6 +21,8 @@ export class Walk {
     this.chapters = player.options.drawn ? [] : chaptersOf(player);
     this.place = -1; // of the chapter that is told; -1 while the walk is closed
     this.rested = false;
+    walks += 1;
+    this.group = `zl-walk-${walks}`; // the answers of two players on a page are no one group of buttons
     this.cameFrom = { view: player.shown, events: false };
     this.fitted = 0; // the width for which the card has room for its longest chapter
     this.veil = new Veil(player.panes.ownership);
@@ -183,7 +187,7 @@ export class Walk {
 
   /** @param {Answer} answer @param {string} value */
   #choice(answer, value) {
-    const input = element("input", { type: "radio", name: "zl-walk", value });
+    const input = element("input", { type: "radio", name: this.group, value });
     const choice = element("label", {}, input, answer.text);
     input.addEventListener("change", () => {
       for (const other of this.asks.querySelectorAll("label")) other.classList.remove("zl-right", "zl-wrong");

@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { bytes, duration, toTheStep } from "../../zerolab/player/format.js";
+
+test("what rounds to 1,000 of a unit is 1 of the next", () => {
+  assert.deepEqual([999, 1000, 999_499, 999_500, 999_950_000].map(bytes), [
+    "999 B",
+    "1.00 kB",
+    "999 kB",
+    "1.00 MB",
+    "1.00 GB",
+  ]);
+  assert.deepEqual([999, 999_499, 999_700, 999_999_999].map(duration), ["999 ns", "999 µs", "1.00 ms", "1.00 s"]);
+});
+
+test("a time is as exact as the step to the next one asks, and no more", () => {
+  assert.equal(toTheStep(3_200_000, 1_000), "3.2 ms");
+  assert.equal(toTheStep(3_202_000, 1_000), "3.202 ms");
+  assert.equal(toTheStep(2_000_000, 1_000_000), "2 ms");
+  assert.equal(toTheStep(1_500_000_000, 500_000_000), "1.5 s");
+});
