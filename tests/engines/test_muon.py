@@ -328,3 +328,17 @@ def test_both_optimizers_have_one_state_and_follow_one_schedule():
     }
     assert [part.param_groups[0]["lr"] for part in both.parts] == [0.5, 0.05]
     assert both.name == "Muon and AdamW"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_model_of_matrices_alone_trains(clusters, stage):
+    def train(stage):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+        engine = ENGINES[stage](model, torch.optim.AdamW, lr=1e-3)
+        before = engine.state_dict()
+        engine.training_step(torch.ones(2, 4), torch.zeros(2, 4), models.loss)
+        return before, engine.state_dict()
+
+    for before, after in clusters(2).run(train, stage):
+        assert not any(torch.equal(after[name], value) for name, value in before.items())

@@ -1,5 +1,7 @@
 """What would give wrong numbers is refused, with a sentence."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -161,3 +163,34 @@ def test_a_model_that_is_bf16_already_gets_fp32_masters_too(clusters, stage):
         return {value.dtype for value in [*states, *engine.state_dict().values()]}
 
     assert clusters(2).run(dtypes) == [{torch.float32}] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (torch.optim.Adam, "decoupled_weight_decay is True in the state and False in the engine: load a state of"),
+        (torch.optim.RAdam, "the state sets 'amsgrad', which RAdam does not know: load a state of the same optimizer"),
+        (
+            torch.optim.Adamax,
+            "the state sets 'amsgrad', which Adamax does not know: load a state of the same",
+        ),
+    ],
+)
+def test_the_state_of_a_kindred_optimizer_is_refused(clusters, kind, sentence):
+    def load(kind):
+        engine, other = _engine(optimizer_cls=torch.optim.AdamW), _engine(optimizer_cls=kind)
+        engine.training_step(torch.ones(2, 4), torch.ones(2, 4), nn.functional.mse_loss)
+        other.load_optimizer_state_dict(engine.optimizer_state_dict())
+
+    assert sentence in _sentence(clusters, partial(load, kind))
+
+
+def test_what_a_schedule_notes_beside_the_settings_is_no_other_optimizers(clusters):
+    def load():
+        engine, other = _engine(optimizer_cls=torch.optim.AdamW), _engine(optimizer_cls=torch.optim.AdamW)
+        torch.optim.lr_scheduler.OneCycleLR(engine.optimizer, max_lr=0.1, total_steps=10)
+        engine.training_step(torch.ones(2, 4), torch.ones(2, 4), nn.functional.mse_loss)
+        other.load_optimizer_state_dict(engine.optimizer_state_dict())
+        return other.optimizer.param_groups[0]["max_lr"]
+
+    assert clusters(1).run(load) == [0.1]

@@ -305,3 +305,29 @@ def test_an_engine_that_is_dropped_leaves_nothing_behind(clusters):
         return {stage: [known() is None for known in references] for stage, references in found.items()}
 
     assert clusters(2).run(left) == [dict.fromkeys(STAGES, [True] * 3)] * 2
+
+
+def test_in_fp16_gradients_that_are_still_scaled_are_neither_clipped_nor_shown(clusters):
+    def clipping(engine, _rank):
+        said = []
+        engine.backward(loss_of(engine.model(my_rows(0))))  # of a loop that scales nothing there is nothing to divide
+        engine.clip_grad_norm_(1.0)
+        engine.zero_grad()
+        for _ in range(2):
+            engine.backward(engine.scaler.scale(loss_of(engine.model(my_rows(0)))))
+            for use in (lambda: engine.clip_grad_norm_(1.0), engine.gradients):
+                try:
+                    use()
+                except RuntimeError as error:
+                    said.append(str(error))
+            engine.scaler.unscale_(engine.optimizer)
+            engine.clip_grad_norm_(1.0)
+            engine.scaler.step(engine.optimizer)
+            engine.scaler.update()
+        return said
+
+    for stages in clusters(2).run(on_every_stage, clipping, precision="fp16"):
+        for said in stages.values():
+            assert len(said) == 4
+            assert "the gradients to clip are still multiplied by the loss scale, " in said[0]
+            assert "call engine.scaler.unscale_(engine.optimizer) first" in said[1]

@@ -143,3 +143,39 @@ def test_beside_zero3_its_state_is_the_same_to_the_byte_and_it_sends_half_as_muc
     gathers = [each for each in events if each.op == "all_gather" and each.kind == "collective" and each.step == 2]
     assert gathers
     assert all(each.live["communication"] >= each.numel for each in gathers), "a message of one byte an element"
+
+
+def train_while(look):
+    """Three steps, in each of which a hook looks at the first layer's weight: its losses, and where it ends."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
+    engine = Zero3In8Bits(model, torch.optim.SGD, lr=0.1)
+    if look:
+        model[0].register_forward_pre_hook(lambda layer, _: look(layer.weight))
+    inputs = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+    losses = [float(engine.training_step(inputs, inputs.roll(1, 1), models.loss)) for _ in range(3)]
+    return losses, engine.state_dict()
+
+
+def test_who_only_reads_a_parameters_data_changes_nothing(clusters):
+    def read(weight):
+        weight.data.norm()
+
+    (losses, end), (read_losses, read_end) = (clusters(2).run(train_while, look)[0] for look in (None, read))
+    assert read_losses == losses
+    assert all(torch.equal(read_end[name], value) for name, value in end.items())
+
+
+def test_what_is_written_is_taken_over_and_the_rest_of_the_flat_keeps_its_exact_numbers(clusters):
+    def write_a_row():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+        engine = Zero3In8Bits(model, torch.optim.SGD, lr=0.1)
+        before = engine.state_dict()
+        with engine.full_parameters(), torch.no_grad():
+            model[0].weight[40] = 0.123
+        return before, engine.state_dict()
+
+    for before, after in clusters(2).run(write_a_row):
+        before["0.weight"][40] = 0.123
+        assert all(torch.equal(after[name], value) for name, value in before.items())

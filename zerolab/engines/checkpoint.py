@@ -6,6 +6,8 @@ safetensors, which load without executing anything; a save that is killed leaves
 
 import json
 from collections.abc import Iterator
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,16 @@ from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
 
 FORMAT = "zerolab-checkpoint-1"
+
+
+_HOW = {"params", "foreach", "fused", "capturable", "differentiable"}  # change no number
+
+
+@cache
+def _settings() -> set[str]:
+    """What torch's optimizers can be told about the update, by any of them."""
+    kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
+    return {name for kind in kinds for name in signature(kind).parameters} - _HOW
 
 
 class Checkpoints:
@@ -124,10 +136,20 @@ class Checkpoints:
                 f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
                 "make the engine with the same param_groups, in the same order"
             )
-        # SGD's momentum under AdamW's name would load silently, and train otherwise.
+        self._check_settings(saved)
+
+    def _check_settings(self, saved: list[dict[str, Any]]) -> None:
+        """Raises ValueError where a state's settings are another optimizer's: it would load, and train otherwise."""
+        name, same = type(self.optimizer).__name__, "load a state of the same optimizer"
         if missing := sorted(self.optimizer.defaults.keys() - saved[0].keys()):
-            name = type(self.optimizer).__name__
-            raise ValueError(f"the state does not set {name}'s {missing[0]!r}: load a state of the same optimizer")
+            raise ValueError(f"the state does not set {name}'s {missing[0]!r}: {same}")
+        for theirs, ours in zip(saved, self.optimizer.param_groups, strict=False):
+            # What no optimizer knows is a schedule's, or the user's own.
+            if unknown := sorted((theirs.keys() & _settings()) - ours.keys()):
+                raise ValueError(f"the state sets {unknown[0]!r}, which {name} does not know: {same}")
+            way = "decoupled_weight_decay"  # in all else Adam and AdamW have the same settings
+            if theirs.get(way) != ours.get(way):
+                raise ValueError(f"{way} is {theirs[way]} in the state and {ours[way]} in the engine: {same}")
 
     def _trained_shapes(self) -> dict[str, torch.Size]:
         return {slot.name: slot.shape for layout in self._layouts for slot in layout.slots}

@@ -68,6 +68,7 @@ class Flat:
         self.mean: torch.Tensor | None = None
         self.unscaled: torch.Tensor | None = None
         self.way = Way()  # from the mean to the optimizer
+        self.rounding: Callable[[torch.Tensor], torch.Tensor] | None = None  # of the shard on its way into `whole`
         self.pieces: dict[Slot, nn.Parameter] = {}
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
@@ -193,7 +194,10 @@ class Flat:
         if self.presence is not Presence.WHOLE or not self._module.were_written():
             return
         with torch.no_grad():
-            self.shard.copy_(self._mine(self.whole))  # zero3's is a copy; elsewhere this is the same memory
+            mine = self._mine(self.whole)
+            if self.rounding:  # an element that is still the shard's, rounded, was not written
+                mine = torch.where(mine == self.rounding(self.shard), self.shard, mine)
+            self.shard.copy_(mine)  # zero3's is a copy; elsewhere this is the same memory
             if self.has_master:
                 # An element that is still the master's, rounded, was not written: there the master knows more digits.
                 written = self.owned.to(self.shard) != self.shard

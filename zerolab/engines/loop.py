@@ -111,6 +111,7 @@ class Loop(ShardedCheckpoints):
         parameter's shape, could not hold that. So is a parameter missing that got no gradient on any rank.
         """
         self.refuse_without_gradients("see")
+        self._scaling.refuse_scaled("see")
         means = [(flat, mean) for flat in self.trainable if (mean := flat.final_mean) is not None]
         return {
             slot.name: mine for flat, mean in means for slot, mine in flat.by_parameter(mean) if slot in flat.usage.used
@@ -131,10 +132,16 @@ class Loop(ShardedCheckpoints):
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before.
 
         Between `backward` and `step`. One all_reduce of a single number where gradients are sharded.
+
+        Raises:
+            ValueError: `max_norm` is not above 0.
+            RuntimeError: there are no mean gradients; or, in fp16, `engine.scaler` has not been asked to
+                `unscale_(engine.optimizer)`.
         """
         if not max_norm > 0:
             raise ValueError(f"max_norm is {max_norm!r}: give a norm above 0")
         self.refuse_without_gradients("clip")
+        self._scaling.refuse_scaled("clip")
         means = [(mean, flat.is_sharded) for flat in self.trainable if (mean := flat.final_mean) is not None]
         norm = norm_over_ranks([mean for mean, parts in means if parts], [mean for mean, parts in means if not parts])
         for mean, _ in means:

@@ -102,7 +102,7 @@ class Matrices:
         matrices, *rest = groups
         matrices["params"] = [matrix for matrix in matrices["params"] if matrix.numel()]
         parts = [self.muon_cls([matrices], **self._muon)]
-        return Together(parts + [optimizer_cls(rest, **keywords)] * bool(rest))
+        return Together([*parts, optimizer_cls(rest, **keywords)] if rest else parts)
 
 
 def check_muon(keywords: Mapping[str, Any]) -> None:

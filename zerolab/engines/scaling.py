@@ -58,6 +58,7 @@ class Scaling:
         self._replaced: list[tuple[torch.Tensor, Flat]] = []  # whose gradients have stand-ins, and where they lie
         self._found_inf: Any = None  # what the scaler says that calls for the step at hand
         self._scale: torch.Tensor | None = None
+        self._is_unscaled = False  # a scaler has divided the gradients that wait for the step
         optimizer: Any = engine.optimizer
         optimizer._step_supports_amp_scaling = True  # noqa: SLF001  (as torch's fused optimizers say it)
         scaling, kind = weakref.proxy(self), type(optimizer)
@@ -87,7 +88,7 @@ class Scaling:
 
     def stand_in(self) -> None:
         """The mean gradients are there: from now on a scaler may ask for them."""
-        scaling = weakref.ref(self)
+        scaling, self._is_unscaled = weakref.ref(self), False
         # All of them, used or not: a rank that finds nothing to divide would take no part in the comparison.
         self._replaced = [(updated, flat) for flat in self._engine.trainable for updated, _ in flat.updated()]
         for updated, flat in self._replaced:
@@ -104,6 +105,7 @@ class Scaling:
             RuntimeError: there are no mean gradients.
         """
         self._engine.refuse_without_gradients("unscale")
+        self._is_unscaled = True
         unscaled = []
         for flat in flats:
             if flat.mean is not None and flat.has_update:
@@ -112,6 +114,15 @@ class Scaling:
         _UNSCALE(unscaled, found_inf, inverse)
         if any(flat.is_sharded for flat in flats):
             take_maximum_over_ranks(found_inf)
+
+    def refuse_scaled(self, use: str) -> None:
+        """Raises RuntimeError while the gradients are still multiplied by the scale of the engine's own scaler."""
+        scaler = self._engine.scaler
+        if not self._is_unscaled and scaler.is_enabled() and scaler._scale is not None:  # noqa: SLF001  (None: it has scaled nothing)
+            raise RuntimeError(
+                f"the gradients to {use} are still multiplied by the loss scale, {scaler.get_scale():g}: call "
+                "engine.scaler.unscale_(engine.optimizer) first"
+            )
 
     def must_skip(self) -> bool:
         """A step begins. Whether the scaler that calls for it, if one does, has found an overflow; divides if not."""

@@ -12,9 +12,12 @@ Blocks begin anew with each shard, so another number of ranks has other blocks, 
 other parameters: unlike the other stages, this one does not compute the same on every N.
 """
 
+from functools import partial
 from typing import Any
 
-from zerolab.engines.blocks import FORMATS, pack, unpack
+import torch
+
+from zerolab.engines.blocks import FORMATS, Format, pack, unpack
 from zerolab.engines.collectives import Exchange, all_gather
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.zero3 import Zero3
@@ -23,8 +26,8 @@ from zerolab.engines.zero3 import Zero3
 class Zero3In8Bits(Zero3):
     """Shards parameters, gradients and optimizer state, and gathers the parameters in 8 bits.
 
-    `state_dict` gives the owners' exact parameters; whoever looks at a whole unit sees the rounded ones, and whoever
-    writes into it between steps has all of its flat taken over as it was seen.
+    `state_dict` gives the owners' exact parameters; whoever looks at a whole unit sees the rounded ones, and what is
+    written into it between steps is taken over as it is.
 
     Args:
         bits: "int8" or "fp8".
@@ -37,6 +40,9 @@ class Zero3In8Bits(Zero3):
             raise ValueError(f"bits is {bits!r}: choose one of {', '.join(FORMATS)}")
         self._bits = FORMATS[bits]
         super().__init__(*arguments, **others)
+        for flat in self.flats:
+            if flat.layout.dtype.is_floating_point:
+                flat.rounding = partial(_rounded, self._bits)
 
     def start_gather(self, flat: Flat) -> None:
         """Starts making the flat whole of the owners' rounded shards, in the storage that autograd remembers."""
@@ -54,3 +60,10 @@ class Zero3In8Bits(Zero3):
                     unpack(part, shard, self._bits)
 
             flat.arrive(Exchange([all_gather(packed.view(-1), name=flat.layout.name)], unpack_all))
+
+
+def _rounded(bits: Format, shard: torch.Tensor) -> torch.Tensor:
+    """The shard as every rank sees it."""
+    seen = torch.empty_like(shard)
+    unpack(pack(shard, bits), seen, bits)
+    return seen
