@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerolab import models
 from zerolab.theory import STAGES
@@ -106,6 +107,43 @@ def test_the_peak_of_a_loop_without_engine_or_ranks_is_the_allocators_too(record
     peak = allocator_peak(plain_loop)
     recording = record(plain_loop)
     assert recording.info.peak_total == peak
+
+
+class Onlooker(TorchDispatchMode):
+    """Sees operations and does nothing; autograd copies sparse gradients for anybody who does."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **kwargs or {})
+
+
+def loop_with_sparse_gradients(optimizer, before_step=lambda _: None):
+    torch.manual_seed(0)
+    model = torch.nn.EmbeddingBag(50, 16, sparse=True, mode="sum")
+    optimizer = optimizer(model.parameters(), lr=0.1)
+    for step in range(3):
+        before_step(step)
+        model(torch.randint(50, (8, 37))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def watched_loop_with_sparse_gradients(optimizer, before_step):
+    with Onlooker():
+        loop_with_sparse_gradients(optimizer, before_step)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "loop"),
+    [
+        (torch.optim.SparseAdam, loop_with_sparse_gradients),  # its peak is in the update
+        (torch.optim.SGD, watched_loop_with_sparse_gradients),
+    ],
+    ids=["SparseAdam", "SGD"],
+)
+def test_the_peak_of_a_loop_with_sparse_gradients_is_the_allocators(record, optimizer, loop):
+    loop_with_sparse_gradients(optimizer)
+    peak = allocator_peak(loop, optimizer)
+    assert record(loop_with_sparse_gradients, optimizer).info.peak_total == peak
 
 
 def test_a_tensor_that_wraps_others_is_not_counted_beside_them(record):

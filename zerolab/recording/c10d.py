@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from zerolab.recording.storages import parts_of
 
 _WORDS = {
     "allreduce": "all_reduce",
@@ -101,6 +104,8 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
         sent = _sent_to_others(args[1], args[4], group)
     elif name == "alltoall_":
         sent = sum(tensor.nbytes for rank, tensor in enumerate(args[1]) if rank != group.rank())
+    elif any(tensor.is_sparse for tensor in counted):
+        sent = sum(map(_sparse_bytes, counted)) * (len(ranks) - 1)
     return Request(op, tensors, numel, nbytes, ranks, peer, group, note, sent)
 
 
@@ -110,6 +115,12 @@ def _sent_to_others(tensor: torch.Tensor, splits: Sequence[int], group: dist.Pro
         return None
     row = tensor.nbytes // max(len(tensor), 1)
     return (sum(splits) - splits[group.rank()]) * row
+
+
+def _sparse_bytes(tensor: torch.Tensor) -> int:
+    """What every other rank gets of a sparse tensor: gloo merges equal indices and gathers what remains, then adds."""
+    with _disable_current_modes():  # the merging is not part of the run; gloo's own is below what is seen
+        return sum(part.nbytes for part in parts_of(tensor.coalesce()))
 
 
 def _place(tensor: torch.Tensor) -> str:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import (
 
 from zerolab.recording.c10d import communicates, tensors_in
 from zerolab.recording.log import Log
+from zerolab.recording.storages import storages_of
 
 _graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
 _NUMBER_DTYPES: dict[type, torch.dtype] = {
@@ -97,7 +98,8 @@ class Watch(TorchDispatchMode):
             if result.__class__ is torch.Tensor:
                 ledger.see(result)
                 if effect is _SHOWS:
-                    ledger.resized(result.untyped_storage())
+                    for storage in storages_of(result):
+                        ledger.resized(storage)
             else:
                 self._see_all(result)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_DTYPES:
@@ -117,9 +119,7 @@ class Watch(TorchDispatchMode):
     def _see_all(self, result: Any) -> None:
         for tensor in tensors_in(result):
             # A tensor that wraps others has no memory of its own; DTensor's own fake ones, of whole tensors, have none.
-            if tensor.layout is torch.strided and not (
-                isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)
-            ):
+            if not (isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)):
                 self._ledger.see(tensor)
 
 

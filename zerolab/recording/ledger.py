@@ -4,6 +4,10 @@ Tensors share storages, and storages are what takes memory, so the ledger counts
 tensor that shows it, and leaves when torch drops it: a weak reference to it fires then, in whatever thread that is.
 What a storage is *for* is often known only later (a temporary of backward becomes a gradient), so `assign` also
 corrects the peak if the storage was already alive at that moment.
+
+Of a sparse tensor, the indices and the values count. What an operation adds to one that is there counts from the next
+look: at a gradient, when backward has added to it; at optimizer state, at the next update. What torch does not show
+cannot be counted: the memory of `to_mkldnn`'s tensors, and what a kernel allocates and frees within one operation.
 """
 
 import weakref
@@ -15,6 +19,7 @@ import torch
 
 from zerolab.recording.aliases import Releases
 from zerolab.recording.events import CATEGORIES
+from zerolab.recording.storages import parts_of, storages_of
 from zerolab.theory.allocator import Allocator, Block
 
 HOST = "cpu"
@@ -97,6 +102,7 @@ class Tally:
         for live in (self.live, *(moment.live for moment in self.phases.values() if entry.since <= moment.birth)):
             live[entry.category] -= entry.nbytes
             live[category] += entry.nbytes
+        entry.category = category
 
 
 class Ledger:
@@ -159,17 +165,24 @@ class Ledger:
 
     def see(self, tensor: torch.Tensor) -> None:
         """Enters the storage of `tensor` under the current category, if it is new."""
-        storage = tensor.untyped_storage()
+        try:  # asking first would cost something for every tensor
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            for part in parts_of(tensor):
+                self.see(part)
+            return
         is_new = storage._cdata not in self._entries or self._known(storage) is None
         if is_new and (nbytes := storage.nbytes()):
             self._enter(storage, nbytes, self.category, None)
 
     def note_existing(self, tensor: torch.Tensor) -> int:
-        """Notes a storage from before the recording and returns its bytes; 0 if it is empty or already known.
+        """Notes the storage of a tensor from before the recording; returns its bytes, 0 if it is empty or known.
 
         What earlier runs left behind is not part of this one. It counts from the moment it is assigned to a flat.
         """
-        storage = tensor.untyped_storage()
+        return sum(map(self._note_existing, storages_of(tensor)))
+
+    def _note_existing(self, storage: torch.UntypedStorage) -> int:
         nbytes = storage.nbytes()
         # A released flat has no bytes until it is gathered, and counts as new then.
         if self._known(storage) is not None or not nbytes:
@@ -180,10 +193,11 @@ class Ledger:
 
     def exclude(self, tensor: torch.Tensor) -> None:
         """Stops counting the storage of `tensor`."""
-        entry = self._known(tensor.untyped_storage())
-        if entry is not None:
-            self._leave(entry)
-            entry.category = EXCLUDED
+        for storage in storages_of(tensor):
+            entry = self._known(storage)
+            if entry is not None:
+                self._leave(entry)
+                entry.category = EXCLUDED
 
     def resized(self, storage: torch.UntypedStorage) -> str | None:
         """Notes that a storage has changed size; it keeps its category and its flat, which is returned."""
@@ -212,7 +226,12 @@ class Ledger:
 
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
         """Sets what the storage of `tensor` is for; one that was never seen is older than the recorder."""
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            for part in parts_of(tensor):
+                self.assign(part, category, unit)
+            return
         entry = self._entries.get(storage._cdata)
         # Called for every parameter at every look, and nearly always nothing has changed.
         if entry is not None and entry.category == category and entry.unit == unit and entry() is not None:
@@ -230,19 +249,18 @@ class Ledger:
             self._grow(entry, entry.nbytes)
         elif entry.category != category:
             entry.tally.move(entry, category)
-            entry.category = category
 
     def travels(self, tensor: torch.Tensor) -> None:
         """Notes that a tensor is being sent or received: communication, unless it is known to be model state."""
-        entry = self._known(tensor.untyped_storage())
-        # A flat that is gathered in place still counts as parameters while it travels.
-        if entry is not None and entry.category in (ACTIVATIONS, OTHER):
-            self.assign(tensor, COMMUNICATION, None)
+        for entry in map(self._known, storages_of(tensor)):
+            # A flat that is gathered in place still counts as parameters while it travels.
+            if entry is not None and entry.category in (ACTIVATIONS, OTHER):
+                entry.tally.move(entry, COMMUNICATION)
 
     def unit_of(self, tensor: torch.Tensor) -> str | None:
         """The flat that the storage of `tensor` was assigned to; None if there is none, or several."""
-        entry = self._known(tensor.untyped_storage())
-        return (entry.unit or None) if entry is not None else None
+        entries = map(self._known, storages_of(tensor))
+        return next((entry.unit for entry in entries if entry is not None and entry.unit), None)
 
     def settle(self) -> None:
         """Removes the storages that were dropped since the last call.

@@ -42,6 +42,8 @@ class Passes(Observer):
         self._updating: list[tuple[Any, Draft]] = []
         self._saves: list[Draft] = []
         self._is_updating = False  # an engine has begun its update and not yet ended it
+        self._hears_updates = False  # has heard one; a recording that begins within a closure misses that update's hook
+        self._computes_again = False  # an optimizer, within its update, calls the closure that it was given
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are watched
@@ -190,15 +192,16 @@ class Passes(Observer):
         log = self._log
         log.in_backward = False
         self._backward.clear()
-        self._updating.clear()
-        self._is_updating = False  # the last update raised
-        if self._evaluations or not torch.is_grad_enabled():
-            log.end_step()
-        else:
-            if training:
-                log.drop_tentative_step()
-            if self.begin_step() and log.current is not None:
-                log.current.tentative = not training
+        if not self._computes_again:  # else the step goes on, and so does its update
+            self._updating.clear()
+            self._is_updating = False  # the last update raised
+            if self._evaluations or not torch.is_grad_enabled():
+                log.end_step()
+            else:
+                if training:
+                    log.drop_tentative_step()
+                if self.begin_step() and log.current is not None:
+                    log.current.tentative = not training
         self._ownership.sync()
         log.compute("forward")
 
@@ -244,9 +247,25 @@ class Passes(Observer):
         self._ownership.sync()
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
-        return once_computed(args, keywords, lambda: self._update_begins(optimizer))
+        self._hears_updates = True
+        return once_computed(args, keywords, lambda: self._update_begins(optimizer), self._computing_again)
+
+    @contextmanager
+    def _computing_again(self) -> Iterator[None]:
+        """The passes within this block belong to an update that has begun."""
+        before, self._computes_again = self._computes_again, True  # one optimizer may hand its closure to another
+        try:
+            yield
+        finally:
+            self._computes_again = before
+            if self._stack is not None:
+                self._log.in_backward = False
+                self._log.enter("step")
+                self._log.rest()
 
     def _update_begins(self, optimizer: Any) -> None:
+        if self._stack is None:
+            return  # the recording has ended within the closure
         log = self._log
         if self._updating:
             self._ownership.before_inner_update(optimizer, self._updating[0][0])
@@ -264,6 +283,9 @@ class Passes(Observer):
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        if not self._hears_updates:
+            self._hears_updates = True
+            self._update_begins(optimizer)  # too late for its length, but it is this that makes the step one
         while self._updating:  # more than one if an inner update raised
             other, draft = self._updating.pop()
             self._log.end(draft)

@@ -4,7 +4,7 @@ Only other people's code is patched, and only here; our own tells its observers 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -43,18 +43,32 @@ def replace(owners: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[Non
             delattr(first, name)
 
 
-def once_computed(args: Any, keywords: Any, begins: Callable[[], None]) -> tuple[Any, Any] | None:
+def once_computed(
+    args: Any,
+    keywords: Any,
+    begins: Callable[[], None],
+    again: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> tuple[Any, Any] | None:
     """What a hook before an optimizer's step returns to have `begins` called when the gradients are there.
 
-    That is now, but where the loop gives `step` a closure that computes them, as Lightning does: then after it.
+    That is now, but where the loop gives `step` a closure that computes them, as Lightning does: then after its first
+    call. An optimizer that calls it several times, as LBFGS does, makes the other calls within its update, and each of
+    them within `again()`.
     """
     closure = keywords.get("closure") or (args[1] if len(args) > 1 else None)
     if closure is None:
         begins()
         return None
 
+    has_begun = False
+
     def computed() -> Any:
+        nonlocal has_begun
+        if has_begun:
+            with again():
+                return closure()
         result = closure()
+        has_begun = True
         begins()
         return result
 

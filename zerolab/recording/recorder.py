@@ -169,8 +169,7 @@ class Recorder:
         """Shows the ledger every tensor that already exists, and registers every engine."""
         gc.collect()  # an engine and its hooks refer to each other, so an unused one may still be alive
         kinds = [] if self._log.times_only else [torch.Tensor, torch.nn.Parameter]
-        tensors = [tensor for tensor in _all_of(kinds) if tensor.layout is torch.strided]
-        nbytes = sum(map(self._ledger.note_existing, tensors))
+        nbytes = sum(map(self._ledger.note_existing, _all_of(kinds)))
         if nbytes:
             text = f"{nbytes} bytes existed before; what is used of them counts"
             self._log.add("note", "before recording", text=text, source=None)

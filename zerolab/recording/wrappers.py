@@ -81,9 +81,9 @@ def is_a(thing: object, home: str, name: str) -> bool:
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The memory that a tensor stands for on this rank: its own, or a DTensor's local part; None for other kinds."""
+    """What a tensor stands for on this rank: itself, or a DTensor's local part; None for tensors of other kinds."""
     mine = getattr(tensor, "_local_tensor", tensor)
-    return mine if type(mine) in (torch.Tensor, nn.Parameter) and mine.layout is torch.strided else None
+    return mine if type(mine) in (torch.Tensor, nn.Parameter) else None
 
 
 def rows_of(spec: Any) -> tuple[int, int]:
