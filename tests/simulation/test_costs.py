@@ -36,13 +36,24 @@ def test_collectives_run_one_after_the_other_and_not_before_they_are_started():
 
 
 def test_computing_loses_a_part_of_the_time_of_what_is_sent_beside_it():
-    clock = Clock()
+    clock = Clock(FITTED.contention)
     meter = Meter(clock, Hardware(BOX, NETWORK, gpus_per_node=1, memory_utilisation=1.0), "fp32")
     meter.communicate("all_gather", 400, range(4))
     meter.compute(0.0, 5000.0)
     sending = 3 * 0.5 + 3 / 4 * 4.0
     assert clock.computed == pytest.approx(10.0 + FITTED.contention * sending)
     assert clock.communicated == sending
+
+
+def test_it_loses_nothing_to_what_is_sent_while_it_stands_still():
+    clock = Clock(contention=0.25)
+    clock.communicate(8.0)
+    clock.compute(3.0)  # beside it, at three quarters of its speed
+    assert clock.computed == 4.0
+    clock.wait(clock.communicated)
+    assert clock.waited == 4.0
+    clock.compute(3.0)
+    assert clock.computed == 11.0
 
 
 def test_where_the_same_cores_do_both_nothing_runs_beside_anything():

@@ -14,7 +14,7 @@ from zerolab import catalog
 from zerolab.catalog import Gpu, Link
 from zerolab.names import check_count, check_fraction
 from zerolab.theory.nccl import PASSES, Group
-from zerolab.theory.seconds import FITTED, matrix_part
+from zerolab.theory.seconds import matrix_part
 
 MEMORY_PART = 0.2
 """Part of the memory's bandwidth that torch's separate operations reach: it reproduces MosaicML's 7B and 13B without
@@ -81,10 +81,12 @@ class Hardware:
 class Clock:
     """Two streams of one rank: computation, and communication that overlaps it until it is waited for.
 
-    Collectives of one group run one after the other, in the order in which they were started, as NCCL's do.
+    Collectives of one group run one after the other, in the order in which they were started, as NCCL's do. While one
+    runs, computing loses the part `contention` of the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, contention: float = 0.0) -> None:
+        self._contention = contention
         self.computed = 0.0  # until when, in seconds, the compute stream is busy
         self.communicated = 0.0
         self.waited = 0.0  # seconds that computation stood still for communication
@@ -94,8 +96,9 @@ class Clock:
         return round(self.computed * 1e9)
 
     def compute(self, seconds: float) -> None:
-        """An operation runs."""
-        self.computed += seconds
+        """An operation runs that takes so long where nothing is sent beside it."""
+        beside = min(max(self.communicated - self.computed, 0.0), seconds / (1 - self._contention))
+        self.computed += seconds + self._contention * beside
 
     def communicate(self, seconds: float) -> None:
         """A collective starts: it runs once those before it are done, and not before now."""
@@ -143,7 +146,5 @@ class Meter:
         self.work.sent_bytes += passes * nbytes * (ranks - 1) / ranks
         seconds = self._hardware.collective_seconds(op, nbytes, members)
         self.clock.communicate(seconds)
-        if self._hardware.overlap:
-            self.clock.compute(FITTED.contention * seconds)
-        else:  # the cores that would compute in the meantime are busy sending
+        if not self._hardware.overlap:  # the cores that would compute in the meantime are busy sending
             self.clock.wait(self.clock.communicated)

@@ -35,6 +35,7 @@ from zerolab.simulation.fake import timed, world
 from zerolab.simulation.fsdp2 import engine_of
 from zerolab.simulation.shapes import META
 from zerolab.theory import muon, systems
+from zerolab.theory.seconds import FITTED
 
 STEPS = 2  # Adam makes its state in the first
 Prepared = tuple[nn.Module, torch.Tensor, torch.Tensor]
@@ -226,7 +227,7 @@ def execute(
     `options` are the engine's; a step adds up `micro_batches` gradients; `begun` is called with the recorder and with
     what `prepare` made, before the engine is made.
     """
-    clock = Clock()
+    clock = Clock(FITTED.contention)
     meter = Meter(clock, hardware, precision)
     with world(world_size, rank, on_gpu=hardware.on_gpu) as shapes:
         # The model is built before the recorder starts: real ranks, too, are recorded from the engine on.
