@@ -70,7 +70,7 @@ def context_bytes(card: Card) -> int:
         answer = subprocess.run(command, env=chosen, capture_output=True, text=True, timeout=60, check=True).stdout  # noqa: S603
     except subprocess.SubprocessError:
         return card["memory_total"]  # no process can open this card, so nobody can use it
-    return max(2**28, card["memory_free"] - int(answer))
+    return max(devices.LEAST_CONTEXT_BYTES, card["memory_free"] - int(answer))
 
 
 def seats(

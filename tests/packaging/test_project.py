@@ -1,5 +1,6 @@
 """The project's own papers say what is true: CONTRIBUTING's tree is the folder, and no file has a machine's path."""
 
+import ast
 import re
 import stat
 import subprocess
@@ -122,3 +123,17 @@ def test_pre_commit_needs_no_network():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert {repo["repo"] for repo in hooks["repos"]} == {"local"}
     assert all(hook["language"] == "system" for repo in hooks["repos"] for hook in repo["hooks"])
+
+
+def test_no_file_of_the_package_is_longer_than_a_reader_was_promised():
+    package = [ROOT / name for name in files() if name.startswith("zerolab/") and name.endswith((".py", ".js", ".mjs"))]
+    assert len(package) > 300
+    assert {path.name: lines for path in package if (lines := len(path.read_text().splitlines())) > 350} == {}
+    long = {}
+    for path in package:
+        nodes = ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ()
+        for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
+            code = function.body[ast.get_docstring(function) is not None :]
+            lines = function.end_lineno - code[0].lineno + 1 if code else 0
+            long |= {f"{path.name}, {function.name}": lines} if lines > 50 else {}
+    assert long == {}

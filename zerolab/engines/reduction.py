@@ -1,7 +1,8 @@
 """The way of the gradients through one backward: awaited, arrived, laid out in their flat, reduced over ranks, kept.
 
 Backward brings the last units first, and every rank reduces in that order, whichever gradients it gets and when: a
-flat that is early waits for its turn. One exchange is in flight at a time: its buffers are all that overlap costs.
+flat that is early waits for its turn. One exchange is in flight at a time: a whole gradient and one set of buffers lie
+beside what backward goes on to compute.
 Where a wait blocks this process, over gloo, it comes when the next flat has half its gradients, to make room for the
 other half. Where it has the compute stream wait, over NCCL, it comes when the next flat is complete, as in FSDP2: until
 then a reduction may take as long as a unit's backward, and at most two units' gradients exist, a flat and what comes.

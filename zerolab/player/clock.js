@@ -23,7 +23,7 @@ export const SPEEDS = [0.25, 0.5, 1, 2, 4];
  * How many times slower than real the recording plays at speed 1; below 1 it plays faster than real.
  * @param {Model} model
  */
-export function slowdown(model) {
+function slowdown(model) {
   const steps = model.windows.filter((window) => window.step > 0 || model.windows.length === 1);
   const lengths = steps.map((window) => window.t1 - window.t0).sort((a, b) => a - b);
   const middle = lengths[lengths.length >> 1] ?? 1e9;

@@ -27,7 +27,7 @@ export function drawing(canvas) {
 const LENS = "m0 1.7a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6z";
 const GLASS = `M7.5 2a5.5 5.5 0 1 0 3.2 10l3.9 3.9 1.3-1.3-3.9-3.9A5.5 5.5 0 0 0 7.5 2z${LENS}`;
 
-export const ICONS = {
+const ICONS = {
   play: "M5 3.2v11.6L14.5 9z",
   pause: "M4.5 3h3.2v12H4.5zM10.3 3h3.2v12h-3.2z",
   funnel: "M2.5 3h13l-5 6.4V15l-3-1.6V9.4z",

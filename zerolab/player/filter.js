@@ -33,7 +33,7 @@ export function ranksOf(filter, worldSize) {
  * "only rank 2, blocks.1; state alone"; "" where nothing is left out.
  * @param {Filter} filter
  */
-export function inWords(filter) {
+function inWords(filter) {
   const { ranks, category, unit } = filter;
   const those = ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`);
   const said = [those, category && words(category), unit].filter(Boolean);

@@ -32,7 +32,7 @@ const LABEL_ROOM = 9;
  * @param {Model} model @param {RecordedEvent} event @param {number} time
  * @returns {Piece[]}
  */
-export function sentPieces(model, event, time) {
+function sentPieces(model, event, time) {
   if (event.op === "hold") return arrivals(model, event);
   const whole = event.parent === null ? event : model.event(event.parent);
   const category = MOVED[whole.op];

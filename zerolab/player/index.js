@@ -60,7 +60,7 @@ function trouble(payload) {
  * @param {string} hash
  * @returns {Options & { still: boolean, slides: boolean, plays: boolean }}
  */
-export function hashOptions(hash) {
+function hashOptions(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const event = Number.parseInt(given.get("event") ?? "", 10);
   const theme = given.get("theme");

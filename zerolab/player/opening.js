@@ -29,7 +29,7 @@ export function open(player, { event, walk }) {
  * reduced.
  * @param {Model} model
  */
-export function openingOf(model) {
+function openingOf(model) {
   const { payload, columns, units } = model;
   const largest = units.reduce((best, unit, k) => (unit.padded > (units[best]?.padded ?? 0) ? k : best), -1) + 1;
   /** @type {number | null} */

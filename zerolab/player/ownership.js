@@ -28,7 +28,7 @@ const PATTERNED = 6;
  * The units' places between `left` and `right`: widths true to their padded sizes, none below two pixels.
  * @param {Unit[]} units @param {number} left @param {number} right
  */
-export function unitPlaces(units, left, right) {
+function unitPlaces(units, left, right) {
   const shown = units.filter((unit) => unit.padded > 0);
   const total = shown.reduce((sum, unit) => sum + unit.padded, 0);
   const gap = shown.length > 40 ? 1 : 3;

@@ -138,7 +138,7 @@ export function nameRow(pen, palette, row, place, y, height, pitch) {
  * Why a rank has nothing to show, in words; null for a rank with events.
  * @param {Model} model @param {number} rank
  */
-export function rankTrouble(model, rank) {
+function rankTrouble(model, rank) {
   if (model.ofRank[rank].length) return null;
   const known = model.payload.ranks.some((entry) => entry.rank === rank);
   return known ? `Rank ${rank} recorded no events.` : `No recording of rank ${rank} arrived.`;

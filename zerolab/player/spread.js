@@ -46,7 +46,7 @@ function inOrder(model, stack, index, device) {
  * The lowest, the middle and the highest: `[{ name, rank, bytes }]`; none where nothing is known yet.
  * @param {Model} model @param {Category[]} stack @param {number} index @param {Device} [device]
  */
-export function spreadAt(model, stack, index, device = "live") {
+function spreadAt(model, stack, index, device = "live") {
   const all = inOrder(model, stack, index, device);
   if (!all.length) return [];
   return NAMED.map(([name, place]) => {
@@ -85,7 +85,7 @@ export function spreadBars(pen, palette, model, { y, scale, stack, index, formul
  * "all 64 ranks", or how many of them were recorded.
  * @param {Model} model
  */
-export function amongInWords(model) {
+function amongInWords(model) {
   const recorded = recordedRanks(model.rows).length;
   return recorded === model.worldSize ? `all ${exact(recorded)} ranks` : `${exact(recorded)} recorded ranks`;
 }

@@ -107,8 +107,8 @@ class Cluster:
     ) -> "Recording":
         """Like `record`, with fingerprints of what is trained, for `zerolab diff`; saves the recording in `out`.
 
-        The fingerprints are saved beside it, in `out` + ".fingerprints". They take about 150 ns per element of the
-        model at each of five moments of a step. Raises what `record` raises, and ValueError if `out` cannot be written.
+        The fingerprints are saved beside it, in `out` + ".fingerprints". They take time for each element of the model
+        at each of five moments of a step. Raises what `record` raises, and ValueError if `out` cannot be written.
         """
         from zerolab import files
         from zerolab.difference.watch import all_steps

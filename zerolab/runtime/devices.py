@@ -14,7 +14,7 @@ from zerolab.runtime.machine import Card, all_cards, cards, complaint, memory
 RANK_BYTES = 60_000_000  # main memory that one more CPU rank takes for itself in a first small step; a test checks it
 BASE_BYTES = 350_000_000  # the fork server with torch in it; the kernel is there already
 CARD_BYTES_A_RANK = 2_000_000_000  # what must be free on a card for each rank on it before "auto" takes it
-CONTEXT_BYTES = 2**28  # the least that a rank takes on a card before its first tensor
+LEAST_CONTEXT_BYTES = 2**28  # the least that a rank takes on a card before its first tensor
 DEFAULT_RANKS = 4
 NCCL = "cpu:gloo,cuda:nccl"
 SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL in which ranks may share a GPU, where NCCL_MULTI_RANK_GPU_ENABLE is 1
@@ -126,7 +126,7 @@ def check_usable(visible: Sequence[int], listed: Mapping[int, Card], world_size:
     ranks = _ranks_on_fullest(visible, world_size)
     for number, card in _known(visible, listed):
         reason = unusable(card, ranks, len(visible))
-        needed, left = ranks * CONTEXT_BYTES, _free(card)
+        needed, left = ranks * LEAST_CONTEXT_BYTES, _free(card)
         if not reason and left < needed:
             reason = (
                 f"has {left / 1e9:.1f} GB free, and {ranks} ranks on it take {needed / 1e9:.1f} GB before their first "

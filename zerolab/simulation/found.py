@@ -25,7 +25,7 @@ class Fit(Table):
 
     `needs` is the sum of the terms before it (`needs.TERMS`), in bytes; `lacks` what is missing of `usable`, which is
     the GPU's memory less CUDA's own; `first` what to change first; `blocks` says which modules travel as one;
-    `sizes_of` has the bytes of what the model returns, of its buffers and the batch; `notes` says what is missing.
+    `notes` says what is missing.
     """
 
     def __init__(self, question: Question, cells: Sequence[Cell], notes: Sequence[str]) -> None:
@@ -33,8 +33,6 @@ class Fit(Table):
         self.blocks = own.described(question.model(), question.units)
         why = dict.fromkeys(str(cell.seen["why"]) for cell in cells if cell.recording is None)
         self.notes = [*notes, *(f"no activations: {text}; below is the state alone" for text in why)]
-        seen = next((cell.seen for cell in cells if cell.recording is not None), {})
-        self.sizes_of = {name: seen[name] for name in ("returned", "buffers and batch") if name in seen}
         rows = [
             row_of(cell, self.usable, self._first(cell), several=len({c.precision for c in cells}) > 1)
             for cell in cells

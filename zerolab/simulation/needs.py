@@ -180,12 +180,9 @@ def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: P
             seen["allocators"] = Allocator(), Allocator(expandable=True)
             recorder.lay_out(*seen["allocators"])
 
-    def after(name: str, _module: nn.Module, _inputs: Any, outputs: Any) -> None:
+    def after(name: str, *_: Any) -> None:
         # Only of the first forward: those of a checkpoint run within backward.
         seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
-        if name == "root":
-            returned = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
-            seen["returned"] = sum(tensor.nbytes for tensor in own.tensors_in(returned))
 
     for name, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, name or "root"))
