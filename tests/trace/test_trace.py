@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import warm
@@ -9,6 +10,8 @@ from launching import SCRIPTS, launch, losses, passes, traced
 
 from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
 from zerolab.recording.recording import Recording
+from zerolab.trace import _Told
+from zerolab.trace.parts import Parts
 
 UNITS = ["root", "layers.0", "layers.1", "layers.2"]
 NUMELS = {"root": 212, "layers.0": 2160, "layers.1": 2160, "layers.2": 2160}
@@ -156,6 +159,56 @@ def test_a_loop_is_recorded_within_a_block(tmp_path):
     done = run_alone(tmp_path, LOOP)
     assert done.stdout == "2\n", done.stderr  # it looks no longer than it has to
     assert Recording.load(tmp_path / "own.json").info.steps == 2
+
+
+FORKS = """import multiprocessing, os, time
+def end_children():
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:  # whose end terminates its workers
+        print(pool.map(abs, [-1, 2]))
+    codes = set()
+    for _ in range(30):  # mostly ended before their first line
+        child = context.Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join()
+        codes.add(child.exitcode)
+    print(codes)
+"""
+
+
+def test_a_script_that_ends_its_forked_children_trains_on_and_they_end_as_if_nobody_looked(tmp_path):
+    script = FORKS + LOOP.replace("    loss_of", "    if step == 1:\n            end_children()\n        loss_of")
+    done = run_alone(tmp_path, script)
+    assert (done.returncode, done.stdout) == (0, "[1, 2]\n{-15}\n2\n"), done.stderr
+    assert Recording.load(tmp_path / "own.json").info.steps == 2
+
+
+def test_a_forked_child_that_ends_by_an_error_or_an_exit_leaves_no_recording(tmp_path):
+    forks = (
+        "import os, sys\ndef fork(error):\n    child = os.fork()\n    if child == 0:\n        raise error\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "    print(os.path.exists('own.json'), os.path.exists('own.json.parts'))\n"
+    )
+    fork = "for error in (SystemExit(3), ValueError()):\n                fork(error)\n"
+    script = forks + LOOP.replace("        loss_of", f"        if step == 1:\n            {fork}        loss_of")
+    done = run_alone(tmp_path, script)
+    assert done.stdout == "3\nFalse False\n1\nFalse False\n2\n", done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("zerolab: ")] == [
+        "zerolab: 2 steps of 1 rank, from step 1 on, in own.json"
+    ]
+
+
+def test_a_rank_that_fails_while_it_is_ended_does_not_write_over_what_was_put_together(tmp_path):
+    run_alone(tmp_path, LOOP)
+    mine = Recording.load(tmp_path / "own.json").ranks[0]
+    other, mine = (replace(mine, rank=rank, world_size=2, complete=False) for rank in (0, 1))
+    parts = Parts(tmp_path / "run.json")
+    told = _Told(parts, 1, 2, 2)
+    parts.write(other, 1)
+    told.interrupted(mine)
+    told.finished(mine)
+    assert [rank.rank for rank in Recording.load(tmp_path / "run.json").ranks] == [0, 1]
 
 
 def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_path):

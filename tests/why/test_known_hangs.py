@@ -34,8 +34,11 @@ def follow(tmp_path_factory):
         [sys.executable, HERE / "starter.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
-    def ask(script, *options, nodes=1, whole=False, timeout=TIMEOUT, limit=TIMEOUT + GRACE):
+    def ask(script, *options, nodes=1, whole=False, timeout=TIMEOUT, limit=TIMEOUT + GRACE, beside=()):
         folder = tmp_path_factory.mktemp(script.stem)
+        (folder / "notes").mkdir()
+        for name in beside:
+            (folder / "notes" / name).write_text("{}")
         asked = {
             "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": timeout, "limit": limit,
             "nodes": nodes, "whole": whole, "folder": str(folder / "notes"), "output": str(folder / "output"),
@@ -134,6 +137,21 @@ def test_the_rank_and_the_line_are_named_on_another_node(follow):
     assert said["ranks"] == [2]
     assert said["lines"][0].startswith(("tests/why/hangs/lock_held.py, line 12", "lock_held.py, line 12"))
     assert said["seconds"] < TIMEOUT + GRACE
+
+
+def test_files_of_others_in_the_folder_do_not_end_the_watch(follow):
+    # Such as fingerprints, which have names that begin alike.
+    said = follow(HERE / "hangs" / "sleeps.py", beside=["rank-0.json", "rank-1.json", "rank-1"])
+    assert said.get("ranks") == [0], said["output"]
+
+
+def test_a_long_error_in_chinese_is_said(follow, tmp_path):
+    failing = tmp_path / "failing.py"
+    text = (HERE / "hangs" / "rank_raises.py").read_text(encoding="utf-8")
+    failing.write_text(text.replace("row 17 has no label", "批" * 700), encoding="utf-8")
+    said = follow(failing)
+    assert said.get("ranks") == [2], said["output"]
+    assert f"zerolab why: rank 2 raised ValueError: {'批' * 600}" in said["output"]
 
 
 def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):

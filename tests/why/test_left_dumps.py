@@ -182,6 +182,12 @@ def test_notes_of_a_run_without_a_hang_say_so(tmp_path):
     assert explain([tmp_path]).text.startswith("no hang was noticed in the run whose notes are in")
 
 
+def test_dumps_whose_names_begin_as_those_of_notes_are_read(tmp_path):
+    for rank in range(2):
+        write(tmp_path / f"rank-{rank}.json", dump(steps(*[hanging()] * (rank == 0)), world_size=2))
+    assert explain([tmp_path]).ranks == (1,)
+
+
 def test_the_command_prints_what_was_said_of_a_run(tmp_path, capsys):
     said = {"zerolab-why": 1, "ranks": [1], "lines": ["train.py, line 7: time.sleep(30)"], "text": "rank 1 has not ..."}
     (tmp_path / "hang.json").write_text(json.dumps(said))

@@ -6,6 +6,7 @@ The kernel can read it at any time, even after the rank has died. Imports no tor
 import mmap
 import struct
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 IDLE, INSIDE, DONE, FAILED, IN_FLIGHT, ON_DEVICE = range(6)
@@ -23,8 +24,10 @@ TRIES = 100  # readings of a position that keeps changing before the last one is
 # for about a thousand operations.
 KEPT = 128
 _NAME_BYTES, _FILE_BYTES = 40, 256
+_HASH_BITS = 40  # of the ranks of a group that has one above the highest for which there is a bit
+_HIGHEST = 62
 # Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
-_HEAD = struct.Struct(f"@qqqqqQq{_NAME_BYTES}s{_NAME_BYTES}s")
+_HEAD = struct.Struct(f"@7q{_NAME_BYTES}s{_NAME_BYTES}s")
 _PLACE = struct.Struct(f"@qq16s{_FILE_BYTES}s")
 _STAGE = struct.Struct("@q")
 _CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
@@ -44,22 +47,38 @@ class Position(NamedTuple):
     since: int = 0  # nanoseconds on the clock that all processes share
     numel: int = -1  # elements that this rank put in; -1 where that is not to be compared
     itemsize: int = 0  # bytes of one of them
-    members: int = 0  # the ranks of its group as bits; 0: all
+    members: int = 0  # the ranks of its group, as of `members`; 0: all
     peer: int = -1  # from or to which rank; the root of a broadcast; -1: none
     travels: str = ""  # what an engine sends, where it is told apart by nothing but the order
 
     @property
     def label(self) -> str:
-        """For example `all_gather #3`, or `all_gather #3 of ranks 0, 2` in a group of its own."""
+        """For example `all_gather #3`, or `all_gather #3 of ranks 0, 2` in a group of its own.
+
+        Of a group whose ranks are not listed, it says how many there are.
+        """
         if not self.name or self.number is None:
             return self.name
-        group = f" of ranks {', '.join(map(str, self.ranks))}" if self.members else ""
+        group = f" of ranks {', '.join(map(str, self.ranks))}" if self.members > 0 else ""
+        if self.members < 0:
+            group = f" of {-self.members >> _HASH_BITS} ranks"
         return f"{self.name} #{self.number}{group}"
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks of its group; empty for all."""
-        return [rank for rank in range(self.members.bit_length()) if self.members >> rank & 1]
+        """The ranks of its group; empty for all, and where they are not listed."""
+        return [rank for rank in range(self.members.bit_length()) if self.members > 0 and self.members >> rank & 1]
+
+
+def members(ranks: Sequence[int]) -> int:
+    """The ranks of a group in the 64 bits that a page has for them: one bit each, the lowest for rank 0.
+
+    Where one is above 62 they cannot be listed. Below 0, there are then the size of the group, and a hash that is the
+    same on all ranks, which tells it from the other groups.
+    """
+    if max(ranks) <= _HIGHEST:
+        return sum(1 << rank for rank in ranks)
+    return -(len(ranks) << _HASH_BITS | hash(tuple(sorted(ranks))) & ((1 << _HASH_BITS) - 1))
 
 
 class Place(NamedTuple):

@@ -29,9 +29,9 @@ def findings(standings: Sequence[Standing], calls: Calls) -> list[Finding]:
         standings: where every rank stands, by rank.
         calls: the history of each rank that takes part.
     """
-    # Group by group: each counts its own collectives.
+    # Group by group, that of all ranks first: each counts its own collectives.
     found: list[Finding] = []
-    for members in sorted({call.members for history in calls.values() for call in history}):
+    for members in sorted({call.members for history in calls.values() for call in history}, key=abs):
         ranks = _ranks(members, calls)
         columns = {rank: _by_number(calls[rank], members) for rank in ranks}
         # Only the first, from the oldest on: all later differences follow from it.
@@ -60,6 +60,9 @@ def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int
 
 
 def _ranks(members: int, calls: Calls) -> list[int]:
+    """Who is in a group; of one whose ranks are not listed, those that have called something in it."""
+    if members < 0:
+        return [rank for rank in sorted(calls) if any(call.members == members for call in calls[rank])]
     return [rank for rank in sorted(calls) if not members or members >> rank & 1]
 
 
@@ -135,7 +138,8 @@ def _left_out(standings: Sequence[Standing]) -> list[Finding]:
     absent = [standing.rank for standing in standings if standing.state == ABSENT]
     for standing in standings:
         position = standing.position
-        missing = [rank for rank in absent if not position.members or position.members >> rank & 1]
+        # Who is in a group whose ranks are not listed, and calls nothing in it, nobody knows.
+        missing = [rank for rank in absent if position.members == 0 or rank in position.ranks]
         if standing.waits and position.number is not None and missing:
             who = f"{named(missing)} {'takes' if len(missing) == 1 else 'take'} no part in this run"
             needed = f"{position.label} needs every rank of its group"

@@ -10,13 +10,15 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives
 from torch.distributed.device_mesh import DeviceMesh
 
+from zerolab.runtime import board
+
 _SIZED = ("tensor", "flat", "input_tensor", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
 
 
 class Request(NamedTuple):
-    """Members as bits, 0 for all ranks; size, -1 where it is not to be compared; peer or root, -1 for none."""
+    """Members as on the board, 0 for all ranks; size, -1 where it is not to be compared; peer or root, -1 for none."""
 
     members: int = 0
     numel: int = -1
@@ -87,7 +89,7 @@ def request_of_native(args: tuple[Any, ...]) -> Request:
 
 
 def members_of(group: Any) -> int:
-    """A group's ranks as bits; 0 for the group of all ranks, and for one that has ranks above 62.
+    """A group's ranks as a page of the board has them; 0 for the group of all ranks.
 
     Functional collectives also take a group's name, a mesh, or a mesh and its dimension.
     """
@@ -97,7 +99,7 @@ def members_of(group: Any) -> int:
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0
     ranks = dist.get_process_group_ranks(group)
-    return 0 if len(ranks) == dist.get_world_size() or max(ranks) > 62 else sum(1 << rank for rank in ranks)
+    return 0 if len(ranks) == dist.get_world_size() else board.members(ranks)
 
 
 def _peer(given: Callable[[str], Any], group: Any) -> int:

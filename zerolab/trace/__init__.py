@@ -85,13 +85,14 @@ class _Told:
 
     def __init__(self, parts: Parts, first: int, last: int, world_size: int) -> None:
         self._parts, self._first, self._last, self._world_size = parts, first, last, world_size
-        self._recorded = False
+        self._recorded = self._has_left = False
+        self._pid = os.getpid()
         self._hurry, self._leaving = threading.Event(), threading.Lock()
         self._merging: threading.Thread | None = None
 
     def finished(self, mine: RankRecording | None) -> None:
         """The steps are over, or the training has failed within them."""
-        if mine is None:
+        if mine is None or self._is_child:
             return
         self._recorded = True
         if not mine.complete:
@@ -113,13 +114,26 @@ class _Told:
             return
 
     def _leave(self, mine: RankRecording) -> None:
-        """Writes what there is, and puts it together with what others left, unless one of them has just done so."""
+        """Writes what there is, and puts it together with what others left, unless one of them has just done so.
+
+        Once: a training often fails while its process is ended, and what the others left is then gone already.
+        """
         with self._leaving:
+            if self._has_left:
+                return
+            self._has_left = True
             self._parts.write(mine, self._first)
             self._parts.wait(mine.world_size, LAST_SECONDS)
             self._merge(mine.world_size, 0)
 
+    @property
+    def _is_child(self) -> bool:
+        """Whether this is a process that the script has forked, which leaves the block when it ends."""
+        return os.getpid() != self._pid
+
     def ended(self, rank: int, steps: int) -> None:
+        if self._is_child:
+            return
         if rank == 0 and not self._recorded:
             ran = f"{count(steps, 'step')} ran, and none of steps {self._first} to {self._last}"
             print(f"zerolab: nothing was recorded: {ran}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """A rank that is ended while it is recorded leaves what it has: torchrun ends all ranks when one of them fails.
 
 Python calls a handler of a signal only when the main thread is in Python, and a rank that hangs is not. So the signal
-is written into a pipe, which the interpreter does at once, and a thread at its other end acts.
+is written into a pipe, which the interpreter does at once, and a thread at its other end acts. Only this process's: one
+that it forks, such as a pool's worker, is ended as if nothing were recorded.
 """
 
 import os
@@ -9,7 +10,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
+
+_writing: list[int] = []
+"""The end of the pipe that signals are written into, while a block is open; empty in processes forked meanwhile."""
+_masks = threading.local()
 
 
 @contextmanager
@@ -29,15 +35,45 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
         signal.set_wakeup_fd(before)
         yield
         return
+    _look_at_forks()
     signal.signal(signal.SIGTERM, _nothing)
+    _writing.append(writer)
     threading.Thread(target=_listen, args=(reader, write), daemon=True).start()
     try:
         yield
     finally:
+        _let_go()
+
+
+def _let_go() -> None:
+    """Leaves signals to themselves again, unless that was done already, as in a forked process."""
+    while _writing:
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) is _nothing:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.close(writer)
+        os.close(_writing.pop())
+
+
+@cache
+def _look_at_forks() -> None:
+    os.register_at_fork(before=_hold, after_in_parent=_resume, after_in_child=_begin_child)
+
+
+def _hold() -> None:
+    # A child may be ended before `_let_go`, and would write into the pipe of its parent, which it has still.
+    if _writing:
+        _masks.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _resume() -> None:
+    mask = _masks.__dict__.pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _begin_child() -> None:
+    _let_go()
+    _resume()
 
 
 def _nothing(*_: Any) -> None:

@@ -18,6 +18,7 @@ from zerolab.runtime.board import DONE, INSIDE, Position
 from zerolab.runtime.faults import Standing
 from zerolab.runtime.mismatch import named
 from zerolab.why import verdict
+from zerolab.why.notes import in_folder
 from zerolab.why.verdict import Verdict
 from zerolab.why.watch import HANG
 
@@ -42,7 +43,7 @@ def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
         folder = files[0]
         if (folder / HANG).is_file():
             return _said(folder / HANG)
-        if any(folder.glob("rank-*")):
+        if in_folder(folder):
             return Verdict((), (), f"no hang was noticed in the run whose notes are in {str(folder)!r}")
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if len(files) == 1 and files[0].name == HANG:

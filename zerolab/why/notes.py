@@ -11,6 +11,7 @@ from typing import Any
 
 from zerolab.runtime import board
 
+NAME = "rank-"  # and the rank, of its file
 SLOT = 4096  # bytes of what is said at one time
 _SLOTS_AT = board.size(1)
 _CURRENT_AT = _SLOTS_AT + 2 * SLOT  # a byte: its lowest bit says which of the two slots is valid
@@ -37,8 +38,11 @@ class Notes:
         self._written = 0
 
     def say(self, **said: Any) -> None:
-        """Writes this next to the previous report, and then switches over by changing one byte."""
-        text = json.dumps(said).encode()[:SLOT].ljust(SLOT)
+        """Writes this next to the previous report, and then switches over by changing one byte.
+
+        Texts for which there is no room lose their ends.
+        """
+        text = _encoded(said).ljust(SLOT)
         self._written = (self._written + 1) % 256
         start = _SLOTS_AT + self._written % 2 * SLOT
         self._memory[start : start + SLOT] = text
@@ -57,3 +61,17 @@ class Notes:
         except ValueError:
             return {}
         return said
+
+
+def in_folder(folder: Path) -> dict[int, Path]:
+    """The files in which ranks have their notes, by rank; other files may have names that begin alike."""
+    named = {path: path.name.removeprefix(NAME) for path in folder.glob(f"{NAME}*")}
+    return {int(rank): path for path, rank in named.items() if rank.isdecimal()}
+
+
+def _encoded(said: dict[str, Any]) -> bytes:
+    while len(text := json.dumps(said, ensure_ascii=False).encode(errors="backslashreplace")) > SLOT:
+        # Cut as text and not as bytes: half of a letter, or of JSON, cannot be read.
+        longest = max((key for key in said if isinstance(said[key], str)), key=lambda key: len(said[key]))
+        said = said | {longest: said[longest][: len(said[longest]) * 7 // 8]}
+    return text

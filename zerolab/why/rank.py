@@ -19,7 +19,7 @@ from typing import Any
 
 from zerolab.runtime import counter, lookout, report, stack
 from zerolab.runtime.board import Position
-from zerolab.why.notes import Notes
+from zerolab.why.notes import NAME, Notes
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
@@ -70,7 +70,7 @@ class _Speaker(threading.Thread):
     def __init__(self, folder: Path) -> None:
         super().__init__(name="zerolab-why", daemon=True)
         rank, pid = int(os.environ.get("RANK", "0")), os.getpid()
-        self.notes = Notes(folder / f"rank-{rank}", new=True)
+        self.notes = Notes(folder / f"{NAME}{rank}", new=True)
         # Ranks that one launcher has started at one time are a run's.
         run = f"{os.getppid()}-{born(os.getppid())}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         world_size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -71,7 +71,7 @@ def _blamed(found: Sequence[Finding], standings: Sequence[Standing]) -> tuple[in
 
 def _where_it_waits(standing: Standing) -> object:
     position = standing.position
-    return position.label if position.number is not None else standing.rank
+    return (position.label, position.members) if position.number is not None else standing.rank
 
 
 def _verdict(blamed: tuple[int, ...], standings: Sequence[Standing], sentences: Sequence[str]) -> Verdict:
@@ -96,12 +96,13 @@ def _waiting(standings: Sequence[Standing], blamed: Sequence[int], seconds: floa
     groups = defaultdict(list)
     for standing in standings:
         if standing.waits and (standing.rank not in blamed or len(blamed) == len(standings)):
-            groups[standing.position.label, standing.where].append(standing.rank)
+            # Groups whose ranks are not listed have labels alike.
+            groups[standing.position.label, standing.where, standing.position.members].append(standing.rank)
     waited = f" for {seconds:.0f} s" if seconds is not None else ""
     return [
         f"{named(ranks)} {'has' if len(ranks) == 1 else 'have'} waited in {label}{waited}"
         + (f", at {where}" if where else "")
-        for (label, where), ranks in groups.items()
+        for (label, where, _), ranks in groups.items()
     ]
 
 

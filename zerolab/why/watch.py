@@ -21,7 +21,7 @@ from zerolab.runtime.hang import HangWatch, is_stopped, threads, working_cpu
 from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
 from zerolab.why.nodes import Nodes
-from zerolab.why.notes import Notes
+from zerolab.why.notes import Notes, in_folder
 from zerolab.why.verdict import ELSEWHERE, INIT, Verdict
 
 HANG = "hang.json"
@@ -139,8 +139,7 @@ class _Ranks:
 
     def find(self) -> None:
         """Looks for ranks that have begun since."""
-        for path in Path(self._options.folder).glob("rank-*"):
-            rank = int(path.name.removeprefix("rank-"))
+        for rank, path in in_folder(Path(self._options.folder)).items():
             if rank not in self.members:
                 with contextlib.suppress(OSError, ValueError):
                     notes = Notes(path)
