@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from zerolab.difference import rules
 from zerolab.difference.prints import Print
-from zerolab.difference.runs import EPSILON, Run, Step, length, minus
+from zerolab.difference.runs import EPSILON, Run, Step, alike, length, minus
 
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
 READS = "gradients that the optimizer reads"
@@ -110,6 +110,8 @@ class _Pair:
         if self.only_begins:
             what = " and ".join(self.only_begins)
             notes.append(f"with {what} the loss depends on how ranks share a batch: beginnings and batches compared")
+        for whose, run in (("GOOD", self.good), ("BAD", self.bad)):
+            notes += [f"not seen in {whose}, and not compared: {', '.join(run.unseen)}"] * bool(run.unseen)
         pairs = ((self.good.steps[number], self.bad.steps[number], place) for place, number in enumerate(self.steps))
         parting = next((parting for pair in pairs for parting in self._partings(*pair)), None)
         return Result(parting, tuple(self.steps), tuple(notes))
@@ -164,11 +166,14 @@ class _Pair:
                 yield Parting(good.number, "optimizer state before it", (name,), said, rules.STATE, bad.line("update"))
 
     def _batches(self, good: Step, bad: Step) -> Iterator[Parting]:
-        all_good, all_bad = (Counter(row for rows in step.rows for row in rows) for step in (good, bad))
-        if all_good == all_bad:
+        ours, theirs = good.all_rows, bad.all_rows
+        if ours.same(theirs) or not good.has_rows_beside(bad):
             return
-        common, n, m = (all_good & all_bad).total(), all_good.total(), all_bad.total()
-        said = f"GOOD's ranks have {n} rows together, BAD's {m}; {common} are the same"
+        said = f"GOOD's ranks have {ours.count} rows together, BAD's {theirs.count}; "
+        if ours.are_listed and theirs.are_listed:
+            said += f"{(Counter(ours.hashes) & Counter(theirs.hashes)).total()} are the same"
+        else:
+            said += "not all are the same"
         meaning = rules.batches(self.good, self.bad, good, bad)
         yield Parting(good.number, "batches", (), said, meaning, bad.line("forward"))
 
@@ -200,11 +205,14 @@ class _Pair:
         if one is None or two is None or abs(one - two) <= self._tolerance(good, place) * max(abs(one), abs(two)):
             return
         said = f"{beside(one, two)}; rounding explains {self._tolerance(good, place):.2g} of it"
-        yield Parting(good.number, "loss", (), said, rules.loss(one, two, bad), bad.line("backward"))
+        same_rows = good.has_rows_beside(bad) and good.saw_batch and bad.saw_batch
+        meaning = rules.loss(one, two, bad, same_rows=same_rows)
+        yield Parting(good.number, "loss", (), said, meaning, bad.line("backward"))
 
     def _gradients(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         ours, theirs, line = good.whole("read"), bad.whole("read"), bad.line("update")
-        trained = {name for name, (_, tied, _) in self.good.about.items() if tied == name}
+        hidden = {name for name in self.good.about if good.hides(name) or bad.hides(name)}
+        trained = {name for name, (_, tied, _) in self.good.about.items() if tied == name} - hidden
         absent = [name for name in ours if name in trained and name not in theirs and _size(ours[name])]
         if absent:
             held = bad.settings()
@@ -246,7 +254,7 @@ class _Pair:
         for name in ours:
             if name in theirs:
                 for key in sorted(ours[name].keys() & theirs[name].keys()):
-                    if ours[name][key] != theirs[name][key]:
+                    if not alike(ours[name][key], theirs[name][key]):
                         meaning = rules.setting(self.good, good, name, key, theirs[name][key])
                         said = f"{key} is {ours[name][key]} in GOOD, {theirs[name][key]} in BAD"
                         yield Parting(good.number, "settings of the optimizer", (name,), said, meaning, line)
@@ -292,7 +300,7 @@ class _Pair:
     # What rounding explains.
 
     def _tolerance(self, step: Step, place: int, name: str = "") -> float:
-        rows, muon = sum(map(len, step.rows)), step.by_muon()
+        rows, muon = step.all_rows.count, step.by_muon()
         epsilon = max(self.epsilon, EPSILON["bfloat16"] if name in muon or (place and muon) else 0.0)
         accumulated = EPSILON["float32"] * math.sqrt(max(1, rows))
         return (place + 1) * (2 * epsilon * math.sqrt(self.depth) + 8 * accumulated)

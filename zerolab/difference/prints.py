@@ -11,20 +11,31 @@ Of each element a hash of (name of the parameter, its index in the whole tensor)
 All are sums over elements, so those of shards add up to that of the whole. `signed` is linear, too: the difference of
 two is the `signed` of the difference. The mean of its squares estimates the squared length of that difference
 (Johnson and Lindenstrauss; Achlioptas 2003 for signs), with a standard deviation of a third of it for sixteen.
+
+A complex number counts as two elements, its real and its imaginary part.
 """
 
 import hashlib
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import Any, Self
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 SIGNS = 16
 ON_CPU = 1 << 13  # elements at a time: the signs of each take 128 bytes, which should stay in the cache
 MOST = 1 << 18  # on a device with much memory and slow starts
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_READ = {  # torch converts no number of any other dtype: they share a byte, or have a scale elsewhere
+    *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128),
+}
 _ODD = (-4658895280553007687, -7723592293110705685, -7046029254386353131)  # of splitmix64, as signed numbers
 _WORD = 1 << 64
 
@@ -61,6 +72,17 @@ class Print:
         return cls(int(numel), int(exact), float(squares), int(coarse), tuple(map(float, signed)), str(dtype))
 
 
+def plain_value(value: Any) -> Any:
+    """A setting of an optimizer for JSON: numbers, text and lists of them."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, Real):  # numpy's, too
+        return float(value)
+    return [plain_value(each) for each in value] if isinstance(value, (list, tuple)) else str(value)
+
+
 @cache
 def _seed(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
@@ -73,18 +95,42 @@ def _mixed(values: torch.Tensor) -> torch.Tensor:
     return values ^ (values >> 31)
 
 
+def is_of_func(tensor: torch.Tensor) -> bool:
+    """Whether it stands for others, or for their derivatives, while `torch.func` transforms a function."""
+    return is_functorch_wrapped_tensor(tensor)
+
+
+def unreadable(tensor: torch.Tensor) -> str:
+    """Why its elements cannot be read one by one, in a word or two; empty if they can."""
+    if is_of_func(tensor):
+        return "within torch.func"
+    if tensor.is_nested or tensor.is_meta:
+        return "nested" if tensor.is_nested else "meta"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    return "" if tensor.dtype in _READ else str(tensor.dtype).removeprefix("torch.")
+
+
+def _real(flat: torch.Tensor) -> torch.Tensor:
+    """Both parts of each complex number, one after the other; other numbers as they are."""
+    return torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
+
+
 @torch.no_grad()
 def print_of(name: str, tensor: torch.Tensor, start: int = 0, index: torch.Tensor | None = None) -> Print:
     """The fingerprint of elements of the parameter `name`.
 
     Args:
         name: of the whole tensor.
-        tensor: the elements, any shape and dtype.
+        tensor: the elements, any shape and dtype that are not `unreadable`.
         start: the first one's index in the whole tensor, laid end to end.
         index: the index of each, where they do not follow one another.
     """
     with _disable_current_modes():  # a recorder sees all operations, and this is none of the training
-        flat = tensor.detach().reshape(-1)
+        flat = _real(tensor.detach().reshape(-1))
+        if tensor.is_complex():
+            start *= 2
+            index = None if index is None else torch.stack([2 * index, 2 * index + 1], 1).reshape(-1)
         chunk = ON_CPU if flat.device.type == "cpu" else MOST
         exact, coarse, sums = 0, 0, torch.zeros(SIGNS + 1, dtype=torch.float64)
         for begin in range(0, flat.numel(), chunk):
@@ -95,7 +141,8 @@ def print_of(name: str, tensor: torch.Tensor, start: int = 0, index: torch.Tenso
             else:
                 places = index[begin : begin + chunk].to(flat.device)
             hashed = _mixed(places * _ODD[2] + _seed(name))
-            part = part + torch.zeros((), dtype=part.dtype, device=part.device)  # -0.0 is 0.0, as an engine may mark it
+            if part.is_floating_point() and part.itemsize > 1:  # -0.0 is 0.0, as an engine may mark it; fp8 cannot add
+                part = part + torch.zeros((), dtype=part.dtype, device=part.device)
             bits = part.to(torch.int64) if part.dtype == torch.bool else part.view(_BITS[part.itemsize]).long()
             exact += int(_mixed(hashed ^ (bits * _ODD[2])).sum())
             wide = part.to(torch.float64)
@@ -111,15 +158,16 @@ def print_of(name: str, tensor: torch.Tensor, start: int = 0, index: torch.Tenso
 def rows_of(tensors: list[torch.Tensor]) -> list[int]:
     """A hash of each row (of the first dimension) of a batch, over all its tensors; 48 bits.
 
-    Floats count as bf16 has them: the same rows in another precision are the same rows.
+    Floats count as bf16 has them: the same rows in another precision are the same rows. So they are in whatever order
+    the tensors come, for one that a loop gives by place another may give by name.
     """
-    rows = min((tensor.shape[0] for tensor in tensors if tensor.dim()), default=0)
+    rows = next((tensor.shape[0] for tensor in tensors if tensor.dim()), 0)  # as engines count them
     with _disable_current_modes():
         total = torch.zeros(rows, dtype=torch.int64)
-        for number, tensor in enumerate(tensors):
-            if tensor.dim() and tensor.shape[0] == rows and not tensor.is_complex() and rows and tensor.numel():
-                flat = tensor.detach().reshape(rows, -1).cpu()
+        for tensor in tensors:
+            if tensor.dim() and tensor.shape[0] == rows and rows and tensor.numel():
+                flat = _real(tensor.detach().reshape(-1).cpu()).reshape(rows, -1)
                 wide = flat.bfloat16().view(torch.int16).long() if flat.is_floating_point() else flat.long()
-                places = torch.arange(flat.shape[1]) * _ODD[2] + number
+                places = torch.arange(flat.shape[1]) * _ODD[2]
                 total += _mixed(_mixed(places) ^ (wide * _ODD[2])).sum(1)
         return [value & ((1 << 48) - 1) for value in total.tolist()]

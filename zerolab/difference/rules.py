@@ -35,10 +35,9 @@ def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:  # noqa:
     if min(forwards) < most and len({len(rank["losses"]) for rank in good.ranks}) == 1:
         late = ", ".join(str(rank) for rank, count in enumerate(forwards) if count == most)
         return f"rank {late} made {most} backwards before its update, others {min(forwards)}: it left an update out"
-    rows = [set(each) for each in bad.rows]
-    for rank, mine in enumerate(rows):
+    for rank, mine in enumerate(bad.rows):
         for other in range(rank):
-            if mine and mine == rows[other] and not any(set(good.rows[0]) == set(r) for r in good.rows[1:]):
+            if mine.count and mine.same(bad.rows[other]) and not any(good.rows[0].same(r) for r in good.rows[1:]):
                 return (
                     f"rank {rank} has the rows of rank {other}: give the sampler num_replicas and rank, "
                     "or take every Nth row"
@@ -47,26 +46,29 @@ def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:  # noqa:
     after = good_run.steps.get(good.number + 1)
     alike = good_run.world_size == bad_run.world_size
     for rank, these in enumerate(bad.rows):
-        if before is not None and sorted(these) == sorted(before.rows[rank]):
+        if before is not None and these.count and these.same(before.rows[rank]):
             return f"rank {rank} has the rows of its step before: it repeated a batch"
-        if alike and after is not None and sorted(these) == sorted(after.rows[rank]):
+        if alike and after is not None and these.count and these.same(after.rows[rank]):
             return f"rank {rank} has what it has one step later in GOOD: it skipped a batch"
-    n, m = (sum(map(len, step.rows)) for step in (good, bad))
+    ours, theirs = good.all_rows, bad.all_rows
+    n, m = ours.count, theirs.count
     if n != m:
         return f"the batch of all ranks together has {m} rows and not {n}: lr and noise mean something else"
-    if not {row for mine in rows for row in mine} & {row for mine in good.rows for row in mine}:
+    if ours.are_listed and theirs.are_listed and not {*ours.hashes} & {*theirs.hashes}:
         return "none of the rows is the same: other data, another order, or a sampler whose epoch was not set"
     return ""
 
 
-def loss(good: float, bad: float, step: Step) -> str:
-    """What another loss means."""
+def loss(good: float, bad: float, step: Step, *, same_rows: bool) -> str:
+    """What another loss means; `same_rows` if the runs are known to have them."""
     micro = max(len(rank["losses"]) for rank in step.ranks)
     for what, factor in (("micro-batches", micro), ("ranks", len(step.ranks))):
         if factor > 1 and math.isclose(bad, good * factor, rel_tol=1e-3):
             return f"it is {factor} times as large, the number of {what}: the loss is not divided by it"
         if factor > 1 and math.isclose(bad * factor, good, rel_tol=1e-3):
             return f"it is divided once more by {factor}, the number of {what}"
+    if not same_rows:
+        return "the same weights give another loss: other data, another forward, loss function, mask or precision"
     return "the same weights and rows give another loss: another forward, loss function, mask or precision"
 
 

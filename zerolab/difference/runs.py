@@ -4,18 +4,38 @@ import json
 import math
 import os
 from collections import Counter
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
 from typing import Any
 
 from zerolab.difference.prints import SIGNS, Print
-from zerolab.difference.watch import VERSION, folder_of
+from zerolab.difference.watch import BATCH, VERSION, folder_of
 
 # The distance between neighbouring numbers at 1.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON |= {"complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10}
 Vector = tuple[float, ...]
 Moment = dict[str, list[list[Any]]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one rank saw of its rows in a step, or all ranks together."""
+
+    count: int
+    sum: int  # of their hashes, mod 2^64
+    hashes: list[int]  # of many rows only the first ones'
+
+    @property
+    def are_listed(self) -> bool:
+        """Whether each row has its hash in the list."""
+        return len(self.hashes) == self.count
+
+    def same(self, other: "Rows") -> bool:
+        """Whether these are the other's rows, in any order."""
+        return (self.count, self.sum) == (other.count, other.sum)
 
 
 class Step:
@@ -60,15 +80,40 @@ class Step:
         return {name: tuple(sum(each) / len(self.ranks) for each in found) for name, found in columns.items()}
 
     @cached_property
-    def rows(self) -> list[list[int]]:
-        """The hashes of each rank's rows."""
-        return [rank["rows"] for rank in self.ranks]
+    def rows(self) -> list[Rows]:
+        """Each rank's."""
+        return [Rows(**rank["rows"]) for rank in self.ranks]
+
+    @cached_property
+    def all_rows(self) -> Rows:
+        """Those of all ranks together."""
+        hashes = [each for rows in self.rows for each in rows.hashes]
+        return Rows(sum(r.count for r in self.rows), sum(r.sum for r in self.rows) % (1 << 64), hashes)
+
+    @cached_property
+    def unseen(self) -> set[str]:
+        """What was there in a form that cannot be read."""
+        return {what for rank in self.ranks for what in rank["unseen"]}
+
+    def hides(self, name: str) -> bool:
+        """Whether a parameter has a gradient that cannot be read, such as a sparse one."""
+        return any(what.startswith(f"gradient of {name} (") for what in self.unseen)
+
+    @cached_property
+    def saw_batch(self) -> bool:
+        """Whether rows were seen, and every tensor of theirs could be read."""
+        return bool(self.all_rows.count) and not any(what.startswith(BATCH) for what in self.unseen)
+
+    def has_rows_beside(self, other: "Step") -> bool:
+        """Whether the rows of two runs are of the same models: one that gets another's outputs has none of its own."""
+        made = [{model for rank in step.ranks for model in rank["made"]} for step in (self, other)]
+        return made[0] == made[1] and bool(self.all_rows.count) and bool(other.all_rows.count)
 
     @cached_property
     def loss(self) -> float | None:
         """The mean over ranks; None where a backward began at no single number, or ranks had unequal shares."""
         losses = [sum(rank["losses"]) for rank in self.ranks]
-        equal = len({len(rows) for rows in self.rows}) == 1 and all(rank["losses"] for rank in self.ranks)
+        equal = len({rows.count for rows in self.rows}) == 1 and all(rank["losses"] for rank in self.ranks)
         return sum(losses) / len(losses) if equal else None
 
     @cached_property
@@ -142,11 +187,28 @@ class Run:
         self.steps = {number: Step(number, [steps[number] for steps in of]) for number in sorted(numbers)}
 
     @cached_property
+    def unseen(self) -> list[str]:
+        """What was there and is not in the fingerprints."""
+        found = sorted(set().union(*(step.unseen for step in self.steps.values())))
+        blind = sum(not step.all_rows.count for step in self.steps.values())
+        of = "" if blind == len(self.steps) else f" in {blind} of {len(self.steps)} steps"
+        return [*found, *[f"rows of the batches{of}"] * bool(blind)]
+
+    @cached_property
     def epsilon(self) -> float:
         """The coarsest rounding of a forward's results or the parameters in it."""
         kinds = {kind for step in self.steps.values() for rank in step.ranks for kind in rank["compute"]}
         kinds |= {dtype for _, _, dtype in self.about.values()}
         return max((EPSILON.get(kind, 0.0) for kind in kinds), default=EPSILON["float32"])
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two settings are the same; one that lies in a tensor has been rounded to fp32."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=EPSILON["float32"])
+    return bool(one == other)
 
 
 def length(vector: Vector) -> float:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from zerolab import files
 from zerolab.difference.places import Place, names_of, places_of, plain
-from zerolab.difference.prints import Print, print_of, rows_of
+from zerolab.difference.prints import Print, is_of_func, plain_value, print_of, rows_of, unreadable
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
 from zerolab.recording.info import Membership, membership
@@ -31,8 +31,9 @@ from zerolab.recording.sources import Sources
 from zerolab.recording.wrappers import is_part, unwrapped
 from zerolab.runtime.observers import holders
 
-VERSION = 1
-MOST_ROWS = 4096  # of a rank and step whose hashes are kept
+VERSION = 2
+MOST_ROWS = 4096  # of a rank and step whose hashes are kept one by one, to name what is wrong; all are in the sum
+BATCH = "a tensor of the batch"
 SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "maximize", "ns_steps")
 Step = dict[str, Any]
 
@@ -66,6 +67,7 @@ class Fingerprints:
         self._engines: list[Any] = []  # kept, for at the end they say where the parameters are
         self._about: dict[str, list[Any]] = {}
         self._running: list[nn.Module] = []
+        self._keywords: dict[str, Any] = {}  # of the call that begins
         self._updated = self._over = False
         self._updating = 0  # how many optimizers are at it: one may call others
         self._scale = 1.0
@@ -76,12 +78,17 @@ class Fingerprints:
 
     def __enter__(self) -> Self:
         enter, callback = self._stack.enter_context, self._stack.callback
+        enter(replace(nn.Module, "__call__", self._called))
         callback(register_module_forward_pre_hook(self._before_forward).remove)
         callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
         callback(register_optimizer_step_pre_hook(self._before_update).remove)
         callback(register_optimizer_step_post_hook(self._after_update).remove)
         enter(replace(torch.autograd, "backward", self._backward))
         enter(replace(torch.amp.GradScaler, "scale", self._scaled))
+        if torch.distributed.is_available():  # FSDP's has a `scale` of its own, and may be made within the block
+            from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+            enter(replace(ShardedGradScaler, "scale", self._scaled))
         enter(replace(torch.amp.GradScaler, "step", self._stepped))
         rank = membership(Membership(int(os.environ.get("RANK", "0")))).rank  # a script may not have joined yet
         self._file(rank).unlink(missing_ok=True)  # an earlier run's
@@ -126,20 +133,30 @@ class Fingerprints:
 
     # The forward.
 
+    def _called(self, original: Callable[..., Any], module: nn.Module, /, *args: Any, **keywords: Any) -> Any:
+        if not self._running:
+            self._keywords = keywords  # of which torch tells a hook for all modules nothing
+        return original(module, *args, **keywords)
+
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         self._running.append(module)
+        keywords, self._keywords = self._keywords, {}
         # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
         trains = unwrapped(module).training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
         if not trains or next(module.parameters(), None) is None:
             return
         if len(self._running) == 1:
+            if any(is_of_func(each) for each in module.parameters()):  # it is called with others than its own
+                self._not_seen("a forward within torch.func")
+                return
             self._begin(module)
-            self._rows(inputs)
+            self._rows(type(unwrapped(module)).__name__, (inputs, keywords))
         if self._now is not None and id(self._running[0]) in self._models:
             model, prefix = self._models[id(self._running[0])]
             if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
                 for name, buffer in module.named_buffers():
-                    if buffer.is_floating_point() and buffer.numel():
+                    numbers = buffer.is_floating_point() or buffer.is_complex()
+                    if numbers and buffer.numel() and self._sees(local(buffer), prefix + plain(name)):
                         found = print_of(plain(name), local(buffer))
                         self._now["buffers"][prefix + plain(name)] = [[0, *found.as_list()]]
 
@@ -158,8 +175,8 @@ class Fingerprints:
         if self._now is None:
             names = ("buffers", "local", "last", "read", "settings", "state")
             self._now = {"step": self._done + 1, **{name: {} for name in names}}
-            self._now |= {"rows": [], "losses": [], "random": [], "lines": {}, "updates": 0, "compute": []}
-            self._now |= {"scale": 1.0, "skipped": False}
+            self._now |= {"losses": [], "random": [], "lines": {}, "updates": 0, "compute": [], "unseen": []}
+            self._now |= {"scale": 1.0, "skipped": False, "rows": {"count": 0, "sum": 0, "hashes": []}, "made": []}
             self._now["before"] = self._parameters()
             self._steps.append(self._now)
         self._line("forward")
@@ -191,11 +208,18 @@ class Fingerprints:
             if isinstance(part, batch_norm) and not isinstance(part, nn.SyncBatchNorm):
                 self._reasons.add("batch norm")
 
-    def _rows(self, inputs: Any) -> None:
+    def _rows(self, model: str, batch: Any) -> None:
         if self._now is None:
             return
-        rows = rows_of([leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)])
-        self._now["rows"] += rows[: MOST_ROWS - len(self._now["rows"])]
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        # What has a gradient's function comes from another model and is no batch: other shares round it otherwise.
+        given = [leaf for leaf in leaves if leaf.grad_fn is None]
+        if len(given) < len(leaves) and model not in self._now["made"]:
+            self._now["made"].append(model)
+        hashes, rows = rows_of([leaf for leaf in given if self._sees(leaf, BATCH)]), self._now["rows"]
+        rows["count"] += len(hashes)
+        rows["sum"] = (rows["sum"] + sum(hashes)) % (1 << 64)
+        rows["hashes"] += hashes[: MOST_ROWS - len(rows["hashes"])]
         if "dropout" in self._reasons:
             state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=6)
             self._now["random"].append(state.hexdigest())
@@ -213,12 +237,12 @@ class Fingerprints:
 
     # The backward.
 
-    def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any) -> Any:
+    def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
         if scaler.is_enabled():
             self._scale = scaler.get_scale()
             if self._now is not None:
                 self._now["scale"] = self._scale
-        return original(scaler, *args)
+        return original(scaler, *args, **keywords)
 
     def _stepped(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
         result = original(scaler, *args, **keywords)
@@ -232,13 +256,13 @@ class Fingerprints:
         if self._now is not None:
             self._line("backward")
             self._now["last"] = {}
-            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not tensors.is_complex():
                 self._now["losses"].append(float(local(tensors.detach())) / self._scale)
         return original(tensors, *args, **keywords)
 
     def _gradient_of(self, name: str) -> Callable[[torch.Tensor], None]:
         def brought(gradient: torch.Tensor) -> None:
-            if self._now is None or self._updated or gradient.is_sparse:
+            if self._now is None or self._updated or not self._sees(gradient, f"gradient of {name}"):
                 return
             mine = print_of(name, gradient)
             for kind in ("local", "last"):
@@ -265,8 +289,7 @@ class Fingerprints:
             now["skipped"] = True
             return
         for number, group in enumerate(optimizer.param_groups):
-            plain_settings = {key: group[key] for key in SETTINGS if key in group}
-            settings = {key: float(v) if isinstance(v, torch.Tensor) else v for key, v in plain_settings.items()}
+            settings = {key: plain_value(group[key]) for key in SETTINGS if key in group}
             for place, tensor in enumerate(group["params"]):
                 unknown = [Place(f"(the optimizer's own tensor {number}.{place})", 0, 0, local(tensor).numel())]
                 # What an optimizer updates for another, as for the owner of a matrix, is no parameter.
@@ -274,21 +297,21 @@ class Fingerprints:
                 for piece in pieces:
                     now["settings"][piece.name] = settings
                 scaled = scale is not None and tensor.grad is not None  # and divides by itself
-                self._note(now["read"], pieces, tensor.grad / scale if scaled else tensor.grad)
+                self._note(now["read"], pieces, tensor.grad / scale if scaled else tensor.grad, "gradient of ")
                 for key, value in state_of(optimizer).get(tensor, {}).items():
                     if key in COUNTERS:
                         for piece in pieces:
                             now["state"].setdefault(key, {})[piece.name] = float(value)
                     elif isinstance(value, torch.Tensor) and value.shape == tensor.shape:
-                        self._note(now["state"].setdefault(key, {}), pieces, value)
+                        self._note(now["state"].setdefault(key, {}), pieces, value, f"{key} of ")
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
         self._updating -= 1
         if not self._updated:
             self._done, self._updated = self._done + 1, True
 
-    def _note(self, where: dict[str, Any], pieces: list[Place], tensor: torch.Tensor | None) -> None:
-        if tensor is None or tensor.is_sparse:
+    def _note(self, where: dict[str, Any], pieces: list[Place], tensor: torch.Tensor | None, what: str = "") -> None:
+        if tensor is None or not pieces or not self._sees(local(tensor), what + pieces[0].name):
             return
         flat = local(tensor.detach()).reshape(-1)
         for name, place, start, numel, at in pieces:
@@ -309,6 +332,16 @@ class Fingerprints:
             for model, prefix in self._models.values()
             for tensor, pieces in places_of(model)
         ]
+
+    def _sees(self, tensor: torch.Tensor, what: str) -> bool:
+        why = unreadable(tensor)
+        if why:
+            self._not_seen(f"{what} ({why})")
+        return not why
+
+    def _not_seen(self, what: str) -> None:
+        if self._now is not None and what not in self._now["unseen"]:
+            self._now["unseen"].append(what)
 
     def _line(self, moment: str) -> None:
         here = self._sources.here()

@@ -1,0 +1,116 @@
+"""Rows are compared however a batch is given and however many there are; of rows that nobody saw nothing is said."""
+
+import pytest
+import small
+import torch
+from torch import nn
+
+from zerolab import Cluster
+from zerolab.difference.compare import compare
+from zerolab.difference.runs import Run
+from zerolab.difference.watch import MOST_ROWS, Fingerprints
+
+CALLS = {
+    "by place": lambda model, x: model(x),
+    "by name": lambda model, x: model(x=x),
+    "beside a single row": lambda model, x: model(x=x, places=torch.ones(1, 8)),
+    "in an object": lambda model, x: model(bag=small.Bag(x)),
+}
+
+
+def run(folder, how, seed=0):
+    def loss(model, step):
+        return CALLS[how](model, small.data(step, seed=seed)).square().mean()
+
+    small.train(folder, small.seeded(small.Named), loss)
+    return folder
+
+
+@pytest.fixture(scope="module", name="folder")
+def record_all(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("batches")
+    with Cluster(1) as cluster:
+        cluster.run(small.with_engine, folder / "16 on 1", 16)
+        cluster.run(small.with_engine, folder / "6000 on 1", 6000)
+        cluster.run(small.two_models, folder / "two models on 1")
+    with Cluster(2) as cluster:
+        cluster.run(small.with_engine, folder / "16 by name on 2", 16, named=True)
+        cluster.run(small.with_engine, folder / "6000 on 2", 6000)
+        cluster.run(small.with_engine, folder / "6000, one other row", 6000, "one other row")
+        cluster.run(small.with_engine, folder / "10000", 10000)
+        cluster.run(small.with_engine, folder / "10000, same rows", 10000, "same rows")
+        cluster.run(small.two_models, folder / "two models on 2")
+        cluster.run(small.two_models, folder / "two models, detached", detached=True)
+    return folder
+
+
+@pytest.mark.parametrize("how", ["by place", "by name", "beside a single row"])
+def test_other_data_are_named_however_the_batch_is_given(tmp_path, how):
+    found = compare(run(tmp_path / "good", how), run(tmp_path / "bad", how, seed=1)).parting
+    assert (found.step, found.phase) == (1, "batches")
+    assert found.measured == "GOOD's ranks have 8 rows together, BAD's 8; 0 are the same"
+    assert found.meaning.startswith("none of the rows is the same: other data")
+
+
+def test_a_batch_by_name_has_the_rows_of_one_by_place(tmp_path):
+    assert (
+        str(compare(run(tmp_path / "one", "by place"), run(tmp_path / "two", "by name")))
+        == "no difference in step 1, 2"
+    )
+
+
+def test_a_mapping_for_an_engine_on_two_ranks_has_the_rows_of_one_ranks_batch(folder):
+    assert [rows.count for rows in Run(folder / "16 by name on 2").steps[1].rows] == [8, 8]
+    assert str(compare(folder / "16 on 1", folder / "16 by name on 2")) == "no difference in step 1, 2"
+
+
+def test_of_rows_that_were_not_seen_a_verdict_on_the_loss_says_nothing(tmp_path):
+    result = compare(run(tmp_path / "good", "in an object"), run(tmp_path / "bad", "in an object", seed=1))
+    assert (result.parting.step, result.parting.phase) == (1, "loss")
+    assert result.parting.meaning.startswith("the same weights give another loss: other data, another forward")
+    assert result.notes == tuple(
+        f"not seen in {whose}, and not compared: rows of the batches" for whose in ("GOOD", "BAD")
+    )
+
+
+def test_a_run_whose_rows_were_not_seen_has_no_other_batch_for_that(tmp_path):
+    result = compare(run(tmp_path / "good", "by name"), run(tmp_path / "bad", "in an object"))
+    assert result.parting is None
+    assert result.notes == ("not seen in BAD, and not compared: rows of the batches",)
+
+
+def test_a_call_keeps_no_batch_and_the_end_leaves_modules_as_they_were(tmp_path):
+    called = nn.Module.__call__
+    with Fingerprints(tmp_path) as fingerprints:
+        small.Named().eval()(x=small.data(0))
+        assert fingerprints._keywords == {}
+    assert nn.Module.__call__ is called
+
+
+def test_more_rows_than_are_listed_are_the_same_on_one_rank_and_on_two(folder):
+    assert len(Run(folder / "6000 on 1").steps[1].all_rows.hashes) == MOST_ROWS < 6000
+    assert str(compare(folder / "6000 on 1", folder / "6000 on 2")) == "no difference in step 1, 2"
+
+
+@pytest.mark.parametrize(("good", "said"), [("6000 on 1", "not all are the same"), ("6000 on 2", "5999 are the same")])
+def test_one_other_row_is_found_though_it_comes_after_those_that_are_listed(folder, good, said):
+    found = compare(folder / good, folder / "6000, one other row").parting
+    assert (found.step, found.phase, found.meaning) == (1, "batches", "")
+    assert found.measured == f"GOOD's ranks have 6000 rows together, BAD's 6000; {said}"
+
+
+def test_a_rank_with_the_rows_of_another_is_named_though_not_all_are_listed(folder):
+    found = compare(folder / "10000", folder / "10000, same rows").parting
+    assert found.measured == "GOOD's ranks have 10000 rows together, BAD's 10000; not all are the same"
+    assert found.meaning.startswith("rank 1 has the rows of rank 0")
+
+
+def test_what_one_model_makes_for_another_is_no_batch(folder):
+    assert Run(folder / "two models on 1").steps[1].all_rows.count == 512
+    assert str(compare(folder / "two models on 1", folder / "two models on 2")) == "no difference in step 1, 2, 3"
+
+
+def test_what_is_detached_between_two_models_is_not_taken_for_more_rows(folder):
+    found = compare(folder / "two models on 1", folder / "two models, detached").parting
+    assert (found.step, found.phase) == (1, "gradients that the optimizer reads")
+    assert found.meaning.startswith("it gets no gradient: it was detached")
