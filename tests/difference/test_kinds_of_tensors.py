@@ -1,6 +1,8 @@
 """Tensors and settings of every kind: fingerprints read them or list them as not seen, and the training goes on."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -158,3 +160,24 @@ def test_other_settings_are_named_even_where_they_are_close(tmp_path, other):
     found = compare(run_with(tmp_path / "good", **right), run_with(tmp_path / "bad", **{**right, **other})).parting
     assert found.phase == "settings of the optimizer"
     assert found.measured.startswith(f"{next(iter(other))} is ")
+
+
+COMPILED = """
+import sys, torch, zerolab
+from torch import nn
+model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+compiled, optimizer = torch.compile(model, backend="eager"), torch.optim.SGD(model.parameters(), lr=0.1)
+with zerolab.recording(sys.argv[1], steps=(1, 2), fingerprints=True, times_only=True):
+    for _ in range(3):
+        compiled(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_torchs_compiler_leaves_what_takes_fingerprints_alone(tmp_path):
+    out = tmp_path / "run.json"
+    subprocess.run([sys.executable, "-c", COMPILED, str(out)], capture_output=True, text=True, timeout=120, check=True)
+    [file] = (tmp_path / "run.json.fingerprints").iterdir()
+    assert len(json.loads(file.read_text())["steps"]) == 2

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from base64 import b64decode
 
 import comm
 import ipywidgets
@@ -59,7 +60,7 @@ def test_whoever_closes_all_widgets_is_sent_the_code_anew_with_the_next(told):
 
 
 def test_the_code_is_one_module_after_plotly(told):
-    script = gzip.decompress(LiveFigure(bars(4))._code.script).decode()
+    script = gzip.decompress(b64decode(LiveFigure(bars(4))._code.script)).decode()
     assert script.startswith("const module = ")
     assert script.rstrip().endswith("export default { render };")
 

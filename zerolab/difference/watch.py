@@ -25,6 +25,7 @@ from zerolab.difference.places import Place, names_of, places_of, plain
 from zerolab.difference.prints import Print, is_of_func, plain_value, print_of, rows_of, unreadable
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
+from zerolab.recording.dispatch import leave_to_python
 from zerolab.recording.info import Membership, membership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
@@ -78,6 +79,7 @@ class Fingerprints:
 
     def __enter__(self) -> Self:
         enter, callback = self._stack.enter_context, self._stack.callback
+        leave_to_python()
         enter(replace(nn.Module, "__call__", self._called))
         callback(register_module_forward_pre_hook(self._before_forward).remove)
         callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
@@ -334,8 +336,7 @@ class Fingerprints:
         ]
 
     def _sees(self, tensor: torch.Tensor, what: str) -> bool:
-        why = unreadable(tensor)
-        if why:
+        if why := unreadable(tensor):
             self._not_seen(f"{what} ({why})")
         return not why
 

@@ -1,6 +1,7 @@
 """A widget that loses nothing of what the kernel says, however late a busy browser is with it."""
 
 import gzip
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -10,16 +11,17 @@ import ipywidgets
 import traitlets
 
 
-def packed(text: str) -> bytes:
-    """A text as a browser is sent it, which widget.mjs unpacks; the same bytes for the same text."""
-    return gzip.compress(text.encode(), mtime=0)
+def packed(text: str) -> str:
+    """A text as a browser is sent it, which widget.mjs unpacks; the same for the same text."""
+    # As letters, because ipywidgets' own models lose bytes when a notebook is saved.
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 class Code(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
     """What draws the widgets of a kind, sent once for all of them, and kept once in a saved notebook."""
 
-    script = traitlets.Bytes().tag(sync=True)  # packed: an ES module whose default export is `{ render }`
-    style = traitlets.Bytes().tag(sync=True)  # packed CSS
+    script = traitlets.Unicode().tag(sync=True)  # packed: an ES module whose default export is `{ render }`
+    style = traitlets.Unicode().tag(sync=True)  # packed CSS
 
     _sent: ClassVar[dict[object, "Code"]] = {}
 

@@ -535,8 +535,7 @@ export interface WidgetModel {
   get(name: "event" | "walk"): number;
   /** What the panes showed last; empty before they have. */
   get(name: "state"): { shown?: ViewName; beat?: object | null };
-  get(name: "payload"): DataView<ArrayBuffer>;
-  get(name: "figure"): string;
+  get(name: "payload" | "figure"): string;
   set(name: string, value: unknown): void;
   save_changes(): void;
   on(name: string, callback: () => void): void;
@@ -545,16 +544,12 @@ export interface WidgetModel {
 
 /** The code of a widget, packed: shell.py sends it once for all of a kind. */
 export interface CodeModel {
-  get(name: "script" | "style"): DataView<ArrayBuffer>;
+  get(name: "script" | "style"): string;
 }
 
 /** What that code exports. */
 export interface Drawing {
-  render(given: {
-    model: WidgetModel;
-    el: HTMLElement;
-    unpacked(bytes: DataView<ArrayBuffer>): Promise<string>;
-  }): unknown;
+  render(given: { model: WidgetModel; el: HTMLElement; unpacked(packed: string): Promise<string> }): unknown;
 }
 
 /** The colours of a theme that are no rank's and no category's. */

@@ -4,10 +4,11 @@
 /** @import { CodeModel, Drawing, WidgetModel } from "./types.d.ts" */
 
 /**
- * A text that shell.py has packed; notebooks hand bytes over as a view of them.
- * @param {DataView<ArrayBuffer>} bytes
+ * A text that shell.py has packed.
+ * @param {string} packed
  */
-function unpacked(bytes) {
+function unpacked(packed) {
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 

@@ -57,7 +57,8 @@ def leave_to_python() -> None:
 
 @cache  # each time its list of what to skip grows, and the pattern that it makes of the list takes milliseconds
 def _leave_to_python(compiler: Any) -> None:
-    compiler.add("zerolab.recording")
+    for watcher in ("zerolab.recording", "zerolab.difference"):
+        compiler.add(watcher)
 
 
 class Watch(TorchDispatchMode):
