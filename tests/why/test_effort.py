@@ -41,3 +41,15 @@ def test_a_busy_process_works_where_it_joins_or_cannot_tell(busy, tmp_path, posi
     before = rank.effort()
     time.sleep(0.5)
     assert (rank.effort() != before) == works
+
+
+@pytest.mark.parametrize(("silent_for", "remark"), [(0.6, "it computes"), (1.6, "its native code keeps Python's lock")])
+def test_a_thread_that_is_a_little_late_is_not_taken_for_one_that_has_no_lock(busy, tmp_path, silent_for, remark):
+    notes = Notes(tmp_path / "rank-0", new=True)
+    notes.page.write(Position(DONE, "all_reduce", 0, time.monotonic_ns()))
+    rank = _Rank(notes, {"pid": busy.pid, "native": True}, TIMEOUT)
+    rank.effort()
+    time.sleep(0.5)
+    rank.effort()
+    rank.said["time"] = time.monotonic_ns() - int(1e9 * silent_for)
+    assert rank.remark.startswith(remark)

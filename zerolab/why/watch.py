@@ -92,9 +92,13 @@ class _Rank:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether its thread is kept from saying anything."""
+        """Whether its thread may be kept from saying anything; if the timeout is short, it may only be late."""
+        return self._silence() > min(QUIET, self._timeout / 2)
+
+    def _silence(self) -> float:
+        """Seconds since its thread said something."""
         last: int = self.said.get("time", 0)
-        return time.monotonic_ns() - last > min(QUIET, self._timeout / 2) * 1e9
+        return (time.monotonic_ns() - last) / 1e9
 
     @property
     def remark(self) -> str:
@@ -103,7 +107,7 @@ class _Rank:
             return ""
         if time.monotonic() - self._worked < 0.8 * self._timeout:  # of one that stands still that is longer ago
             lock = "its native code keeps Python's lock, and this line may be an old one"
-            return lock if self.is_quiet else "it computes"
+            return lock if self._silence() > QUIET else "it computes"
         return "it goes round a loop there" if self._works else ""
 
     def standing(self, rank: int) -> Standing:
