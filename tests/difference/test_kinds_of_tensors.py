@@ -146,9 +146,10 @@ def run_with(folder, **settings):
     return folder
 
 
-def test_settings_in_tensors_are_those_in_numbers(tmp_path):
+@pytest.mark.parametrize("lr", [torch.tensor(1e-3), torch.tensor([1e-3])])
+def test_settings_in_tensors_are_those_in_numbers(tmp_path, lr):
     numbers = run_with(tmp_path / "numbers", lr=1e-3, betas=(0.9, 0.99))
-    tensors = run_with(tmp_path / "tensors", lr=torch.tensor(1e-3), betas=(torch.tensor(0.9), torch.tensor(0.99)))
+    tensors = run_with(tmp_path / "tensors", lr=lr, betas=(torch.tensor(0.9), torch.tensor(0.99)))
     assert compare(numbers, tensors).parting is None
     settings = json.loads((tensors / "rank-0.json").read_text())["steps"][0]["settings"]["layer.weight"]
     assert settings["betas"] == pytest.approx([0.9, 0.99])

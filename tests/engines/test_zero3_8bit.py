@@ -166,16 +166,18 @@ def test_who_only_reads_a_parameters_data_changes_nothing(clusters):
     assert all(torch.equal(read_end[name], value) for name, value in end.items())
 
 
-def test_what_is_written_is_taken_over_and_the_rest_of_the_flat_keeps_its_exact_numbers(clusters):
-    def write_a_row():
+@pytest.mark.parametrize("bits", FORMATS)
+@pytest.mark.parametrize("by_data", [False, True])
+def test_what_is_set_to_zero_is_zero_for_its_owner_too_though_small_numbers_were_seen_as_zero_before(
+    clusters, bits, by_data
+):
+    def erase(bits, by_data):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
-        engine = Zero3In8Bits(model, torch.optim.SGD, lr=0.1)
-        before = engine.state_dict()
+        engine = Zero3In8Bits(model, torch.optim.SGD, lr=0.1, bits=bits)
         with engine.full_parameters(), torch.no_grad():
-            model[0].weight[40] = 0.123
-        return before, engine.state_dict()
+            (model[0].weight.data if by_data else model[0].weight).zero_()
+        return engine.state_dict()["0.weight"]
 
-    for before, after in clusters(2).run(write_a_row):
-        before["0.weight"][40] = 0.123
-        assert all(torch.equal(after[name], value) for name, value in before.items())
+    for weight in clusters(2).run(erase, bits, by_data):
+        assert not weight.any()

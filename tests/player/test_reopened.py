@@ -31,15 +31,16 @@ def test_event_view_and_the_way_of_telling_are_those_that_were_left(tab):
     assert tab.evaluate(f"[{PLAYER}.shown, {PLAYER}.byBeats, {PLAYER}.index]") == ["memory", False, 20]
 
 
-def test_a_walk_that_was_left_does_not_begin_again(recording, tab):
+def test_a_walk_opens_at_its_chapter_without_playing_and_one_that_was_left_does_not_open(recording, tab):
     notebook(tab, recording)
     tab.evaluate("window.values.walk = 2")
     tab.evaluate(OPEN)
     assert tab.evaluate(f"{PLAYER}.walk.state().chapter") == 2
-    tab.evaluate(f"{PLAYER}.walk.show(2)")
-    until(tab, "window.values.walk === 3")
+    tab.evaluate(f"{PLAYER}.walk.show(2); {PLAYER}.goto(700)")
+    until(tab, "window.values.walk === 3 && window.values.event === 700")
     again(tab)
     assert tab.evaluate(f"{PLAYER}.walk.state().chapter") == 3
+    assert tab.evaluate(f"[{PLAYER}.index, {PLAYER}.clock.playing]") == [700, False]
     tab.evaluate(f"{PLAYER}.walk.leave(); {PLAYER}.goto(500)")
     until(tab, "window.values.walk === 0 && window.values.event === 500")
     again(tab)

@@ -184,16 +184,16 @@ def test_a_script_that_ends_its_forked_children_trains_on_and_they_end_as_if_nob
     assert Recording.load(tmp_path / "own.json").info.steps == 2
 
 
-def test_a_forked_child_that_ends_by_an_error_or_an_exit_leaves_no_recording(tmp_path):
+def test_a_forked_child_that_ends_by_an_error_or_an_exit_leaves_no_recording_and_no_fingerprints(tmp_path):
     forks = (
         "import os, sys\ndef fork(error):\n    child = os.fork()\n    if child == 0:\n        raise error\n"
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "    print(os.path.exists('own.json'), os.path.exists('own.json.parts'))\n"
+        "    print(*map(os.path.exists, ('own.json', 'own.json.parts', 'own.json.fingerprints')))\n"
     )
     fork = "for error in (SystemExit(3), ValueError()):\n                fork(error)\n"
-    script = forks + LOOP.replace("        loss_of", f"        if step == 1:\n            {fork}        loss_of")
-    done = run_alone(tmp_path, script)
-    assert done.stdout == "3\nFalse False\n1\nFalse False\n2\n", done.stderr
+    loop = LOOP.replace("        loss_of", f"        if step == 1:\n            {fork}        loss_of")
+    done = run_alone(tmp_path, forks + loop.replace("steps=(1, 2)", "steps=(1, 2), fingerprints=True"))
+    assert done.stdout == "3\nFalse False False\n1\nFalse False False\n2\n", done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("zerolab: ")] == [
         "zerolab: 2 steps of 1 rank, from step 1 on, in own.json"
     ]
@@ -209,6 +209,17 @@ def test_a_rank_that_fails_while_it_is_ended_does_not_write_over_what_was_put_to
     told.interrupted(mine)
     told.finished(mine)
     assert [rank.rank for rank in Recording.load(tmp_path / "run.json").ranks] == [0, 1]
+
+
+def test_a_script_that_takes_a_signal_for_a_reason_to_save_and_goes_on_leaves_all_of_its_steps(tmp_path):
+    handler = "    signal.signal(signal.SIGTERM, lambda *_: print('saving'))\n    for step"
+    ended = (
+        "\n        if step == 0:\n            os.kill(os.getpid(), signal.SIGTERM)\n            time.sleep(1)\nprint"
+    )
+    script = LOOP.replace("steps=(1, 2)", "steps=(1, 5)").replace("    for step", handler).replace("\nprint", ended)
+    done = run_alone(tmp_path, "import os, signal, time\n" + script)
+    assert done.stdout == "saving\n4\n", done.stderr
+    assert Recording.load(tmp_path / "own.json").info.steps == 4
 
 
 def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_path):

@@ -77,7 +77,7 @@ def plain_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, torch.Tensor):
-        return value.tolist()
+        return value.item() if value.numel() == 1 else value.tolist()
     if isinstance(value, Real):  # numpy's, too
         return float(value)
     return [plain_value(each) for each in value] if isinstance(value, (list, tuple)) else str(value)

@@ -202,7 +202,7 @@ def setting(run: Run, step: Step, name: str, key: str, value: Any) -> str:
     mine = step.settings()[name][key]
     if key == "weight_decay" and value and not mine:
         return "weight decay on what has none in GOOD, such as biases and norms: put these into a group without"
-    if key == "lr":
+    if key == "lr" and all(isinstance(each, (int, float)) for each in (mine, value)):
         for number, other in run.steps.items():
             if number > step.number and math.isclose(other.settings().get(name, {}).get(key, math.nan), value):
                 return f"GOOD has this lr in step {number}: the schedule is ahead, and is stepped more than once a step"

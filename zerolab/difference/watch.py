@@ -61,7 +61,7 @@ class Fingerprints:
 
     def __init__(self, folder: str | os.PathLike[str], steps: tuple[int, int] = (1, 3)) -> None:
         self.folder, (self._first, self._last) = Path(folder), steps
-        self._done = 0  # steps so far
+        self._done, self._pid = 0, os.getpid()  # steps so far
         self._steps: list[Step] = []
         self._now: Step | None = None
         self._models: dict[int, tuple[nn.Module, str]] = {}  # the outermost modules, and what is before their names
@@ -105,7 +105,7 @@ class Fingerprints:
     def _end(self) -> None:
         self._over = True
         self._stack.close()
-        if not self._steps:
+        if not self._steps or os.getpid() != self._pid:  # as in a process that the script has forked
             return
         if self._updated:
             self._steps[-1]["end"] = self._parameters()

@@ -28,7 +28,7 @@ from zerolab.engines.partition import FlatLayout, Slot
 from zerolab.engines.precision import Formats
 from zerolab.engines.taken import INSTEAD, Taken
 from zerolab.engines.usage import Usage, split
-from zerolab.engines.views import ModuleViews, share_memory
+from zerolab.engines.views import ModuleViews, Written, share_memory
 
 
 class Presence(Enum):
@@ -191,17 +191,17 @@ class Flat:
         Raises:
             RuntimeError: a parameter is no view of `whole` any more, and so would not be trained.
         """
-        if self.presence is not Presence.WHOLE or not self._module.were_written():
+        if self.presence is not Presence.WHOLE or not (written := self._module.were_written()):
             return
+        mine = self._mine(self.whole)
+        if self.rounding and written is Written.PERHAPS and torch.equal(mine, self.rounding(self.shard)):
+            return  # it was only read
         with torch.no_grad():
-            mine = self._mine(self.whole)
-            if self.rounding:  # an element that is still the shard's, rounded, was not written
-                mine = torch.where(mine == self.rounding(self.shard), self.shard, mine)
             self.shard.copy_(mine)  # zero3's is a copy; elsewhere this is the same memory
             if self.has_master:
                 # An element that is still the master's, rounded, was not written: there the master knows more digits.
-                written = self.owned.to(self.shard) != self.shard
-                self.owned.copy_(torch.where(written.to(self.owned.device), self.shard.to(self.owned), self.owned))
+                differs = self.owned.to(self.shard) != self.shard
+                self.owned.copy_(torch.where(differs.to(self.owned.device), self.shard.to(self.owned), self.owned))
 
     def load(self, values: torch.Tensor) -> None:
         """Takes new parameters, laid end to end: shape [padded]."""

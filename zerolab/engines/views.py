@@ -9,6 +9,7 @@ the same object to the optimizer, to hooks and to whoever ties it.
 
 from collections.abc import Callable
 from copy import deepcopy
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -132,6 +133,14 @@ def _name_of(func: Any) -> str:
     return str(func.__self__.__name__ if is_accessor else func.__name__)
 
 
+class Written(IntEnum):
+    """Whether parameters were written."""
+
+    NO = 0
+    PERHAPS = 1  # somebody had their `.data`, and may only have read it
+    YES = 2
+
+
 class ModuleViews:
     """The parameters of a module that lie in one flat; they stay the same objects, whatever they are views of.
 
@@ -181,7 +190,7 @@ class ModuleViews:
             set_data(parameter, self._empty)
             parameter.__class__ = Released
 
-    def were_written(self) -> bool:
+    def were_written(self) -> Written:
         """Whether somebody has written into the parameters since this was last asked.
 
         Raises:
@@ -190,7 +199,9 @@ class ModuleViews:
         if [parameter.data_ptr() for parameter in self._parameters] != [view.data_ptr() for view in self._views]:
             self._refuse_other_memory()
         before, self._writes = self._writes, self._count_writes()
-        return before != self._writes
+        if before == self._writes:
+            return Written.NO
+        return Written.PERHAPS if before[0] == self._writes[0] else Written.YES
 
     def _refuse_other_memory(self) -> None:
         pairs = zip(self._members, self._views, strict=True)
@@ -201,10 +212,10 @@ class ModuleViews:
             "instead of replacing its data"
         )
 
-    def _count_writes(self) -> int:
-        """How often somebody has written into the parameters; the engine itself writes into the flat."""
+    def _count_writes(self) -> tuple[int, int]:
+        """How often the parameters were written, and their `.data` asked for; the engine writes into the flat."""
         writes = sum([parameter._version for parameter in self._parameters])  # noqa: SLF001  (it has no other name)
-        return writes + sum([p.data_uses for p in self._parameters if type(p) is Watched])
+        return writes, sum([p.data_uses for p in self._parameters if type(p) is Watched])
 
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

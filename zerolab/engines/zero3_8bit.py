@@ -26,8 +26,8 @@ from zerolab.engines.zero3 import Zero3
 class Zero3In8Bits(Zero3):
     """Shards parameters, gradients and optimizer state, and gathers the parameters in 8 bits.
 
-    `state_dict` gives the owners' exact parameters; whoever looks at a whole unit sees the rounded ones, and what is
-    written into it between steps is taken over as it is.
+    `state_dict` gives the owners' exact parameters; whoever looks at a whole unit sees the rounded ones, and whoever
+    writes into it between steps has all of its flat taken over as it was seen.
 
     Args:
         bits: "int8" or "fp8".

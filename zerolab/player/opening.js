@@ -18,7 +18,7 @@ export function open(player, { event, walk }) {
   const opened = byBeats ? model.at(opening) : openingOf(model);
   if (byBeats && event === undefined) player.showTime(opening);
   else player.goto(event ?? opened);
-  if (walk) player.walk.show(walk - 1);
+  if (walk) player.walk.show(walk - 1, event === undefined);
   return opened;
 }
 

@@ -75,10 +75,10 @@ export class Walk {
   }
 
   /**
-   * Opens the walk at a chapter, counted from 0, and plays it.
-   * @param {number} place
+   * Opens the walk at a chapter, counted from 0, and plays it; or leaves the player where it is, as after a reload.
+   * @param {number} place @param {boolean} [plays]
    */
-  show(place) {
+  show(place, plays = true) {
     const { player } = this;
     if (!this.chapters.length) return;
     player.pause();
@@ -86,7 +86,10 @@ export class Walk {
     this.place = Math.max(0, Math.min(this.chapters.length - 1, place));
     if (opened) this.#open();
     this.#tell();
-    this.#play();
+    if (plays) return this.#play();
+    this.rested = true;
+    this.asks.hidden = !this.chapters[this.place].asks;
+    player.settle();
   }
 
   leave() {

@@ -85,7 +85,7 @@ class _Told:
 
     def __init__(self, parts: Parts, first: int, last: int, world_size: int) -> None:
         self._parts, self._first, self._last, self._world_size = parts, first, last, world_size
-        self._recorded = self._has_left = False
+        self._recorded, self._left = False, -1  # and the last step that was left
         self._pid = os.getpid()
         self._hurry, self._leaving = threading.Event(), threading.Lock()
         self._merging: threading.Thread | None = None
@@ -116,12 +116,14 @@ class _Told:
     def _leave(self, mine: RankRecording) -> None:
         """Writes what there is, and puts it together with what others left, unless one of them has just done so.
 
-        Once: a training often fails while its process is ended, and what the others left is then gone already.
+        Again only if it has another step: a training often fails while its process is ended, and what the others left
+        is then gone already.
         """
+        step = max((event.step for event in mine.events), default=0)
         with self._leaving:
-            if self._has_left:
+            if step <= self._left:
                 return
-            self._has_left = True
+            self._left = step
             self._parts.write(mine, self._first)
             self._parts.wait(mine.world_size, LAST_SECONDS)
             self._merge(mine.world_size, 0)

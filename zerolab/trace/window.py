@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from zerolab.recording.dispatch import leave_to_python
 from zerolab.recording.events import RankRecording
 from zerolab.recording.patches import replace
 from zerolab.recording.recorder import Recorder
@@ -41,6 +42,7 @@ class Window:
         self._watching, self._looking = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
+        leave_to_python()  # before a model is compiled whose first forward begins the recording
         handle = register_optimizer_step_post_hook(self._updated)
         self._watching.callback(handle.remove)
         for name in ("backward", "grad"):
