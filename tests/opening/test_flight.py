@@ -4,6 +4,9 @@ import made
 import pytest
 
 from zerolab import Recording
+from zerolab.why.dumps import explain
+
+STAGES = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}  # the ranks of each rank's pipeline
 
 
 def dumps(folder, entries, suffix="pickle"):
@@ -38,6 +41,81 @@ def test_messages_have_their_other_end_and_no_number(tmp_path):
     recording = Recording.open(*dumps(tmp_path, lambda _: [send]))
     (event,) = recording.rank(0).events
     assert (event.op, event.peer, event.number, event.logical_bytes) == ("send", 3, None, 512)
+
+
+def pipelines(folder, entries, stages=STAGES):
+    """A dump of each rank that also knows its pipeline, the group "3"."""
+    for rank, ranks in stages.items():
+        dump = made.dump(entries(rank))
+        dump["pg_config"]["3"] = {"name": "3", "desc": "pp", "ranks": str(list(ranks))}
+        made.write(folder / f"nccl_rank_{rank}.pickle", dump)
+    return sorted(folder.iterdir())
+
+
+def test_the_other_end_of_a_message_within_a_group_is_a_rank_of_the_world(tmp_path):
+    def entries(rank):
+        return [made.entry(1), made.entry(2, "send 0->1" if rank < 2 else "recv 1<-0", group="3", is_p2p=True)]
+
+    unsorted = {**STAGES, 0: (2, 0)}  # torch counts places in sorted order
+    recording = Recording.open(*pipelines(tmp_path, entries, unsorted))
+    assert [rank.events[-1].peer for rank in recording.ranks] == [2, 3, 0, 1]
+
+
+def test_a_place_that_a_group_does_not_have_is_no_rank(tmp_path):
+    messages = [made.entry(1, "send 0->2", group="3", is_p2p=True), made.entry(2, "send 0->1", group="7", is_p2p=True)]
+    recording = Recording.open(*pipelines(tmp_path, lambda _: messages))
+    assert [event.peer for event in recording.rank(0).events] == [None, None]
+
+
+def test_who_did_not_send_within_a_group_is_to_blame_and_nobody_of_another_group(tmp_path):
+    def entries(rank):
+        message = "send 0->1" if rank == 0 else "recv 1<-0"
+        state = "scheduled" if rank == 3 else "completed"
+        sent = [] if rank == 1 else [made.entry(2, message, group="3", state=state, is_p2p=True)]
+        return [made.entry(1), *sent]
+
+    assert explain(pipelines(tmp_path, entries)).ranks == (1,)
+
+
+def batch(seq, p2p, state):
+    """A batch of two messages as NCCL's are noted: what is in it stays scheduled, and only the whole has an end."""
+    numbers = {"collective_seq_id": 1, "p2p_seq_id": p2p, "is_p2p": True}
+    messages = [
+        made.entry(seq + i, name, state="scheduled", **numbers) for i, name in enumerate(("send 0->1", "recv 0<-1"))
+    ]
+    return [*messages, made.entry(seq + 2, "coalesced", state=state, **numbers)]
+
+
+def test_messages_of_a_batch_have_ended_when_the_batch_has(tmp_path):
+    paths = dumps(tmp_path, lambda _: [made.entry(1), *batch(2, 1, "completed"), *batch(5, 2, "completed")])
+    recording = Recording.open(*paths)
+    assert all(rank.complete for rank in recording.ranks)
+    assert [event.op for event in recording.rank(0).events] == ["all_reduce", "send", "recv", "send", "recv"]
+    ends = [event.t_end for event in recording.rank(0).events]
+    assert ends[1] == ends[2] < ends[3] == ends[4]
+    assert "no hang in these dumps" in explain(paths).text
+
+
+def test_a_batch_that_hangs_and_a_message_before_a_batch_have_not_ended(tmp_path):
+    def entries(rank):
+        alone = made.entry(2, "send 0->1", state="scheduled", collective_seq_id=1, p2p_seq_id=1, is_p2p=True)
+        hangs = [*batch(2, 1, "completed"), *batch(5, 2, "started")]
+        return [made.entry(1), *([alone, *batch(5, 2, "completed")] if rank == 0 else hangs)]
+
+    recording = Recording.open(*dumps(tmp_path, entries))
+    unfinished = [[event.text is not None for event in rank.events] for rank in recording.ranks[:2]]
+    assert unfinished == [[False, True, False, False], [False, False, False, True, True]]
+
+
+def test_a_dump_of_torch_before_2_4_is_called_old_and_not_damaged(tmp_path):
+    old = made.entry(1)
+    old["seq_id"] = old.pop("collective_seq_id")
+    path = made.write(tmp_path / "rank_0.pickle", made.dump([old], version="1.5"))
+    with pytest.raises(ValueError, match=r"of version '1\.5', written by torch before 2\.4, .*: run the training with"):
+        Recording.open(path)
+    damaged = made.write(tmp_path / "rank_1.pickle", made.dump([old]))
+    with pytest.raises(ValueError, match="is a damaged dump of the flight recorder"):
+        Recording.open(damaged)
 
 
 @pytest.mark.parametrize("suffix", ["pickle", "json"])

@@ -39,3 +39,16 @@ def test_beside_a_trace_it_tells_the_bytes_at_each_event(tmp_path):
     assert updates == [2560, 2560]
     assert {event.step for event in recording.events if event.kind == "memory"} == {1}
     assert not any("bytes of memory" in lack for lack in recording.info.lacks)
+
+
+def test_a_date_in_a_snapshots_name_is_no_rank(tmp_path):
+    first, second, *named = (
+        made.write(tmp_path / name, made.snapshot())
+        for name in ("devbox_Nov_26_11_30_05.pickle", "devbox_Nov_26_11_30_06.pickle", "rank1-2026-11-26.pickle")
+    )
+    assert Recording.open(first).world_size == 1
+    with pytest.raises(ValueError, match=r"'devbox_Nov_26_11_30_05\.pickle', .*, does not say of which rank it is"):
+        Recording.open(first, second)
+    assert [rank.rank for rank in Recording.open(*named).ranks] == [1]
+    trace = made.write(tmp_path / "trace.json", made.trace(made.nccl_bars(), rank=1))
+    assert [rank.rank for rank in Recording.open(trace, first).ranks] == [1]

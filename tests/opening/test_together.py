@@ -93,3 +93,28 @@ def test_a_rank_whose_file_is_missing_is_missing(tmp_path, capsys):
     assert "not in it: bytes of memory, and who holds what" in told
     assert page.exists()
     assert "1 rank missing" in repr(Recording.load(tmp_path / "run.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--no-open", "--out", "trace-0.json"], "the recording would overwrite 'trace-0.json', which is to be opened"),
+        (["--no-open", "--out", "./link.json"], "the recording would overwrite 'link.json', which is to be opened"),
+        (["--no-open", "--html", "trace-1.json"], "the page would overwrite 'trace-1.json', which is to be opened"),
+    ],
+)
+def test_no_file_that_is_opened_is_written_over(options, said, tmp_path, monkeypatch, capsys):
+    kept = {path: path.read_bytes() for path in two(tmp_path, {}, {})}
+    (tmp_path / "link.json").symlink_to("trace-1.json")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["open", "trace-0.json", "trace-1.json", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_trace_that_is_named_as_its_page_would_be_is_not_written_over(tmp_path, capsys):
+    trace = two(tmp_path, {}, {})[0].rename(tmp_path / "trace.html")
+    before = trace.read_bytes()
+    assert cli.main(["open", str(trace)]) == 2
+    assert "which is to be opened: choose a file with --html" in capsys.readouterr().err
+    assert trace.read_bytes() == before

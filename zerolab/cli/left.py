@@ -62,7 +62,10 @@ def _open(arguments: Arguments) -> None:
 
     first: Path = arguments.files[0]
     page: Path = arguments.html or first.with_name(f"{first.name.partition('.')[0]}.html")
+    if arguments.out:
+        _spare(arguments.files, arguments.out, "recording", "--out")
     if arguments.html or not arguments.no_open:
+        _spare(arguments.files, page, "page", "--html")
         files.check_place(page)
     recording = open_files(arguments.files)
     print(describe(recording))
@@ -71,6 +74,12 @@ def _open(arguments: Arguments) -> None:
         print(f"kept in {arguments.out}; zerolab play shows it")
     if arguments.html or not arguments.no_open:
         _show(recording, page, opens=not arguments.no_open)
+
+
+def _spare(given: list[Path], place: Path, what: str, flag: str) -> None:
+    """Refuses to write over a file that is to be read: nobody could make a trace of that run again."""
+    if place.resolve() in (path.resolve() for path in given):
+        raise ValueError(f"the {what} would overwrite {str(place)!r}, which is to be opened: choose a file with {flag}")
 
 
 def _why(arguments: Arguments) -> None:

@@ -2,7 +2,8 @@
 
 Written by `torch._C._distributed_c10d._dump_nccl_trace()`, by the watchdog of NCCL when a run hangs, or by
 `_dump_fr_trace()`; as a pickle, or as JSON, which has no frames. Neither says its rank: as with torch's own tool, that
-is the last number in the file's name. Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.10.
+is the last number in the file's name. Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.10, and for
+what its entries mean torch/distributed/flight_recorder/components.
 """
 
 import re
@@ -21,6 +22,8 @@ _CALLED = {"reduce_scatter_single": "reduce_scatter", "reduce_scatter_tensor": "
 _CALLED |= {"_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter"}
 _DEFAULT = "0"  # the name of the group of all ranks
 _DONE = "completed"
+_COUNTERS = ("collective_seq_id", "p2p_seq_id")
+_OUTCOME = ("state", "retired", "time_discovered_completed_ns")
 UNFINISHED = "it had not ended when the dump was made"
 
 
@@ -48,6 +51,7 @@ class _Dump:
         for entry in document["entries"]:
             if not isinstance(entry, dict):
                 raise self._damaged("an entry", entry)
+        for entry in _with_ends_of_batches(document["entries"]):
             self._add(entry)
         if not said.events:
             raise Foreign(
@@ -68,6 +72,7 @@ class _Dump:
         called = found.text(entry.get("profiling_name"))
         backend, _, words = called.partition(":")
         if type(created) is not int or not 0 <= created < 1 << 62 or type(number) is not int:
+            self._refuse_old()
             raise self._damaged("an entry", {"time_created_ns": created, "collective_seq_id": number})
         frames = list(frames_of(entry.get("frames")))
         op = next((_CALLED[frame] for _, _, frame in frames[:3] if frame in _CALLED), None)
@@ -78,8 +83,7 @@ class _Dump:
         message = self._message(op, entry, int(ends[2]) if ends else None)
         done = entry.get("time_discovered_completed_ns") or 0
         ended = done if type(done) is int and created <= done < 1 << 62 else created
-        # gloo's entries are never "completed"; they are retired when their work is.
-        unfinished = entry.get("state") != _DONE and not entry.get("retired")
+        unfinished = _is_unfinished(entry)
         self.said.complete = self.said.complete and not unfinished
         fields = message.fields | ({"text": UNFINISHED} if unfinished else {})
         event = Event(
@@ -100,6 +104,8 @@ class _Dump:
         if op in ("reduce_scatter", "scatter") and ranks and share == sizes.elements(entry.get("input_sizes")):
             share = share // len(ranks) if share is not None else None  # gloo's entry has the whole buffer twice
         kind = found.text(kinds[0]) if isinstance(kinds, list) and kinds else ""
+        if peer is not None:  # torch writes the peer's place in the group
+            peer = sorted(ranks)[peer] if ranks and peer < len(ranks) else None
         return sizes.message(op, kind, share, ranks, peer)
 
     @cached_property
@@ -113,8 +119,41 @@ class _Dump:
         given = {found.text(key): one.get("ranks") for key, one in listed.items() if isinstance(one, dict)}
         return {name: ranks for name, said in given.items() if (ranks := sizes.numbers(said))}
 
+    def _refuse_old(self) -> None:
+        version = found.text(self.document["version"])
+        if re.match(r"[01]\.", version):
+            said = f"{self.name!r} is a {found.FLIGHT} of version {found.short(version)}, written by torch before 2.4"
+            raise Foreign(f"{said}, which numbers collectives in another way: run the training with torch 2.4 or later")
+
     def _damaged(self, what: str, value: object) -> Foreign:
         return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: {what} is {found.short(value)}; fetch it again")
+
+
+def _with_ends_of_batches(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries, in which all that was sent in one batch has ended when the batch has.
+
+    NCCL carries out a batch, such as one of `batch_isend_irecv`, as a whole. Torch notes the end in an entry of its own
+    behind the others, `coalesced`, with the same numbers; the others stay "scheduled" for ever (its issue 137969).
+    """
+    told: list[dict[str, Any]] = []
+    batches: dict[str, dict[str, Any]] = {}  # the end of the batch that each group is in
+    for entry in reversed(entries):
+        group = _group(entry)
+        batch = batches.get(group, {})
+        if found.text(entry.get("profiling_name")).endswith(":coalesced"):
+            batches[group] = entry
+        elif any(entry.get(counter) != batch.get(counter) for counter in _COUNTERS):
+            batches.pop(group, None)
+        elif batch and _is_unfinished(entry):
+            told.append({**entry, **{key: batch.get(key) for key in _OUTCOME}})
+            continue
+        told.append(entry)
+    return told[::-1]
+
+
+def _is_unfinished(entry: dict[str, Any]) -> bool:
+    """Whether it had not ended: gloo's entries are never "completed", but retired when their work is."""
+    return entry.get("state") != _DONE and not entry.get("retired")
 
 
 def _group(entry: dict[str, Any]) -> str:
@@ -142,5 +181,12 @@ def frames_of(listed: Any) -> Iterator[tuple[str, int, str]]:
 
 def rank_in(name: str) -> int | None:
     """The rank that a file's name says: the number behind "rank", or else the last one."""
-    said = re.findall(r"rank[-_.]?(\d{1,6})", name, re.IGNORECASE) or re.findall(r"(?<!\d)\d{1,6}(?!\d)", name)
+    said = re.findall(r"(?<!\d)\d{1,6}(?!\d)", name)
+    named = named_rank_in(name)
+    return int(said[-1]) if named is None and said else named
+
+
+def named_rank_in(name: str) -> int | None:
+    """The number behind "rank" in a file's name."""
+    said = re.findall(r"rank[-_.]?(\d{1,6})", name, re.IGNORECASE)
     return int(said[-1]) if said else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerolab.opening import found
-from zerolab.opening.flight import frames_of, line_of, rank_in
+from zerolab.opening.flight import frames_of, line_of, named_rank_in
 from zerolab.opening.found import Foreign, Found
 from zerolab.recording.events import CATEGORIES, Event
 
@@ -29,7 +29,8 @@ def read(document: dict[str, Any], name: str) -> Found:
         raise Foreign(f"{name!r} is a {found.SNAPSHOT} without a history, so nothing of it can be played: {why}")
     if len(traces) > 1:
         raise Foreign(f"{name!r} has {len(traces)} devices in it, and a rank has one: give a snapshot of each rank")
-    said = Found(name, found.SNAPSHOT, rank=rank_in(name), device="cuda")
+    # Another number is part of a date or a time: torch's tutorial names snapshots after the moment they are made.
+    said = Found(name, found.SNAPSHOT, rank=named_rank_in(name), device="cuda")
     levels = _levels(traces[0], _in_use(document["segments"]), name)
     for time, total, entry in _moments(levels):
         live: dict[str, int] = {category: total if category == "other" else 0 for category in CATEGORIES}

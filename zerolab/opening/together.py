@@ -51,11 +51,11 @@ def ranks_of(files: Sequence[Found], different: int = 1) -> list[RankRecording]:
 
 
 def _by_rank(files: Sequence[Found]) -> dict[int, list[Found]]:
-    """Each rank's files; if a file does not say its rank, its name does, or there is only one."""
+    """Each rank's files; if neither a file nor its name says a rank, it is the only one of its kind."""
     ranks: dict[int, list[Found]] = defaultdict(list)
     alone = len({one.tool for one in files}) == len(files)
     for one in files:
-        rank = one.rank if one.rank is not None else rank_in(one.name)
+        rank = rank_in(one.name) if one.rank is None and one.tool == KINETO else one.rank
         if rank is None or (one.rank is None and one.tool == KINETO and alone):
             if not alone:
                 raise Foreign(f"{one.said}, does not say of which rank it is: name it with its rank, such as rank-0")
