@@ -1,13 +1,17 @@
 """Every published size comes out of the real modules, and every figure of hardware has its source."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from zerolab import catalog
+from zerolab import catalog, theory
 from zerolab.engines.partition import partition
 from zerolab.simulation import architectures
+from zerolab.simulation.fit import fit
+from zerolab.simulation.run import simulate
 
 SIZES = {
     "gpt2": 124_439_808,
@@ -116,6 +120,54 @@ def test_an_unknown_name_gets_the_nearest_ones():
         catalog.gpu("h10")
     with pytest.raises(ValueError, match="unknown link 'nvlink'"):
         catalog.link("nvlink")
+
+
+def test_a_v100_has_no_bf16_and_whoever_asks_for_it_is_told_what_it_has():
+    says = "v100 has no bf16: take fp16 or fp32"
+    asking = (
+        lambda: catalog.gpu("v100").rate("bf16"),
+        lambda: theory.plan("gpt2", 8, gpu="v100"),
+        lambda: simulate(world_size=2, model="mlp-odd", gpu="v100", precision="bf16"),
+        lambda: fit(lambda: nn.Linear(2, 2), 2, inputs=torch.ones(2, 2), gpu="v100", stages="ddp"),
+    )
+    for ask in asking:
+        with pytest.raises(ValueError, match=says):
+            ask()
+    assert catalog.gpu("v100").rate("fp16") == 125e12
+    assert theory.plan("gpt2", 8, gpu="v100", precision="fp16").settings()["deepspeed"]["fp16"]["enabled"]
+    others = [gpu for gpu in catalog.GPUS.values() if gpu.name != "v100"]
+    assert all(gpu.rate("bf16") == gpu.rate("fp16") > gpu.rate("fp32") for gpu in others)
+
+
+def of_ones_own(kind="llama", width=4096, heads=32, **more):
+    """A shape as one writes it oneself: Llama 2 7B's, if nothing else is said."""
+    return catalog.Architecture("mine", kind, width, heads, 32, 4096, 32000, "me", **more)
+
+
+def test_a_llama_without_heads_of_keys_and_values_has_as_many_as_of_queries():
+    shape = of_ones_own(hidden=11008)
+    assert shape.kv_heads == 32
+    assert shape.num_params == catalog.architecture("llama2-7b").num_params == 6_738_415_616
+    small = replace(shape, width=32, heads=4, kv_heads=0, depth=1, vocabulary=11, hidden=48)
+    built = architectures.build(small)
+    assert built(torch.randint(11, (2, 8))).shape == (2, 8, 11)
+    assert sum(parameter.numel() for parameter in built.parameters()) == small.num_params
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"kind": "moe"}, "unknown kind of model 'moe': choose one of gpt, llama"),
+        ({"kind": "Llama", "hidden": 11008}, "unknown kind of model 'Llama': .* did you mean 'llama'"),
+        ({}, "the hidden of mine is 0: it must be a whole number, 1 or more"),
+        ({"hidden": 11008, "kv_heads": 5}, "kv_heads is 5, which does not divide 32 heads"),
+        ({"hidden": 11008, "heads": 33}, "heads is 33, which does not divide 4096 numbers of a token"),
+        ({"kind": "gpt", "width": 0}, "the width of mine is 0"),
+    ],
+)
+def test_a_shape_that_no_model_has_is_refused_where_it_is_made(given, says):
+    with pytest.raises(ValueError, match=says):
+        of_ones_own(**given)
 
 
 def test_a_link_without_bandwidth_is_refused_with_both_units():

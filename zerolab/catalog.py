@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zerolab.names import check_known
+from zerolab.names import check_count, check_divides, check_known
 
 GB, GIB, TERA = 1e9, 2**30, 1e12
+KINDS = ("gpt", "llama")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,11 @@ class Architecture:
 
     `kind` is "gpt" (layer norm, biases, output tied to the embedding) or "llama" (RMS norm, rotary positions, gated
     MLP of `hidden` units, `kv_heads` heads of keys and values, output not tied). `filler` is the size of one more
-    parameter of the root unit, which brings a model to a round number.
+    parameter of the root unit, which brings a model to a round number. Where `kv_heads` of a "llama" is 0, each head
+    has its own keys and values; a "gpt" has neither `hidden` nor `kv_heads`.
+
+    Raises ValueError for an unknown kind, counts below 1, heads that do not divide the width, heads of keys and values
+    that do not divide the heads, or a "llama" without `hidden`.
     """
 
     name: str
@@ -37,6 +42,18 @@ class Architecture:
     hidden: int = 0
     kv_heads: int = 0
     filler: int = 0
+
+    def __post_init__(self) -> None:
+        check_known("kind of model", self.kind, KINDS)
+        for what in ("width", "heads", "depth", "context", "vocabulary"):
+            check_count(f"{what} of {self.name}", getattr(self, what))
+        check_divides("heads", self.heads, self.width, "numbers of a token (width)")
+        if self.kind != "llama":
+            return
+        check_count(f"hidden of {self.name}", self.hidden)
+        # As in a configuration of Hugging Face: where nothing is said, no head shares its keys and values.
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        check_divides("kv_heads", self.kv_heads, self.heads, "heads")
 
     def checked_length(self, rows: int, length: int | None) -> int:
         """Tokens per sequence, None for the whole context. Raises ValueError for a batch that the model cannot take."""
@@ -120,7 +137,7 @@ class Gpu:
 
     `memory_bytes` is the most that a process can have, as torch reports it (`torch.cuda.mem_get_info`), CUDA's own
     `CONTEXT_BYTES` included: less than `nvidia-smi` says, and not what is printed on the box. `flops["bf16"]` and
-    `flops["fp16"]` are the tensor cores' dense 16-bit rate (V100 has only fp16), `flops["fp32"]` the plain fp32 rate.
+    `flops["fp16"]` are the tensor cores' dense 16-bit rate, `flops["fp32"]` the plain fp32 rate; V100 has no bf16.
     """
 
     name: str
@@ -130,6 +147,12 @@ class Gpu:
     link: str
     source: str
 
+    def rate(self, precision: str) -> float:
+        """Dense operations per second in a precision. Raises ValueError for one that the GPU does not have."""
+        if precision not in self.flops:
+            raise ValueError(f"{self.name} has no {precision}: take {' or '.join(sorted(self.flops))}")
+        return self.flops[precision]
+
 
 CONTEXT_BYTES = 0.5 * GIB
 """What CUDA and its kernels take of a GPU besides torch's tensors. In OutOfMemoryErrors the process has 139.20 GiB and
@@ -138,7 +161,8 @@ torch 2.05 + 136.64 of them (H200), or 168.34 and 167.64 (B200), or 14.25 and 13
 
 def _gpu(name: str, *, gib: float, tflops: dict[str, float], gb_per_second: float, link: str, source: str) -> Gpu:
     flops = {precision: rate * TERA for precision, rate in tflops.items()}
-    flops["fp16"] = flops["bf16"]  # through the same units at the same rate
+    if "bf16" in flops:
+        flops["fp16"] = flops["bf16"]  # through the same units at the same rate
     return Gpu(name, gib * GIB, flops, gb_per_second * GB, link, source)
 
 

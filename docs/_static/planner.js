@@ -8,6 +8,8 @@
  */
 
 const NAMES = { fsdp2: "FSDP2", accelerate: "Accelerate", deepspeed: "DeepSpeed", megatron: "Megatron" };
+/** @param {string} system */
+const nameOf = (system) => NAMES[/** @type {keyof typeof NAMES} */ (system)] ?? system;
 const FROM_A_FOLDER =
   "A browser runs Python only on pages that a server sends. In the site's folder: python -m http.server, " +
   "then open http://localhost:8000/planner.html.";
@@ -89,7 +91,7 @@ function show(plan) {
     element(
       "details",
       { class: "zl-folded" },
-      element("summary", {}, `With ${NAMES[/** @type {keyof typeof NAMES} */ (system)] ?? system}`),
+      element("summary", {}, system === "not covered" ? "What no setting does" : `With ${nameOf(system)}`),
       element("pre", { tabindex: "0" }, text),
     ),
   );

@@ -109,7 +109,7 @@ def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
 @pytest.mark.parametrize(
     ("room", "rows", "remedy"),
     [
-        (250e3, 2, r"It fits with 1 of 2 rows per rank: add up 2 micro-batches\."),
+        (258e3, 2, r"It fits with 1 of 2 rows per rank: add up 2 micro-batches\."),
         (200e3, 2, r"With the optimizer in main memory it needs .* GB, and fits\."),
         (120e3, 1, r"It fits on 32 GPUs\."),
         (1e3, 1, r"More GPUs would not help"),
@@ -120,6 +120,32 @@ def test_where_nothing_fits_it_says_what_helps(room, rows, remedy):
     assert not found.fitting
     assert found.answer.startswith("No: even zero3 in bf16 checkpointing block lacks ")
     assert re.search(remedy, found.answer), found.answer
+
+
+def test_as_many_rows_as_it_advises_fit_with_as_many_micro_batches():
+    """From the second on FSDP2 has the gradients of the first: here one micro-batch of 2 rows fits, and two do not."""
+    given = {"length": 16, "memory": catalog.CONTEXT_BYTES + 340e3, "stages": "fsdp2", "checkpointing": "none"}
+    assert fit(tied_gpt, 4, rows=2, **given).fitting
+    assert not fit(tied_gpt, 4, rows=2, micro_batches=2, **given).fitting
+    for micro_batches, total in ((1, 4), (3, 12)):
+        found = fit(tied_gpt, 4, rows=4, micro_batches=micro_batches, **given)
+        assert f"It fits with 1 of 4 rows per rank: add up {total} micro-batches." in found.answer
+        assert fit(tied_gpt, 4, rows=1, micro_batches=total, **given).fitting
+
+
+@pytest.mark.parametrize(
+    ("room", "remedy", "followed"),
+    [
+        (290e3, "1 of 8 rows per rank as a whole step: two micro-batches need more.", (4, 1)),
+        (250e3, "1 of 8 rows per rank on 16 GPUs: add up 8 micro-batches.", (16, 8)),
+    ],
+)
+def test_where_micro_batches_do_not_fit_it_advises_a_smaller_step_or_more_gpus_too(room, remedy, followed):
+    """It said that more GPUs would not help, having tried them with all 8 rows alone."""
+    given = {"length": 16, "memory": catalog.CONTEXT_BYTES + room, "stages": "fsdp2", "checkpointing": "none"}
+    assert fit(tied_gpt, 4, rows=8, **given).answer.endswith(f" It fits with {remedy}")
+    world_size, micro_batches = followed
+    assert fit(tied_gpt, world_size, rows=1, micro_batches=micro_batches, **given).fitting
 
 
 def test_blocks_of_another_class_and_options_are_taken():
@@ -153,6 +179,26 @@ def test_settings_name_the_blocks_and_the_mesh():
     assert found.settings("zero2")["deepspeed"]["zero_optimization"]["stage"] == 2
     for stage in ("fsdp2", "hsdp"):
         compile(found.settings(stage)["fsdp2"], stage, "exec")
+
+
+def test_settings_have_what_was_asked_for_or_say_that_they_lack_it():
+    given = {"inputs": TOKENS, "stages": "fsdp2", "checkpointing": "none"}
+    kept = fit(llama, 4, options={"reshard_after_forward": False}, **given).settings()
+    assert "fully_shard(block, reshard_after_forward=False, mp_policy=policy)" in kept["fsdp2"]
+    assert "fsdp_reshard_after_forward: false" in kept["accelerate"]
+    assert kept["deepspeed"]["zero_optimization"]["stage"] == 2
+    assert (
+        "reshard_after_forward=2," in fit(llama, 4, options={"reshard_after_forward": 2}, **given).settings()["fsdp2"]
+    )
+    offloaded = fit(llama, 4, options={"offload": True}, micro_batches=4, **given | {"stages": "zero2"}).settings()
+    assert offloaded["deepspeed"]["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert offloaded["deepspeed"]["gradient_accumulation_steps"] == 4
+    assert offloaded["not covered"].startswith("4 micro-batches a step: ")
+    policy = fit(llama, 4, **given | {"checkpointing": keep_products, "options": {"mp_policy": MixedPrecisionPolicy()}})
+    checkpointing, option = policy.settings()["not covered"].splitlines()
+    assert checkpointing == "Checkpointing keep_products: apply it to the blocks yourself, as you gave it to fit."
+    assert option.startswith("The option mp_policy=MixedPrecisionPolicy(")
+    assert fit(llama, 4, **given).settings()["not covered"] is None
 
 
 def test_frozen_parameters_have_no_optimizer_state():

@@ -17,6 +17,8 @@ def test_a_stage_or_a_checkpointing_that_is_none_is_told():
         settings("zero4")
     with pytest.raises(ValueError, match="unknown checkpointing 'full': choose one of none"):
         settings("zero3", checkpointing="full")
+    with pytest.raises(ValueError, match="unknown moments '8bit': choose one of fp32, 8-bit"):
+        settings("zero3", moments="8bit")
 
 
 def test_a_system_that_lacks_a_stage_has_no_lines_for_it():
@@ -115,20 +117,55 @@ def run_deepspeed(text, rank_batches):
     inputs, targets = rank_batches[dist.get_rank()]
     engine.backward(models.loss(engine(inputs), targets))
     engine.step()
-    return engine.zero_optimization_stage(), engine.bfloat16_enabled(), engine.train_micro_batch_size_per_gpu()
+    sizes = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
+    return engine.zero_optimization_stage(), engine.bfloat16_enabled(), *sizes
 
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(
-    ("stage", "precision"), [("ddp", "fp32"), ("zero1", "bf16"), ("zero2", "fp32"), ("zero3", "bf16")]
+    ("stage", "precision", "options"),
+    [
+        ("ddp", "fp32", {}),
+        ("zero1", "bf16", {"offload": True}),
+        ("zero2", "fp32", {"offload": True}),
+        ("zero3", "bf16", {"micro_batches": 2, "moments": "8-bit"}),
+    ],
 )
-def test_deepspeed_trains_with_the_configuration_that_the_planner_gives(cluster, require, stage, precision):
+def test_deepspeed_trains_with_the_configuration_that_the_planner_gives(cluster, require, stage, precision, options):
     require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     batches = [models.batches("gpt-tiny", 2, rank, 1)[0] for rank in range(2)]
-    text = as_json(settings(stage, precision, 4)["deepspeed"])
+    text = as_json(settings(stage, precision, 4, **options)["deepspeed"])
     number = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]
-    assert cluster.run(run_deepspeed, text, batches) == [(number, precision == "bf16", 4)] * 2
+    expected = (number, precision == "bf16", 4, options.get("micro_batches", 1))
+    assert cluster.run(run_deepspeed, text, batches) == [expected] * 2
+
+
+def test_an_optimizer_in_main_memory_has_settings_only_where_a_system_moves_it_there():
+    ddp = theory.plan("7b", 8, offload=True).settings()
+    assert [ddp[system] for system in ("fsdp2", "accelerate", "deepspeed", "megatron")] == [None] * 4
+    assert ddp["not covered"] == (
+        "Optimizer in main memory: no system here has that under ddp. Take the settings of zero1."
+    )
+    for stage in ("zero1", "zero2", "zero3"):
+        found = settings(stage, offload=True)
+        assert found["deepspeed"]["zero_force_ds_cpu_optimizer"] is False
+        assert found["not covered"] is None
+        assert "zero_force_ds_cpu_optimizer" not in settings(stage)["deepspeed"]
+
+
+def test_what_made_a_plan_fit_is_said_where_no_setting_has_it():
+    moments = theory.plan("llama2-7b", 1, gpu="h200", checkpointing="block", length=512, moments="8-bit")
+    assert "torchao.optim.AdamW8bit in place of torch.optim.AdamW" in moments.settings()["not covered"]
+    assert moments.settings("zero1")["deepspeed"]["zero_allow_untested_optimizer"] is True
+    both = theory.plan("llama3-8b", 8, moments="8-bit", logits="fused").settings("zero3")["not covered"]
+    assert both.startswith("Moments in 8 bits: ")
+    assert "LigerFusedLinearCrossEntropyLoss" in both.splitlines()[1]
+    assert theory.plan("7b", 8).settings()["not covered"] is None
+    several = settings("zero1", rows=2, micro_batches=4)
+    assert several["deepspeed"]["gradient_accumulation_steps"] == 4
+    assert several["accelerate"].endswith("  gradient_accumulation_steps: 4\n")
+    assert "--global-batch-size of 4 times 2 times the data-parallel ranks" in several["not covered"]
 
 
 def test_settings_on_two_levels_and_in_main_memory_are_given_where_a_system_has_them():

@@ -1,13 +1,18 @@
 """What ranks send who divide a sequence or experts: the closed forms beside what four real ranks sent."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.nn.functional import scaled_dot_product_attention
 
 from zerolab import Cluster, catalog
+from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.theory import parallel
+from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.parallel import Run
 
 RANKS, TOKENS = 4, 32
@@ -113,16 +118,54 @@ def test_with_ulysses_parts_of_the_tokens_become_heads_and_their_gradients_come_
         assert sent(recording, rank) == parallel.context(run, RANKS, "ulysses").sent["context"]
 
 
-def to_experts():
-    """Tokens go to their experts and come back, and so do gradients."""
-    tokens = torch.randn(TOKENS, SHAPE.width, requires_grad=True)
-    exchanged(exchanged(tokens).tanh()).sum().backward()
+class Experts(nn.Module):
+    """Tokens go to their experts and come back, and count as much as the router says."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.expert = nn.Linear(SHAPE.width, 1), nn.Linear(SHAPE.width, SHAPE.width)
+
+    def forward(self, tokens):
+        return tokens + self.router(tokens).sigmoid() * exchanged(self.expert(exchanged(tokens)))
+
+
+class Ulysses(nn.Module):
+    """Attention of one row whose heads are divided while it computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrices = nn.ModuleList(nn.Linear(SHAPE.width, SHAPE.width, bias=False) for _ in range(4))
+
+    def forward(self, tokens):
+        *inputs, out = self.matrices
+        divided = (heads_of(matrix(tokens).view(1, -1, SHAPE.heads, SIZE).transpose(1, 2)) for matrix in inputs)
+        return tokens + out(tokens_of(scaled_dot_product_attention(*divided)).transpose(1, 2).reshape(tokens.shape))
+
+
+def a_step(module, tokens, checkpointing):
+    """Forward and backward of one such block."""
+    model = nn.ModuleDict({"block": module()})
+    checkpoint_blocks(model, checkpointing, ["block"])
+    model["block"](torch.randn(tokens, SHAPE.width, requires_grad=True)).sum().backward()
 
 
 @pytest.mark.slow
-def test_tokens_go_to_their_experts_and_back_and_so_do_gradients(cluster):
-    run = Run(SHAPE, RANKS, rows=1, length=TOKENS, word=4, checkpointing="none")
-    assert sent(cluster.record(to_experts)) == parallel.experts(run, RANKS)
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+def test_tokens_go_to_their_experts_and_back_and_so_do_gradients_and_both_again_where_they_are_repeated(
+    cluster, checkpointing
+):
+    run = Run(SHAPE, RANKS, rows=1, length=TOKENS, word=4, checkpointing=checkpointing)
+    assert sent(cluster.record(a_step, Experts, TOKENS, checkpointing)) == parallel.experts(run, RANKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+def test_what_ulysses_exchanges_is_repeated_with_the_forward_even_where_attentions_result_is_kept(
+    cluster, checkpointing
+):
+    run = Run(replace(SHAPE, kv_heads=8), RANKS, rows=1, length=TOKENS, word=4, checkpointing=checkpointing)
+    found = sent(cluster.record(a_step, Ulysses, TOKENS // RANKS, checkpointing))
+    assert found == parallel.context(run, RANKS, "ulysses").sent["context"]
 
 
 def test_ulysses_sends_less_the_more_ranks_there_are_and_a_ring_does_not():

@@ -107,6 +107,14 @@ def test_moments_in_8_bits_take_a_byte_each_and_a_scale_of_four_bytes_for_each_b
         theory.state_bytes("ddp", 10, 2, moments="int8")
 
 
+def test_no_fewer_parameters_are_trained_than_none_and_no_more_than_all() -> None:
+    assert theory.state_bytes("zero3", 10, 2, trained=0)["gradients"] == 0
+    assert theory.state_bytes("zero3", 1e9, 2, trained=1e9) == theory.state_bytes("zero3", 1e9, 2)
+    for trained in (-5, 50, 0.5, float("nan")):
+        with pytest.raises(ValueError, match=f"{trained} of 10 parameters are trained: .*whole number from 0 to 10"):
+            theory.state_bytes("zero3", 10, 2, trained=trained)
+
+
 @pytest.mark.parametrize("stage", theory.STAGES)
 def test_a_last_block_that_is_not_full_has_a_scale_too(stage: str) -> None:
     flats = [layout(1000), layout(40, frozen=True), layout(300)]  # shards of 334 and 100 elements

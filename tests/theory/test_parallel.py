@@ -1,5 +1,6 @@
 """What other ways to divide add to ZeRO: the closed forms beside what real ranks sent and kept."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleOutput,
@@ -20,8 +22,9 @@ from torch.distributed.tensor.parallel import (
 from zerolab import Cluster, catalog, models
 from zerolab.engines import ENGINES
 from zerolab.simulation import architectures
+from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.theory import parallel, seconds
-from zerolab.theory.activations import kept_by_a_block
+from zerolab.theory.activations import CHECKPOINTING, kept_by_a_block
 from zerolab.theory.parallel import Run
 
 RANKS = 4
@@ -139,6 +142,31 @@ def test_tensor_parallel_ranks_all_reduce_twice_in_a_blocks_forward_and_twice_in
         assert losses == pytest.approx(alone(), abs=1e-5)
 
 
+def exchanges_of_a_block(checkpointing):
+    """Gathers and reductions of forward and backward of a divided block, of two ranks of which only one exists."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = divided(init_device_mesh("cpu", (2,)), sequence=True)
+        checkpoint_blocks(model, checkpointing, ["blocks.0"])
+        part = torch.randn(4, 32 // 2, LLAMA.width, requires_grad=True)
+        with CommDebugMode() as seen:
+            model.blocks[0](part * 1).sum().backward()
+        counts = {str(op).rpartition(".")[2]: count for op, count in seen.get_comm_counts().items()}
+        return counts["all_gather_into_tensor"], counts["reduce_scatter_tensor"]
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+def test_a_repeated_forward_exchanges_again_all_but_what_gives_the_blocks_output(checkpointing):
+    found = exchanges_of_a_block(checkpointing)
+    assert found == {"none": (4, 4), "selective": (6, 5), "block": (6, 5)}[checkpointing]
+    run = Run(replace(LLAMA, depth=1), 2, rows=4, length=32, word=4, checkpointing=checkpointing)
+    assert parallel.tensor(run, 2).sent["node"] == sum(found) * parallel.one_pass(run.hidden, 2)
+
+
 def kept_in_a_block():
     """Bytes that autograd saves in the forward of one block, parameters apart, each storage once."""
     block, saved = divided(init_device_mesh("cpu", (RANKS,)), sequence=True).blocks[0], {}
@@ -246,11 +274,8 @@ def test_a_pipeline_keeps_as_much_as_one_rank_and_stands_idle_at_its_ends():
     assert each == 17 * once  # 33 gathers and a reduction, where two passes would do
 
 
-def test_recomputing_repeats_what_is_exchanged_in_forward():
-    none, block = (Run(TINY, 4, checkpointing=name) for name in ("none", "block"))
-    assert parallel.tensor(block, 4).sent["node"] == 1.5 * parallel.tensor(none, 4).sent["node"]
-    assert parallel.experts(block, 4) == 1.5 * parallel.experts(none, 4)
-    assert parallel.AGAIN.keys() == seconds.RECOMPUTED.keys()
+def test_each_kind_of_checkpointing_says_what_it_repeats():
+    assert parallel.AGAIN.keys() == parallel.RING_AGAIN.keys() == seconds.RECOMPUTED.keys() == set(CHECKPOINTING)
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_a_no_names_the_number_that_is_missing():
         ({"model": "llama3-8b", "world_size": 8, "length": 49152}, "With checkpointing='block' it needs"),
         (
             {"model": "1t", "world_size": 8, "memory": 4e9},
-            "More GPUs would not help: with world_size=32768, checkpointing='block', tensor=4 it needs",
+            "More GPUs would not help: with world_size=32768, checkpointing='block', logits='fused', tensor=4 it needs",
         ),
     ],
 )

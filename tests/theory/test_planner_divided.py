@@ -145,6 +145,28 @@ def test_a_second_shard_is_advised_only_for_the_stage_that_has_one():
     assert theory.plan("llama3-8b", 16, sharding="hpz").settings("zero1")["accelerate"] is not None
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "with_these", "options"),
+    [
+        ("1t", "a100-40gb", "world_size=1024, checkpointing='block', tensor=4", {"tensor": 4}),
+        ("llama3-405b", "h100", "world_size=128, checkpointing='block', tensor=8", {"tensor": 8}),
+    ],
+)
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_more_gpus_divide_matrices_even_where_those_at_hand_are_too_few_for_that(gpus, model, gpu, with_these, options):
+    """One GPU has nothing to divide them among, and was told to divide rows, or that nothing helps."""
+    answer = theory.plan(model, gpus, gpu=gpu).answer
+    assert f"With {with_these} it needs" in answer
+    followed = theory.plan(model, int(with_these[11:].split(",")[0]), gpu=gpu, checkpointing="block", **options)
+    assert "zero3" in followed.fitting
+
+
+def test_on_more_gpus_a_loss_without_stored_logits_is_tried_before_rows_are_divided_further():
+    for gpus in (1, 8):
+        answer = theory.plan("llama3-8b", gpus, length=2**20).answer
+        assert "With world_size=16, checkpointing='block', logits='fused', tensor=8, context=2 it needs" in answer
+
+
 def test_rows_are_not_divided_where_attention_keeps_its_matrix():
     with pytest.raises(ValueError, match="attention is 'math', and where ranks share a row it is fused"):
         theory.plan(LLAMA, 16, context=2, attention="math")

@@ -31,6 +31,23 @@ def test_they_are_divided_as_each_of_them_divides():
     }
 
 
+def test_megatron_keeps_gradients_in_fp16_and_copies_them_for_the_update():
+    """Its documentation: "float16 param, float16 grads" take 20 bytes, or 4 + 16/d with the distributed optimizer."""
+    for stage, expected in {"ddp": 20, "zero1": 4 + 16 / 8}.items():
+        assert sum(scheme_bytes("megatron", stage, 8e9, 8, "fp16").values()) / 8e9 == expected
+    assert scheme_bytes("megatron", "zero1", 8e9, 8, "fp16")["gradients"] == 8e9 * (2 + 4 / 8)
+
+
+@pytest.mark.parametrize(("precision", "times"), [("bf16", [2, 1.5]), ("fp16", [1, 1]), ("fp32", [1, 1])])
+def test_megatron_sends_gradients_in_fp32_where_it_adds_them_up_so(precision, times):
+    """A link of the caller's has no latency, so seconds are in the ratio of bytes; zero1 gathers parameters as is."""
+    seconds = [
+        [theory.plan("7b", 64, 80e9, 25e9, precision, scheme=scheme)[at]["communication_seconds"] for at in (0, 1)]
+        for scheme in ("megatron", "zerolab")
+    ]
+    assert [one / other for one, other in zip(*seconds, strict=True)] == pytest.approx(times)
+
+
 def test_thirteen_billion_parameters_take_fsdp2_25_7_gb_on_eight_gpus():
     """MosaicML's 13b; the engines here take 32.1 GB."""
     taken = {scheme: sum(scheme_bytes(scheme, "zero3", 12_853_954_560, 8).values()) for scheme in ("fsdp2", "zerolab")}

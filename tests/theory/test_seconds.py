@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from zerolab import catalog
-from zerolab.theory import seconds
+from zerolab.theory import parallel, seconds
+from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.parallel import Run
 from zerolab.theory.seconds import FITTED, Constants, Setting, matrix_params, quoted_flops, step
 
 NDR = catalog.link("infiniband-ndr")
@@ -85,6 +87,34 @@ def test_a_step_grows_with_the_nodes_as_mosaicml_published_it():
     assert many.predicted_seconds / few.predicted_seconds - 1 == pytest.approx(published, abs=0.05)
 
 
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+def test_what_ranks_exchange_takes_as_long_as_what_the_form_says_that_they_send(checkpointing):
+    rate = 1e9
+    plain = setting(8, checkpointing=checkpointing, link=catalog.Link("a test's", rate, 0.0, "a test"))
+    run = Run(LLAMA3, 8, length=LLAMA3.context, checkpointing=checkpointing)
+    exchanged = sum(seconds.exchange_seconds(LLAMA3, replace(plain, tensor=8)))
+    assert LLAMA3.depth * exchanged * rate == pytest.approx(parallel.tensor(run, 8).sent["node"])
+    ring, without = (step(LLAMA3, "zero3", replace(plain, context=ranks)).sending for ranks in (8, 1))
+    assert (ring - without) * rate == pytest.approx(parallel.context(run, 8).sent["context"])
+
+
+def test_with_the_optimizer_in_main_memory_fsdp2_copies_its_fp32_shards_for_each_gather():
+    shape = catalog.architecture("llama3-70b")
+    there = setting(16, offload=True, checkpointing="block")
+
+    def copied(stage, **more):
+        """Bytes for each parameter that a rank owns."""
+        updating = step(shape, stage, replace(there, **more)).updating
+        return updating * seconds.HOST_BYTES_PER_SECOND * 16 / shape.num_params
+
+    assert copied("zero3") == copied("zero2") == pytest.approx(4)
+    assert copied("zero3", scheme="fsdp2") == pytest.approx(12)
+    assert step(shape, "zero3", replace(there, scheme="fsdp2")).updating == pytest.approx(1.654, abs=0.001)
+    assert copied("zero2", scheme="fsdp2") == pytest.approx(8)
+    assert copied("zero3", scheme="fsdp2", second_shard=True) == pytest.approx(8)  # backward gathers from the GPU
+    assert copied("zero3", scheme="fsdp2", micro_batches=3) == pytest.approx(36)
+
+
 def test_in_a_hybrid_the_nodes_exchange_gradients_alone():
     shape = catalog.architecture("llama2-7b")
     slow = replace(NDR, bytes_per_second=6.25e9)
@@ -98,6 +128,8 @@ def test_in_a_hybrid_the_nodes_exchange_gradients_alone():
         ({"kernels": "fast"}, "unknown kernels 'fast': choose one of eager"),
         ({"checkpointing": "full"}, "unknown checkpointing 'full': choose one of none"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"gpu": "v100"}, "v100 has no bf16: take fp16 or fp32"),
+        ({"scheme": "fsdp"}, "unknown scheme 'fsdp'"),
         ({"gpus": 0}, "the world size is 0: it must be a whole number"),
         ({"utilisation": 1.5}, r"the utilisation is 1\.5"),
     ],

@@ -72,7 +72,7 @@ class Hardware:
 
         `at_once`: one kernel works on many tensors without gaps between them, at the memory's whole bandwidth.
         """
-        arithmetic = flops / (self.gpu.flops[precision] * self.matrix_part)
+        arithmetic = flops / (self.gpu.rate(precision) * self.matrix_part)
         part = 1.0 if at_once else self.memory_utilisation
         memory = nbytes / (self.gpu.memory_bytes_per_second * part)
         return max(arithmetic, memory) + self.operation_seconds

@@ -75,8 +75,8 @@ def fit(
         progress: called with a sentence as each row begins.
 
     Raises:
-        ValueError: an unknown name (with the nearest), a file, function or configuration that cannot be used, a model
-            that cannot be built without values, counts below 1.
+        ValueError: an unknown name (with the nearest), a precision that the GPU does not have, a file, function or
+            configuration that cannot be used, a model that cannot be built without values, counts below 1.
         TypeError: a function that needs arguments, or does not return a module.
         ImportError: a configuration, and transformers is not installed.
         RuntimeError: the model's forward fails with this batch.
@@ -86,6 +86,7 @@ def fit(
     precisions = [each.strip() for each in precision.split(",")]
     for each in precisions:
         theory.state_bytes("ddp", 1, 1, each)  # only to refuse unknown names
+        device.rate(each)
     chosen = _stages(stages, world_size, options or {})
     asked = own.own(model, inputs, targets)
     question = Question(

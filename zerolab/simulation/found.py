@@ -14,7 +14,7 @@ from zerolab.simulation.needs import TERMS, Cell, Question, effort, in_words, na
 from zerolab.tables import Table, Value
 from zerolab.theory import systems
 from zerolab.theory.activations import CHECKPOINTING
-from zerolab.theory.configs import on_mesh, settings
+from zerolab.theory.configs import settings
 
 MOST = 2**20
 GPUS = tuple(2**power for power in range(13))
@@ -110,12 +110,16 @@ class Fit(Table):
         """
         check_known("size to enlarge", name, ("rows", "length"))
         chosen = self.cell(stage, checkpointing)
-
-        def fits(value: int) -> bool:
-            return self._fits(self._changed(chosen, name, value))
-
         if chosen.recording is None:
             raise ValueError(f"what fits is unknown: {self.notes[-1]}")
+        return self._most(chosen, name)
+
+    def _most(self, chosen: Cell, name: str, **same: Any) -> int:
+        """The greatest value that fits, where all that is in `same` is changed with it."""
+
+        def fits(value: int) -> bool:
+            return self._fits(self._changed(chosen, name, value, **same))
+
         high = 1
         while high <= MOST and fits(high):
             high *= 2
@@ -127,10 +131,13 @@ class Fit(Table):
 
     def least_gpus(self, stage: str | None = None, checkpointing: str | None = None) -> int | None:
         """The fewest GPUs, a power of two, on which it fits with the same rows per rank; None if 4096 do not help."""
-        chosen = self.cell(stage, checkpointing)
+        return self._least_gpus(self.cell(stage, checkpointing))
+
+    def _least_gpus(self, chosen: Cell, **same: Any) -> int | None:
+        """The fewest GPUs on which it fits, where all that is in `same` is changed with them."""
         counts = [count for count in GPUS if chosen.stage != "hsdp" or count > 1]
         # With more GPUs no rank needs more, so a few counts stand for all.
-        place = bisect_left(counts, 1, key=lambda count: self._fits(self._changed(chosen, "world_size", count)))
+        place = bisect_left(counts, 1, key=lambda count: self._fits(self._changed(chosen, "world_size", count, **same)))
         return counts[place] if place < len(counts) else None
 
     def units(self, stage: str | None = None) -> Table:
@@ -171,20 +178,33 @@ class Fit(Table):
 
     def settings(self, stage: str | None = None, checkpointing: str | None = None) -> dict[str, Any]:
         """The same in FSDP2, Accelerate, DeepSpeed and Megatron to paste, as `theory.settings` returns it."""
-        cell = self.cell(stage, checkpointing)
-        known = cell.checkpointing if cell.checkpointing in CHECKPOINTING else "none"
+        cell, question, options = self.cell(stage, checkpointing), self.question, dict(self.question.options)
+        # What FSDP2 keeps gathered until backward is its stage 2; a number is the ranks of a second shard.
+        reshard = options.pop("reshard_after_forward", True)
+        form = "zero2" if reshard is False else systems.FORMS.get(cell.stage, cell.stage)
+        is_known = cell.checkpointing in CHECKPOINTING
         found = settings(
-            systems.FORMS.get(cell.stage, cell.stage), cell.precision, self.question.own.rows(self.question.rows), known
+            form,
+            cell.precision,
+            question.own.rows(question.rows),
+            cell.checkpointing if is_known else "none",
+            offload=bool(options.pop("offload", False)),
+            mesh=(2, question.world_size // 2) if cell.stage == "hsdp" else None,
+            second_shard=None if isinstance(reshard, bool) else reshard,
+            micro_batches=question.micro_batches,
         )
-        kinds = sorted({type(self.question.model().get_submodule(name)).__name__ for name in self.question.units})
+        more = [found["not covered"]] if found["not covered"] else []
+        if not is_known:
+            more.append(f"Checkpointing {cell.checkpointing}: apply it to the blocks yourself, as you gave it to fit.")
+        more += [f"The option {name}={name_of(value)} of fit: no line here sets it." for name, value in options.items()]
+        found["not covered"] = "\n".join(more) or None
         if found["fsdp2"]:
-            chosen = f"blocks = [m for m in model.modules() if type(m).__name__ in {kinds}]\n"
-            is_hybrid = cell.stage == "hsdp"
-            lines = on_mesh(found["fsdp2"], 2, self.question.world_size // 2) if is_hybrid else found["fsdp2"]
-            found["fsdp2"] = chosen + lines
+            units = question.units
+            kinds = sorted({type(question.model().get_submodule(name)).__name__ for name in units})
+            found["fsdp2"] = f"blocks = [m for m in model.modules() if type(m).__name__ in {kinds}]\n{found['fsdp2']}"
         return found
 
-    def _changed(self, cell: Cell, name: str, value: Any) -> Cell:
+    def _changed(self, cell: Cell, name: str, value: Any, **same: Any) -> Cell:
         question, precision, checkpointing = self.question, cell.precision, cell.checkpointing
         if name == "precision":
             return question.cell(cell.stage, value, checkpointing)
@@ -194,7 +214,7 @@ class Fit(Table):
             return question.but(units=own.blocks_of(question.model(), value)).cell(cell.stage, precision, checkpointing)
         if name in ("rows", "length", "world_size", "micro_batches"):
             check_count(name, value)
-            return question.but(**{name: value}).cell(cell.stage, precision, checkpointing)
+            return question.but(**same, **{name: value}).cell(cell.stage, precision, checkpointing)
         check_known(f"option of {cell.stage}", name, options_of(cell.stage))
         return question.but(options={**question.options, name: value}).cell(cell.stage, precision, checkpointing)
 
@@ -217,13 +237,21 @@ class Fit(Table):
         """What helps where nothing fits: fewer rows, the optimizer in main memory, more GPUs."""
         cell = min(self.cells, key=lambda each: each.needs)
         lacks = f"even {in_words(cell)} lacks {(cell.needs - self.usable) / 1e9:.3g} GB."
-        rows, same = self.question.own.rows(self.question.rows), (cell.stage, cell.checkpointing)
-        if rows > 1 and (most := self.most("rows", *same)):
-            return f"{lacks} It fits with {most} of {rows} rows per rank: add up {-(-rows // most)} micro-batches."
+        rows, micro_batches = self.question.own.rows(self.question.rows), self.question.micro_batches
+        # From the second micro-batch on the gradients of the first are there, so with one more rows might fit.
+        added_up = max(2, micro_batches)
+        if rows > 1 and (most := self._most(cell, "rows", micro_batches=added_up)):
+            total = -(-rows * micro_batches // most)
+            return f"{lacks} It fits with {most} of {rows} rows per rank: add up {total} micro-batches."
         if cell.with_offload <= self.usable:
             return f"{lacks} With the optimizer in main memory it needs {cell.with_offload / 1e9:.3g} GB, and fits."
-        if count := self.least_gpus(*same):
+        if count := self._least_gpus(cell):
             return f"{lacks} It fits on {count} GPUs."
+        if rows > 1 and micro_batches == 1 and (most := self._most(cell, "rows")):
+            return f"{lacks} It fits with {most} of {rows} rows per rank as a whole step: two micro-batches need more."
+        if rows > 1 and (count := self._least_gpus(cell, rows=1, micro_batches=added_up)):
+            total = rows * micro_batches
+            return f"{lacks} It fits with 1 of {rows} rows per rank on {count} GPUs: add up {total} micro-batches."
         return (
             f"{lacks} More GPUs would not help: take shorter rows, larger GPUs, or divide blocks (tensor parallelism)."
         )

@@ -100,13 +100,14 @@ def simulate(
         progress: called with a sentence as each stage begins.
 
     Raises:
-        ValueError: an unknown name (with the nearest ones), counts below 1, a bandwidth that is not above 0, a
-            utilisation outside (0, 1].
+        ValueError: an unknown name (with the nearest ones), a precision that the GPU does not have, counts below 1, a
+            bandwidth that is not above 0, a utilisation outside (0, 1].
         RuntimeError: the model's control flow depends on values, an engine reads released memory, or this process is
             in a process group.
     """
     chosen = _checked(stages, world_size, precision, moments)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
+    hardware.gpu.rate(precision)  # refused here, before anything is executed
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings = {}
     for number, stage in enumerate(chosen, start=1):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from zerolab.moved import renamed
 from zerolab.names import check_known
-from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.activations import CHECKPOINTING, LOGITS
+from zerolab.theory.forms import MOMENTS
 
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
@@ -37,47 +39,74 @@ def settings(
     tensor: int = 1,
     context: int = 1,
     second_shard: int | None = None,
+    micro_batches: int = 1,
+    moments: str = "fp32",
+    logits: str = "own",
 ) -> dict[str, Any]:
     """The same stage in other systems, to paste.
 
     `offload` puts the optimizer into main memory; `mesh` are the replicas and shards of hybrid sharding; `tensor` ranks
-    divide each matrix, `context` each sequence; `second_shard` ranks of a node keep a second shard (hpZ). A system that
-    has no such setting has None: which matrices are divided how depends on the model.
+    divide each matrix, `context` each sequence; `second_shard` ranks of a node keep a second shard (hpZ); so many
+    `micro_batches` add up to a step; `moments` and `logits` are those of `plan`. A system that has no such setting has
+    None: which matrices are divided how depends on the model.
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
         stage; "accelerate": the file to give to `accelerate launch --config_file`; "deepspeed": its configuration, to
         pass to `deepspeed.initialize(config=...)` or to save as JSON; "megatron": arguments of its training script, or
         None where it has no such stage; "checkpointing": lines of Python to run before either of the first two, or
-        None. In bf16 the systems differ in bytes per parameter: see `schemes`.
+        None; "not covered": sentences about what no setting does, so that your own code has to, or None. In bf16 the
+        systems differ in bytes per parameter: see `schemes`.
 
-    Raises ValueError for an unknown stage or checkpointing.
+    Raises ValueError for an unknown stage, checkpointing, moments or logits.
     """
     check_known("stage", stage, DEEPSPEED)
     check_known("checkpointing", checkpointing, CHECKPOINTING)
-    # DeepSpeed refuses a configuration without a batch size, and computes in fp32 only if bf16 is off.
-    deepspeed: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": rows,
-        "zero_optimization": {"stage": DEEPSPEED[stage]},
-        "bf16": {"enabled": precision == "bf16"},
-    }
-    if precision == "fp16":
-        deepspeed["fp16"] = {"enabled": True}
-    if offload:
-        deepspeed["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    check_known("moments", moments, MOMENTS)
+    check_known("logits", logits, LOGITS)
     second_shard = second_shard if stage == "zero3" else None
-    if second_shard:
-        deepspeed["zero_optimization"]["zero_hpz_partition_size"] = second_shard
     is_whole = tensor == context == 1
+    # DDP keeps its optimizer on the GPU, and DeepSpeed moves one only from stage 1 on.
+    has_launcher = is_whole and not mesh and not (offload and stage == "ddp")
     fsdp2 = _fsdp2(stage, precision, second_shard, offload=offload) if stage in RESHARD and is_whole else None
+    accelerate = _accelerate(stage, precision, micro_batches, offload=offload)
+    deepspeed = _deepspeed(stage, precision, rows, second_shard, micro_batches, offload=offload, moments=moments)
     megatron = _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None
+    lacking = _not_covered(stage, rows, micro_batches, offload=offload, moments=moments, logits=logits)
     return {
         "fsdp2": on_mesh(fsdp2, *mesh) if fsdp2 and mesh else fsdp2,
-        "accelerate": _accelerate(stage, precision, offload) if is_whole and not (mesh or second_shard) else None,
-        "deepspeed": deepspeed if is_whole and not mesh else None,
+        "accelerate": accelerate if has_launcher and not second_shard else None,
+        "deepspeed": deepspeed if has_launcher else None,
         "megatron": megatron + _divided(tensor, context) if megatron and not (offload or mesh) else None,
         "checkpointing": _CHECKPOINTS.get(checkpointing),
+        "not covered": "\n".join(lacking) or None,
     }
+
+
+def _not_covered(
+    stage: str, rows: int, micro_batches: int, *, offload: bool, moments: str, logits: str
+) -> Iterator[str]:
+    """What needs less memory, or adds up a step, and is in none of the settings: a sentence for each."""
+    if offload and stage == "ddp":
+        yield "Optimizer in main memory: no system here has that under ddp. Take the settings of zero1."
+    if micro_batches > 1:
+        yield (
+            f"{micro_batches} micro-batches a step: DeepSpeed's configuration says so. In a loop of your own call "
+            f"backward for each of them, with the loss divided by {micro_batches}, before the update. Accelerate's "
+            f"FSDP takes GradientAccumulationPlugin(num_steps={micro_batches}, sync_each_batch=True), without which it "
+            f"keeps whole gradients; Megatron a --global-batch-size of {micro_batches} times {rows} times the "
+            "data-parallel ranks."
+        )
+    if moments == "8-bit":
+        yield (
+            "Moments in 8 bits: the optimizer that you make has them, for example torchao.optim.AdamW8bit in place of "
+            "torch.optim.AdamW. With moments in 32 bits it needs more. Megatron's own optimizer does not have them."
+        )
+    if logits == "fused":
+        yield (
+            "A loss without stored logits: the model has it, for example as LigerFusedLinearCrossEntropyLoss of "
+            "liger_kernel.transformers in place of the output layer and torch's cross-entropy."
+        )
 
 
 def on_mesh(text: str, replicas: int, shards: int) -> str:
@@ -106,7 +135,38 @@ fully_shard(model, mp_policy=policy{given})
 """
 
 
-def _accelerate(stage: str, precision: str, offload: bool) -> str:
+def _deepspeed(
+    stage: str,
+    precision: str,
+    rows: int,
+    second_shard: int | None,
+    micro_batches: int,
+    *,
+    offload: bool,
+    moments: str,
+) -> dict[str, Any]:
+    # DeepSpeed refuses a configuration without a batch size, and computes in fp32 only if bf16 is off.
+    zero: dict[str, Any] = {"stage": DEEPSPEED[stage]}
+    found: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": rows,
+        "zero_optimization": zero,
+        "bf16": {"enabled": precision == "bf16"},
+    }
+    if precision == "fp16":
+        found["fp16"] = {"enabled": True}
+    if micro_batches > 1:
+        found["gradient_accumulation_steps"] = micro_batches
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+        found["zero_force_ds_cpu_optimizer"] = False  # otherwise it refuses any optimizer that you make, torch's too
+    if moments != "fp32" and stage != "ddp":
+        found["zero_allow_untested_optimizer"] = True  # of those that it knows none has 8 bits
+    if second_shard:
+        zero["zero_hpz_partition_size"] = second_shard
+    return found
+
+
+def _accelerate(stage: str, precision: str, micro_batches: int, *, offload: bool) -> str:
     lines = [f"mixed_precision: '{precision if precision in TORCH_NAMES else 'no'}'"]  # in YAML a bare no is false
     if stage in RESHARD:
         lines += ["distributed_type: FSDP", "fsdp_config:", "  fsdp_version: 2"]
@@ -116,6 +176,7 @@ def _accelerate(stage: str, precision: str, offload: bool) -> str:
     elif stage == "zero1":  # FSDP2 has none, and torch's is in no configuration
         lines += ["distributed_type: DEEPSPEED", "deepspeed_config:", "  zero_stage: 1"]
         lines += ["  offload_optimizer_device: cpu"] * offload
+        lines += [f"  gradient_accumulation_steps: {micro_batches}"] * (micro_batches > 1)
     else:
         lines += ["distributed_type: MULTI_GPU"]
     return "\n".join(lines) + "\n"

@@ -73,11 +73,14 @@ def state_bytes(
     of Adam, "fp32" or "8-bit". Source: ZeRO sections 3.1 and 5.1 to 5.3, figure 1 and table 1 (those are "bf16" and
     "fp16" here, K = 12); of moments in 8 bits Blocks section 2.1.
 
-    Raises ValueError for an unknown stage, precision or kind of moments, and for counts below 1.
+    Raises ValueError for an unknown stage, precision or kind of moments, for counts below 1, and where fewer than none
+    or more than all parameters are `trained`.
     """
     # Whole numbers throughout: a float is exact only up to 2**53, about 9e15, and 16 bytes for each of a trillion
     # parameters on 1,024 ranks are more.
     count, ranks = _checked(stage, num_params, world_size)
+    if trained is not None and not (0 <= trained <= count and trained // 1 == trained):
+        raise ValueError(f"{trained!r} of {count} parameters are trained: it must be a whole number from 0 to {count}")
     counts = dict.fromkeys(STATE_CATEGORIES, count if trained is None else int(trained)) | {"parameters": count}
     check_known("kind of moments", moments, MOMENTS)
     sizes: dict[str, Fraction | int] = {**_sizes(precision)}

@@ -7,7 +7,8 @@ other way round. So the peak is the largest of a few sums, one for each of these
 * `backward of blocks.31`, and of the first block: what a checkpoint dropped has been computed again;
 * `gradients of blocks.31`: they exist twice while they are copied into the flat, and zero3 has gathered the next block;
 * `root`: the root's gradients are copied into their flat, all other gradients being where the stage keeps them;
-* `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once.
+* `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
+  where moments have 8 bits, those of one flat in fp32.
 
 A test keeps these sums within 3 % of a simulation, which executes the engines themselves.
 """
@@ -21,8 +22,8 @@ from functools import partial
 from zerolab.catalog import Architecture
 from zerolab.names import check_count, check_divides, check_known
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
-from zerolab.theory.forms import FP32_BYTES, MOMENTS, state_bytes
-from zerolab.theory.schemes import scheme_bytes, stages_of
+from zerolab.theory.forms import BLOCK, FP32_BYTES, MOMENTS, SCALE_BYTES, state_bytes
+from zerolab.theory.schemes import reduces_in_fp32, scheme_bytes, stages_of
 
 SHARDING = ("full", "hybrid", "hpz")
 """Over which ranks ZeRO divides: all of them; those of a node, so that every node has the whole model (HSDP); or all of
@@ -179,8 +180,10 @@ class _Step:
 
     def _moment(self, activations: float, gathered: float, gradients: float) -> dict[str, float]:
         held: dict[str, float] = {name: self.state[name] for name in ("parameters", "optimizer_state")}
-        # Megatron's gradient buffer always exists, and autograd's gradients are added to it at once.
-        always = self.state["gradients"] if self.job.scheme == "megatron" else 0
+        # Megatron's gradient buffer always exists, and autograd's gradients are added to it at once. In fp16 it is one
+        # of fp16 numbers: their fp32 copy, which the state has, is there at the update alone.
+        wide = FP32_BYTES / self.job.word if reduces_in_fp32(self.job.scheme, self.job.precision) else 1
+        always = wide * self.whole if self.job.scheme == "megatron" else 0
         return held | {"gradients": always + gradients, "buffers": gathered, "activations": activations}
 
     def _within(self, number: int) -> dict[str, float]:
@@ -228,9 +231,25 @@ class _Step:
         return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.shards
 
     def _update(self) -> dict[str, float]:
-        owned = self.whole / self.job.word / (1 if self.stage == "ddp" else self.job.shards)
-        # Megatron's own Adam needs none, nor one in main memory, nor one that takes a block of 8 bits at a time.
-        needs_none = self.job.scheme == "megatron" or self.job.offload or self.job.moments != "fp32"
-        temporaries = 0 if needs_none else FP32_BYTES * owned
+        owners = 1 if self.stage == "ddp" else self.job.shards
+        # Megatron's own Adam needs none, nor one in main memory, nor another's kernel for moments in 8 bits.
+        temporaries = 0.0
+        if self.job.scheme != "megatron" and not self.job.offload:
+            if self.job.moments == "fp32":
+                temporaries = FP32_BYTES * self.whole / self.job.word / owners
+            elif self.job.scheme == "zerolab":
+                temporaries = self._unpacked() / owners
         held: dict[str, float] = dict(self.state)
         return held | {"activations": self.returned, "buffers": temporaries + self._second(0)}
+
+    def _unpacked(self) -> float:
+        """What `engines.AdamW8bit` needs: it takes the root's flat and then each block's, with its moments in fp32.
+
+        Of each number, 16 bytes while both moments are unpacked, beside the 8 of the flat before, which its loop still
+        has; or 19 and three scales while they are packed.
+        """
+        root, block = self.root / self.job.word, self.block / self.job.word
+        before = max(root, block) if self.depth > 1 else root
+        unpacking = 4 * FP32_BYTES * block + 2 * FP32_BYTES * before
+        packing = (4 * FP32_BYTES + 3 + 3 * SCALE_BYTES / BLOCK) * max(root, block)
+        return max(unpacking, packing)

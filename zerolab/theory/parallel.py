@@ -10,6 +10,8 @@ with Ψ parameters, N ranks, G of them in a node, L blocks, A bytes of activatio
 * Pipeline: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
 * Context parallel: Liu et al. 2023, "Ring Attention", arXiv 2310.01889, section 3; Jacobs et al. 2023, "DeepSpeed
   Ulysses", arXiv 2309.14509, section 3.
+* What checkpointing repeats: torch 2.13, utils/checkpoint.py, whose repeated forward ends with the last tensor that
+  backward needs (`set_checkpoint_early_stop`).
 * Experts: Lepikhin et al. 2020, "GShard", arXiv 2006.16668, section 3; Fedus et al. 2021, "Switch Transformers", arXiv
   2101.03961, section 2.
 """
@@ -25,8 +27,10 @@ from zerolab.tables import Table, Value
 from zerolab.theory.activations import kept_by_a_block
 from zerolab.theory.forms import FP32_BYTES
 
-AGAIN = {"none": 0, "selective": 0, "block": 1}
-"""How often backward repeats a block's forward with its exchanges: "selective" keeps what was received."""
+AGAIN = {"none": 0, "selective": 1, "block": 1}
+"""How often backward repeats a block's exchanges: "selective" keeps products of matrices, not what was received."""
+RING_AGAIN = {"none": 0, "selective": 0, "block": 1}
+"""The same of a ring, which is inside of attention: "selective" keeps attention's result."""
 
 
 class Bytes(NamedTuple):
@@ -82,9 +86,9 @@ class Run:
         return float(self.word * self.rows * self.length * self.shape.width)
 
     @property
-    def forwards(self) -> int:
-        """How often a step computes a block's forward."""
-        return 1 + AGAIN[self.checkpointing]
+    def again(self) -> int:
+        """How often backward repeats what a block exchanges in its forward, but in a ring."""
+        return AGAIN[self.checkpointing]
 
     def activations(self, tensor: int = 1) -> float:
         """A: what all blocks keep for their backward."""
@@ -121,10 +125,12 @@ def tensor(run: Run, ranks: int) -> Bytes:
     """`ranks` of a node divide each matrix and the sequence outside of them; ZeRO-3 over ranks with the same part.
 
     The state stays 16Ψ/N. Activations are divided, but for the outputs of norms. A block exchanges X twice in its
-    forward and twice in its backward, each time there and back: two passes.
+    forward and twice in its backward, each time there and back: two passes, of one of X each. Where backward repeats
+    the forward, three of its four passes are sent again: both gathers, and the first reduction. The last one gives the
+    block's output, which backward does not need. Both "selective" and "block" repeat them.
     """
     check_divides("tensor", ranks, min(run.world_size, run.node), "ranks of a node")
-    exchanged = 2 * (run.forwards + 1) * run.shape.depth * 2 * one_pass(run.hidden, ranks)
+    exchanged = (8 + 3 * run.again) * run.shape.depth * one_pass(run.hidden, ranks)
     others = run.world_size // ranks
     sent = {"all": 3 * one_pass(run.model / ranks, others), "node": exchanged}
     return Bytes(run.held / run.world_size, run.activations(ranks), sent)
@@ -162,7 +168,8 @@ def context(run: Run, ranks: int, way: str = "ring") -> Bytes:
     In a "ring" keys and values go round in forward, and again in backward; their gradients follow in fp32, and go one
     hop further, to where they belong (torch, distributed/tensor/experimental/_context_parallel/_attention.py).
     With "ulysses" queries, keys, values and outputs change, by all-to-alls, from parts of the sequence to heads,
-    and so do their gradients; each rank needs a head of its own.
+    and so do their gradients; each rank needs a head of its own. Checkpointing repeats a ring only where it is "block",
+    as attention's result is kept else, and these all-to-alls, which are around attention, in any case.
     """
     check_known("way of context parallelism", way, ("ring", "ulysses"))
     check_divides("context", ranks, run.world_size, "ranks")
@@ -170,10 +177,10 @@ def context(run: Run, ranks: int, way: str = "ring") -> Bytes:
     keys_values = 2 * run.hidden * heads / run.shape.heads
     if way == "ring":
         gradients = FP32_BYTES / run.word * keys_values if ranks > 1 else 0
-        exchanged = (run.forwards + 1) * one_pass(keys_values, ranks) + gradients
+        exchanged = (2 + RING_AGAIN[run.checkpointing]) * one_pass(keys_values, ranks) + gradients
     else:
         check_divides("context", ranks, heads, "heads of keys and values")
-        exchanged = (run.forwards + 1) * one_pass((2 * run.hidden + keys_values) / ranks, ranks)
+        exchanged = (2 + run.again) * one_pass((2 * run.hidden + keys_values) / ranks, ranks)
     whole = zero3(run)
     return Bytes(whole.state, whole.activations / ranks, whole.sent | {"context": run.shape.depth * exchanged})
 
@@ -182,9 +189,11 @@ def experts(run: Run, ranks: int, top: int = 1) -> float:
     """Bytes that a rank sends in a block whose experts are divided among `ranks`: two all-to-alls there, two back.
 
     Each of its tokens goes to `top` experts, of which (n - 1)/n are elsewhere if all are used alike, and comes back;
-    in backward gradients do the same. What a rank holds of the experts is a part of them, 16Ψ/n of those blocks.
+    in backward gradients do the same. Checkpointing repeats both all-to-alls of forward: what comes back is multiplied
+    by the router's weight, whose gradient needs it (Switch, equation 2). What a rank holds of the experts is a part of
+    them, 16Ψ/n of those blocks.
     """
-    return 2 * (run.forwards + 1) * one_pass(top * run.hidden, ranks)
+    return 2 * (2 + run.again) * one_pass(top * run.hidden, ranks)
 
 
 def ways(run: Run) -> Table:

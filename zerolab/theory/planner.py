@@ -17,6 +17,7 @@ from zerolab.moved import renamed
 from zerolab.tables import Table, Value
 from zerolab.theory import remedies, schemes, seconds
 from zerolab.theory.configs import settings
+from zerolab.theory.forms import FP32_BYTES
 from zerolab.theory.moments import Job, peak, state_of
 
 LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in another unit
@@ -106,6 +107,7 @@ class Plan(Table):
         mesh = (job.world_size // shards, shards) if shards < job.world_size else None
         more: dict[str, Any] = {"offload": job.offload, "mesh": mesh, "tensor": job.tensor}
         more |= {"context": job.context, "second_shard": job.gpus_per_node if job.sharding == "hpz" else None}
+        more |= {"moments": job.moments, "logits": job.logits}
         return settings(chosen, job.precision, job.rows, job.checkpointing, **more)
 
 
@@ -146,8 +148,8 @@ def plan(
         length: tokens per sequence; None takes the model's context.
         checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
-        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18) or "fsdp2"
-            (16); only the stages of the scheme are planned.
+        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18, in fp16 20)
+            or "fsdp2" (16); only the stages of the scheme are planned.
         attention: "fused", or "math", which stores its matrix.
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
             do), or by one kernel ("fused").
@@ -174,8 +176,10 @@ def plan(
     between = ring or catalog.link(network)
     same: dict[str, Any] = {"rows": rows, "precision": precision, "checkpointing": checkpointing, "tensor": tensor}
     same |= {"context": context, "gpus_per_node": gpus_per_node, "offload": offload}
-    own: dict[str, Any] = {"kernels": kernels, "utilisation": utilisation, "link": ring}
+    own: dict[str, Any] = {"kernels": kernels, "utilisation": utilisation, "link": ring, "scheme": scheme}
     own |= {"hybrid": sharding == "hybrid", "second_shard": sharding == "hpz"}
+    if schemes.reduces_in_fp32(scheme, precision):
+        own["gradient_bytes"] = FP32_BYTES
     setting = seconds.Setting(device, world_size, between, **same, **own)
     length = shape.checked_length(rows, length)
     others: dict[str, Any] = {

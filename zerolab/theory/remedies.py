@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 from zerolab.tables import Value
@@ -87,7 +88,6 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     yield from (other for other in alone if (other.checkpointing, other.rows) != (job.checkpointing, job.rows))
     least = replace(job, checkpointing=CHECKPOINTING[-1], rows=1)
     yield least
-    *_, divided = [least, *_divided(least, stage)]
     yield from _of_the_optimizer(least)
     yield from _divided(least, stage)
     yield from _by_more_ranks(least, "context")
@@ -98,10 +98,19 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     yield from _divided(most, stage)
     yield from _by_more_ranks(most, "context")
     for power in range(1, DOUBLINGS + 1):
-        more: dict[str, Any] = {"world_size": job.world_size * 2**power, "sharding": "full"}
-        for other in dict.fromkeys((least, divided)):
-            yield from _possible(other, **more)
-        yield from _possible(divided, **more, context=job.context * 2**power)
+        for larger in _possible(least, world_size=job.world_size * 2**power, sharding="full"):
+            yield from _on_more_gpus(larger, job.context * 2**power, stage)
+
+
+def _on_more_gpus(least: Job, context: int, stage: str) -> Iterator[Job]:
+    """The job as it is, with matrices divided as far as these GPUs allow, and rows too, each also with a fused loss."""
+    *_, divided = [least, *_divided(least, stage)]
+    # Of ranks that have the same part of each matrix no more can share a row than there are.
+    ranks = gcd(context, divided.world_size // divided.tensor)
+    for other in dict.fromkeys((least, divided, *_possible(divided, context=ranks))):
+        yield other
+        if other.logits != "fused":
+            yield replace(other, logits="fused")
 
 
 def table(job: Job, setting: seconds.Setting, usable: float, stage: str) -> list[dict[str, Value]]:

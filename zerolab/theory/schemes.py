@@ -4,9 +4,10 @@ All three compute in bf16 or fp16 and update in fp32; they differ in what else t
 
 * `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
   masters and two moments (12). DeepSpeed keeps the same; ZeRO's paper leaves out the copy, and says 16.
-* `megatron`, 18 bytes: gradients are accumulated in fp32 (4), in a buffer that is never freed, plus bf16 parameters
-  (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N (NVIDIA/Megatron-LM, docs on the distributed
-  optimizer).
+* `megatron`, 18 bytes in bf16: gradients are accumulated and reduced in fp32 (4), in a buffer that is never freed, plus
+  bf16 parameters (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N. In fp16 it accumulates in fp16, and
+  the update reads an fp32 copy: 20 bytes, or 4 + 16/N (NVIDIA/Megatron-LM, docs on the distributed optimizer; its
+  training script turns fp32 gradients on with `--bf16` alone).
 * `fsdp2`, 16 bytes: with `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay fp32 and *are* the masters
   (4 + 4 + 8), and bf16 exists only while a unit is gathered. Nothing is kept twice, and everything is sharded.
 """
@@ -25,6 +26,11 @@ def stages_of(scheme: str) -> tuple[str, ...]:
     """The stages that a scheme has. Raises ValueError for an unknown scheme."""
     check_known("scheme", scheme, STAGES)
     return STAGES[scheme]
+
+
+def reduces_in_fp32(scheme: str, precision: str) -> bool:
+    """Whether gradients are accumulated and sent in 4 bytes, though they are computed in fewer: Megatron's in bf16."""
+    return scheme == "megatron" and precision == "bf16"
 
 
 def scheme_bytes(
@@ -48,6 +54,6 @@ def scheme_bytes(
     held["optimizer_state"] -= int((forms.MOMENTS["fp32"] - forms.MOMENTS[moments]) * owned)
     if precision == "fp32" or scheme == "fsdp2":
         return held
-    copy = forms.FP32_BYTES * owned if scheme == "zerolab" else 0
-    whole = {"gradients": 4 * int(num_params)} if scheme == "megatron" else {}
-    return held | {"gradients": held["gradients"] + copy} | whole
+    if reduces_in_fp32(scheme, precision):
+        return held | {"gradients": forms.FP32_BYTES * int(num_params)}
+    return held | {"gradients": held["gradients"] + forms.FP32_BYTES * owned}

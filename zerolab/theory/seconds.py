@@ -9,8 +9,9 @@
 * Collectives are NCCL's (`zerolab.theory.nccl`). Those of a block run while another block computes, and slow it down.
   A step waits for whatever outlasts that, for the first gather, and for the last reduction.
 * Ranks that divide each matrix (tensor parallelism, arXiv 1909.08053) exchange activations twice in a block's forward
-  and twice in its backward, and nothing hides that.
-* With the optimizer in main memory, gradients go there and parameters come back; the CPU's own time does not count.
+  and twice in its backward, with most of forward's again where it is repeated, and nothing hides that.
+* With the optimizer in main memory, gradients go there and parameters come back, under FSDP2 in fp32 and for each
+  gather. All of that is waited for, though computing may hide some of FSDP2's; the CPU's own time does not count.
 
 All `Constants` were fitted together to one half of the runs in tests/published_runs.csv (tests/bench/fit_seconds.py).
 docs/published-runs.md shows both halves.
@@ -24,6 +25,8 @@ from math import log2
 from zerolab.catalog import Architecture, Gpu, Link, link
 from zerolab.names import check_count, check_fraction, check_known
 from zerolab.theory.nccl import Group
+from zerolab.theory.parallel import AGAIN, RING_AGAIN
+from zerolab.theory.schemes import stages_of
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Step:
 class Setting:
     """What a step runs on, and how.
 
-    Raises ValueError for an unknown name, a count below 1, or a utilisation outside (0, 1].
+    Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, or a utilisation
+    outside (0, 1].
     """
 
     gpu: Gpu  # each rank's
@@ -95,6 +99,7 @@ class Setting:
     tensor: int = 1  # ranks of a node that divide each matrix; the rows are theirs together
     context: int = 1  # ranks that divide each sequence, times those that divide each matrix
     offload: bool = False  # the optimizer's state lies in main memory
+    scheme: str = "zerolab"  # or "megatron" or "fsdp2", which decides what goes to and fro
     utilisation: float | None = None  # part of the dense rate that a whole step reaches, as quoted; None computes it
     link: Link | None = None  # within a node; None takes the GPU's
     constants: Constants = FITTED
@@ -103,6 +108,8 @@ class Setting:
         check_known("kernels", self.kernels, KERNELS)
         check_known("checkpointing", self.checkpointing, RECOMPUTED)
         check_known("precision", self.precision, WORD)
+        stages_of(self.scheme)
+        self.gpu.rate(self.precision)
         check_count("world size", self.world_size)
         check_count("number of GPUs in a node", self.gpus_per_node)
         check_count("number of rows", self.rows)
@@ -115,15 +122,15 @@ class Setting:
     @property
     def rate(self) -> float:
         """Dense operations a second, as in the datasheet."""
-        return self.gpu.flops[self.precision]
+        return self.gpu.rate(self.precision)
 
 
 def step(shape: Architecture, stage: str, setting: Setting) -> Step:
     """How long a step of AdamW takes under a stage; rows are as long as the shape's context. Source: see the module."""
     block, again = block_seconds(shape, setting), RECOMPUTED[setting.checkpointing]
     forward, backward = block, (2 + again) * block + attention_seconds(shape, setting) / 2
-    exchanging = exchange_seconds(shape, setting)
-    apart = forward + exchanging, backward + (1 + again) * exchanging
+    exchanging, exchanging_back = exchange_seconds(shape, setting)
+    apart = forward + exchanging, backward + exchanging_back
     sending, exposed = _communication(shape, stage, setting, *apart)
     exchanged, unhidden = _exchanged(shape, setting)
     sending, exposed = sending + exchanged, exposed + unhidden
@@ -142,8 +149,22 @@ def _updating(shape: Architecture, stage: str, setting: Setting) -> float:
     """Seconds of the update of what a rank owns, or of its way to main memory and back."""
     owned = shape.num_params / setting.tensor / (1 if stage == "ddp" else _sharding(setting))
     if setting.offload:
-        return 2 * WORD[setting.precision] * owned / HOST_BYTES_PER_SECOND
+        return _copied_bytes(stage, setting) * owned / HOST_BYTES_PER_SECOND
     return UPDATE_BYTES * owned / setting.gpu.memory_bytes_per_second
+
+
+def _copied_bytes(stage: str, setting: Setting) -> int:
+    """Bytes between a GPU and main memory in a step, for each parameter that a rank owns.
+
+    Gradients go there and parameters come back, once, as they are computed with. FSDP2 has its fp32 shards there: in
+    each micro-batch a gather copies them first and casts them afterwards, but for a second shard, which stays on the
+    GPU, and a reduction sends gradients back in fp32. Source: torch 2.13, distributed/fsdp/_fully_shard,
+    _fsdp_param.py (`all_gather_inputs`) and _fsdp_collectives.py (`foreach_reduce`).
+    """
+    if setting.scheme != "fsdp2":
+        return 2 * WORD[setting.precision]
+    gathers = 2 if stage == "zero3" and not setting.second_shard else 1
+    return setting.micro_batches * (gathers + 1) * WORD["fp32"]
 
 
 def _sharding(setting: Setting) -> int:
@@ -244,21 +265,24 @@ def _communication(
     return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
 
 
-def exchange_seconds(shape: Architecture, setting: Setting) -> float:
-    """Seconds of the activations that tensor-parallel ranks exchange in a block's forward: two all-reduces, in halves.
+def exchange_seconds(shape: Architecture, setting: Setting) -> tuple[float, float]:
+    """Seconds of the activations that tensor-parallel ranks exchange in a block's forward, and in its backward.
 
-    Source: arXiv 1909.08053, section 3; as reduce-scatters and all-gathers, of as many bytes, arXiv 2205.05198, 4.2.2.
+    Each has two all-reduces, in halves, as reduce-scatters and all-gathers; a backward that repeats the forward has all
+    of that one's again but its last reduce-scatter. Source: as `parallel.tensor`.
     """
     group = Group(setting.tensor, 1, _link(setting), setting.network)
     nbytes = WORD[setting.precision] * _tokens(shape, setting) * setting.tensor * shape.width
-    return 2 * (group.seconds("all_gather", nbytes) + group.seconds("reduce_scatter", nbytes))
+    gather, reduce = group.seconds("all_gather", nbytes), group.seconds("reduce_scatter", nbytes)
+    once = 2 * (gather + reduce)
+    return once, once + AGAIN[setting.checkpointing] * (2 * gather + reduce)
 
 
 def _exchanged(shape: Architecture, setting: Setting) -> tuple[float, float]:
     """Seconds of a step's exchanges of activations, and those that no computing hides: matrices' all, a ring's some."""
-    again, attention = RECOMPUTED[setting.checkpointing], attention_seconds(shape, setting)
+    again, attention = RING_AGAIN[setting.checkpointing], attention_seconds(shape, setting)
     ring, ring_back = ring_seconds(shape, setting)
-    matrices = (2 + again) * exchange_seconds(shape, setting)
+    matrices = sum(exchange_seconds(shape, setting))
     # What goes round is hidden by the attention of what has arrived; that of backward takes 2.5 times as long.
     late = (1 + again) * max(0.0, ring - attention) + max(0.0, ring_back - 2.5 * attention)
     times = setting.micro_batches * shape.depth

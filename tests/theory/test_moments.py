@@ -1,0 +1,56 @@
+"""The moments of a step whose optimizer has moments in 8 bits, beside a simulation of the engines."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from zerolab import catalog, theory
+from zerolab.simulation import architectures
+from zerolab.simulation.run import simulate
+from zerolab.theory.moments import Job, moments, peak
+
+GPT = catalog.Architecture("a test's", "gpt", 512, 8, 4, 64, 100, "a test")
+ROOT_IS = {
+    "far smaller than a block": GPT,
+    "larger than a block": replace(GPT, vocabulary=9000),
+    "far larger than a block": replace(GPT, vocabulary=40_000),
+    "beside one block alone": replace(GPT, vocabulary=4000, depth=1),
+    "Llama's": replace(catalog.architecture("llama3-8b"), depth=4, context=64),
+}
+
+
+def needed(shape, world_size, **options):
+    """Bytes at the peak of each stage in a simulation."""
+    tokens = torch.zeros(1, shape.context, dtype=torch.int64)
+    build = partial(architectures.build, shape)
+    rows = simulate(world_size=world_size, model=build, batches=[(tokens, tokens)], **options).rows
+    return {row["stage"]: sum(row["peak"].values()) for row in rows}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("root", ROOT_IS)
+def test_one_flats_moments_in_fp32_are_needed_where_they_are_kept_in_8_bits(root, precision):
+    shape = ROOT_IS[root]
+    found = needed(shape, 4, precision=precision, moments="8-bit", checkpointing="block")
+    job = Job(shape, 4, precision, 1, shape.context, "block", moments="8-bit")
+    planned = {stage: peak(job, stage) for stage in theory.STAGES}
+    needs = {stage: sum(parts.values()) for stage, (name, parts) in planned.items() if name == "update"}
+    assert "ddp" in needs
+    for stage, need in needs.items():
+        assert need == pytest.approx(found[stage], rel=1e-3), stage
+
+
+def test_another_systems_kernel_unpacks_nothing_that_is_kept():
+    for scheme, offload in (("megatron", False), ("fsdp2", False), ("zerolab", True)):
+        job = Job(GPT, 4, "bf16", 1, 64, scheme=scheme, offload=offload, moments="8-bit")
+        assert moments(job, theory.schemes.stages_of(scheme)[-1])["update"]["buffers"] == 0
+
+
+@pytest.mark.parametrize(("precision", "word"), [("bf16", 4), ("fp16", 2), ("fp32", 4)])
+def test_megatrons_gradient_buffer_exists_always_and_a_copy_of_it_at_the_update_alone(precision, word):
+    found = moments(Job(GPT, 4, precision, 1, 64, scheme="megatron"), "ddp")
+    copy = 4 if precision == "fp16" else 0
+    assert found["loss"]["gradients"] == word * GPT.num_params
+    assert found["update"]["gradients"] == (word + copy) * GPT.num_params
