@@ -433,5 +433,7 @@ def test_a_fork_server_that_was_killed_is_replaced(capsys):
         server = psutil.Process(rank).parent()
         server.kill()
         assert are_gone([rank])
+        with pytest.raises(RankError, match=rf"^rank 0 \(pid {rank}\) is gone"):
+            pids(cluster)
         assert pids(cluster) != [rank]
         assert re.fullmatch("fresh ranks: .*lost.*\n", capsys.readouterr().out)

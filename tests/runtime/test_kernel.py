@@ -67,6 +67,21 @@ def test_the_stop_button_returns_within_three_seconds_and_leaves_a_usable_cluste
     assert printed.splitlines()[-1] == "[0, 1]"
 
 
+def test_the_stop_button_acts_at_once_in_a_cell_with_an_await(notebook):
+    notebook.run("import asyncio\ncluster.run(os.getpid)")
+    cell = notebook.start_cell(
+        "def work():\n    print('started')\n    time.sleep(1000)\n\ncluster.run(work)\nawait asyncio.sleep(0)"
+    )
+    notebook.wait_for_print("started")
+    time.sleep(0.3)
+    started = time.monotonic()
+    notebook.manager.interrupt_kernel()
+    _, error = notebook.finish_cell(cell)
+    assert time.monotonic() - started < 3
+    assert [line.split(";")[0] for line in error["traceback"]] == ["KeyboardInterrupt: stopped"]
+    assert notebook.run("await asyncio.sleep(0)\ncluster.run(dist.get_rank)")[0].splitlines()[-1] == "[0, 1]"
+
+
 def test_ranks_that_idle_do_not_notice_the_stop_button(notebook):
     before, _ = notebook.run("cluster.run(os.getpid)")
     cell = notebook.start_cell("time.sleep(1000)")

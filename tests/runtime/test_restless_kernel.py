@@ -1,5 +1,6 @@
 """What a notebook does to its own process, sockets, signals and streams, costs no rank."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -159,6 +160,33 @@ def test_a_handler_that_interrupts_nothing_hears_every_stop(cluster, monkeypatch
         assert heard == [signal.SIGINT] * 4
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("stop_button")
+def test_stop_under_asyncio_run_acts_at_once_and_a_handler_of_ones_own_hears_it_and_interrupts_nothing(cluster):
+    notebook, heard = os.getpid(), []
+
+    def press_stop(seconds):
+        if dist.get_rank() == 0:
+            os.kill(notebook, signal.SIGINT)
+        time.sleep(seconds)
+
+    async def train(seconds):
+        return cluster.run(press_stop, seconds)
+
+    async def train_with_a_handler():
+        pressed = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: (heard.append("stop"), pressed.set()))
+        answers = cluster.run(press_stop, 0.3)
+        await pressed.wait()
+        return answers
+
+    assert asyncio.run(train_with_a_handler()) == [None, None]
+    assert heard == ["stop"]
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(train(60))
+    assert time.monotonic() - started < 30
 
 
 def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monkeypatch):

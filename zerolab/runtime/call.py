@@ -55,8 +55,8 @@ def show_late_output(ranks: Ranks) -> None:
     Call(ranks, everyone, Output(everyone, remark), START_LIMIT).show_output()
 
 
-def death_at_rest(ranks: Ranks) -> faults.RankError | None:
-    """The error for ranks that died since the last call; None if nobody knows how."""
+def death_at_rest(ranks: Ranks) -> faults.RankError:
+    """The error for ranks of which at least one has died since the last call."""
     return Call(ranks, range(len(ranks.members)), Output(), START_LIMIT).death_at_rest()
 
 
@@ -99,14 +99,14 @@ class Call:
         self._drain()
         self._output.finish()
 
-    def death_at_rest(self) -> faults.RankError | None:
-        """The error for ranks that died since the last call; None if nobody knows how."""
+    def death_at_rest(self) -> faults.RankError:
+        """The error for ranks of which at least one has died since the last call."""
         self._started, self._at_rest, self._called = 0, "idle", ""
         for member in self._ranks.members:
             ending = self._ranks.ending(member.rank)
-            kind, code, when = ("done", None, 0) if ending is None or ending[0] is None else ("died", *ending)
+            kind, code, when = ("done", None, 0) if ending is None else ("died", *ending)
             self._outcomes[member.rank] = Outcome(member.rank, kind, code, when)
-        return self._error() if self._failures() else None
+        return self._error()
 
     def standings(self) -> list[Standing]:
         """Where every rank stands; those still running are asked."""

@@ -217,10 +217,7 @@ class Cluster:
         if self._ranks is not None:
             call.show_late_output(self._ranks)  # before this run prints, or the two could not be told apart
             if not self._ranks.are_all_alive():
-                if death := call.death_at_rest(self._ranks):  # what the ranks held is lost, which must not go unnoticed
-                    raise death
-                self._lost = FAILED
-                self._release()
+                raise call.death_at_rest(self._ranks)  # what the ranks held is lost, which must not go unnoticed
         ranks = self._ranks or self._start()
         if self._lost:
             output.show(f"fresh ranks: what the ranks held in memory was lost when {self._lost}\n")

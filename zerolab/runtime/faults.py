@@ -214,12 +214,24 @@ def collective_hang(
     """The error for ranks that wait for each other."""
     facts = _facts(standings[waiting], pid, mismatches, standings)
     halted = [f"rank {each.rank} is stopped" for each in standings if each.state == STOPPED]
-    why = f"{', '.join(halted)}, by a signal such as SIGSTOP" if halted else "they wait for each other"
+    why = f"{', '.join(halted)}, by a signal such as SIGSTOP" if halted else _why_nobody_moves(standings)
     label = facts["collective"]
     facts["what"] = f"rank {waiting} has waited in {label} for {seconds:.0f} s, and no other rank moves: {why}."
     rule = "" if halted else "Every rank must call the same collectives in the same order. "
     message = _paragraphs(facts["what"], whereabouts(mismatches, standings), rule + LOST_STATE)
     return CollectiveHang(message, drawing=drawing, **facts)
+
+
+def _why_nobody_moves(standings: Sequence[Standing]) -> str:
+    idle = [each for each in standings if each.state == "running" and not each.waits]
+    if not idle:
+        return "they wait for each other"
+    if len(idle) > 1:
+        numbers = ", ".join(str(each.rank) for each in idle)
+        return f"ranks {numbers} wait for no other rank, and use hardly any CPU"
+    where = idle[0].where
+    at = f", {where}" if where.startswith("called") else f", at {where}" if where else ""
+    return f"rank {idle[0].rank} waits for no other rank, and uses hardly any CPU{at}"
 
 
 def _facts(standing: Standing, pid: int, mismatches: Sequence[str], standings: Sequence[Standing]) -> dict[str, Any]:

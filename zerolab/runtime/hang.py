@@ -1,6 +1,7 @@
 """Tells ranks that wait for each other from a long computation: by sampling what they do, not by the clock alone."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -11,8 +12,14 @@ from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 STILL = 1.0  # seconds without movement after which a rank counts as standing still
 _HEAD_START = 0.6  # seconds from the first sample until there is a second to compare it with
 _INTERVAL = 0.2
+_TICK = 10**9 // os.sysconf("SC_CLK_TCK")  # nanoseconds of the unit in /proc/*/stat
 AUTOGRAD = "pt_autograd"
 """Prefix of the names of the threads in which torch runs backward on a device, one per device."""
+BUSY = 0.25
+"""Of a core, from which on the helpers of a rank count as working: a thread that only logs now and then does not."""
+LIFELINE = "zerolab-lifelin"  # Linux keeps 15 characters of a thread's name
+_SERVANTS = (LIFELINE, "gloo", "pt_", "nccl", "cuda")
+"""Beginnings of the names of threads that serve collectives and wake up even while nothing moves."""
 
 
 class Member(Protocol):
@@ -36,23 +43,25 @@ class Ranks(Protocol):
 
 
 class HangWatch:
-    """Finds a rank that has waited in one collective for too long while no other rank's main thread moves.
+    """Finds a rank that has waited in one collective for too long while no other rank moves.
 
-    A thread moves if its Python stack or its CPU time has changed within the last second; while a backward runs in
-    torch's own threads, as on a GPU, their CPU time counts, too. So a rank may compute for an hour while the others
-    wait for it, whatever `timeout` is.
+    A rank moves if its main thread's Python stack or CPU time has changed within the last second; while a backward runs
+    in torch's own threads, as on a GPU, their CPU time counts, too. Outside collectives, it also moves while its other
+    threads, or programs that it has started, keep a core busy. So a rank may compute for an hour while the others wait
+    for it, whatever `timeout` is.
 
     Args:
         ranks: what is watched.
         timeout: seconds that a rank may wait.
         still: seconds without movement after which a rank counts as standing still.
-        effort: takes a process id, and returns something that changes while that process works.
+        effort: takes a process id, and returns something that changes while that process works, or its helpers do.
     """
 
     def __init__(
         self, ranks: Ranks, timeout: float, *, still: float = STILL, effort: Callable[[int], object] | None = None
     ) -> None:
         self._ranks, self._timeout, self._still, self._effort = ranks, timeout, still, effort or working_cpu
+        self._helpers = Helpers() if effort is None else None
         self._next = 0.0
         self._unfinished: set[int] = set()
         self._changed = 0.0  # when a rank last returned
@@ -102,6 +111,33 @@ class HangWatch:
             seen = member.seen and member.seen[1], cpu
             if self._last.get(rank) != seen:
                 self._last[rank], self._moved[rank] = seen, now
+                if self._helpers is not None:
+                    self._helpers.forget(member.pid)
+            # Inside a collective it waits for other ranks, and not for its helpers. They are looked at last: that takes
+            # a look at every process of the machine.
+            elif self._helpers and position.state != INSIDE and cpu and self._helpers.work(member.pid, now):
+                self._moved[rank] = now
+
+
+class Helpers:
+    """What a rank may wait for besides other ranks: its threads except the main one, and programs it has started."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[float, dict[Path, int]]] = {}
+
+    def forget(self, pid: int) -> None:
+        """Begin anew at the next look."""
+        self._last.pop(pid, None)
+
+    def work(self, pid: int, now: float) -> bool:
+        """Whether they have kept `BUSY` of a core busy since the last look; True at the first, when nobody knows."""
+        since, before = self._last.get(pid, (now, None))
+        spent = _spent_by_helpers(pid)
+        self._last[pid] = now, spent
+        if before is None:
+            return True
+        grown = sum(max(0, each - before.get(key, 0)) for key, each in spent.items())
+        return grown >= BUSY * (now - since) * 1e9
 
 
 def is_stopped(pid: int) -> bool:
@@ -122,6 +158,36 @@ def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
     return tuple(_cpu(task, waits=waits) for task in counted)
 
 
+def _spent_by_helpers(pid: int) -> dict[Path, int]:
+    """Nanoseconds that the helpers of a process have run or waited for a core, by thread; and ended ones, by parent."""
+    # Every thread but the main one: no name tells Python's from those of a library, such as a pool that parses files.
+    counted = [task for task in threads(pid) if task.name != str(pid) and not _name(task).lower().startswith(_SERVANTS)]
+    started, ended = _started_by(pid)
+    counted += [task for process in started for task in threads(process)]
+    return ended | {task: _cpu(task, waits=True) or 0 for task in counted}
+
+
+def _started_by(pid: int) -> tuple[set[int], dict[Path, int]]:
+    """The processes below a process or in its session; and nanoseconds that ended children had run, by parent."""
+    origins: dict[int, tuple[int, int]] = {}
+    ended: dict[Path, int] = {}
+    for stat in (Path("/proc", name) / "stat" for name in _processes()):
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            origins[int(stat.parent.name)] = int(fields[1]), int(fields[3])  # parent and session
+            ended[stat] = (int(fields[13]) + int(fields[14])) * _TICK
+    family = {pid}
+    while more := {each for each, origin in origins.items() if origin[0] in family or origin[1] == pid} - family:
+        family |= more
+    return family - {pid}, {stat: spent for stat, spent in ended.items() if int(stat.parent.name) in family}
+
+
+def _processes() -> list[str]:
+    with contextlib.suppress(OSError):
+        return [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return []
+
+
 def threads(pid: int) -> list[Path]:
     """A process's threads in `/proc`; none if the process is just ending, for which `glob` would raise."""
     with contextlib.suppress(OSError):
@@ -137,11 +203,11 @@ def _name(task: Path) -> str:
 
 
 def _cpu(task: Path, *, waits: bool) -> int | None:
-    """CPU time of a thread, in whatever unit its kernel counts; None where there is no /proc."""
+    """CPU time of a thread in nanoseconds; None where there is no /proc."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         ran, waited, *_ = map(int, (task / "schedstat").read_text().split())  # nanoseconds
         return ran + waited * waits
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = (task / "stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])  # clock ticks in user and in system mode
+        return (int(fields[11]) + int(fields[12])) * _TICK  # in user and in system mode
     return None

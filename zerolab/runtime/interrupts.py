@@ -1,5 +1,6 @@
 """The stop button, deferred while something runs that must not be interrupted."""
 
+import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,9 +22,22 @@ class _Hold:
         if self.is_open:
             self.is_open, self.has_passed_one = False, True
             self.handler(number, frame)
+            if _only_cancels(self.handler):
+                raise KeyboardInterrupt
             self.is_open, self.has_passed_one = True, False  # it interrupts nothing, so nothing answers it
         elif not self.has_passed_one:
             self.is_pressed = True
+
+
+def _only_cancels(handler: object) -> bool:
+    """Whether a handler cancels the task that runs, in a cell with `await` or under `asyncio.run`, and returns.
+
+    That takes effect at the next `await`, which comes only after what is being waited for. A handler of the notebook's
+    own may have reasons to interrupt nothing.
+    """
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return str(getattr(handler, "__module__", "")).startswith(("ipykernel.", "asyncio.runners"))
 
 
 @contextmanager

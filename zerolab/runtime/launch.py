@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import IO
 
 from zerolab.runtime.interrupts import held_back, interruptible
@@ -35,6 +36,7 @@ class ForkLauncher:
         self._started: dict[int, int] = {}  # process numbers by request
         self._ended: dict[int, Ending] = {}
         self._has_started_ranks = False
+        self._living: set[int] = set()  # ranks whose end was not reported
         # Packets and not a stream: a message is read whole or not at all, in spite of Stop.
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._control, inherited):
@@ -70,7 +72,8 @@ class ForkLauncher:
             self._import.join()
         with self._lock:
             request = next(self._requests)
-            socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
+            with contextlib.suppress(ConnectionError):  # the server has gone; its log, which is read below, says why
+                socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
             deadline = time.monotonic() + START_LIMIT
             # Answers are kept by number: Stop may have interrupted an earlier caller before it took its answer.
             while request not in self._started:
@@ -86,6 +89,20 @@ class ForkLauncher:
         """Kill ranks and what they started; returns at once. Takes no lock: a garbage collector may call it."""
         with contextlib.suppress(OSError):  # the server has gone, and its ranks with it
             self._control.send(json.dumps({"op": "kill", "pids": pids}).encode())
+        if not self.is_alive():
+            self._kill_what_is_left_of(pids)
+
+    def _kill_what_is_left_of(self, pids: list[int]) -> None:
+        """After the server's death, which is that of its ranks: kill what they had started, which nobody else does."""
+        deadline = time.monotonic() + EXIT_WAIT
+        for pid in self._living.intersection(pids):
+            self._living.discard(pid)
+            while _lives(pid) and time.monotonic() < deadline:
+                time.sleep(0.005)
+            # No new process gets this number while one of the rank's session is there: if one has it, nothing is left.
+            if not _lives(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
     def ending(self, pid: int) -> Ending | None:
         """How a rank ended, (exit code or minus the signal, time in ns); None while it lives."""
@@ -98,7 +115,7 @@ class ForkLauncher:
             return self._ended.get(pid)
 
     def is_alive(self) -> bool:
-        """Whether the fork server is there; without it its ranks are gone too."""
+        """Whether the fork server is there; without it its ranks are gone, too."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -116,6 +133,8 @@ class ForkLauncher:
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_WAIT)
+            if self._process.returncode != 0:  # it was killed, and could not clean up
+                self._kill_what_is_left_of(list(self._living))
         self._log.close()
 
     def _is_readable(self, limit: float) -> bool:
@@ -126,7 +145,9 @@ class ForkLauncher:
     def _receive(self) -> bool:
         """Take in one report; False if none ever comes again."""
         try:
-            data = self._control.recv(1 << 12)
+            data = self._control.recv(1 << 12, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # a finalizer has taken it, which the garbage collector called since we looked
+            return True
         except OSError:
             return False
         if not data:
@@ -137,8 +158,10 @@ class ForkLauncher:
             # Process numbers are reused: how an earlier one ended must not count for this one.
             self._ended.pop(report["started"], None)
             self._started[report["request"]] = report["started"]
+            self._living.add(report["started"])
             self._has_started_ranks = True
         else:
+            self._living.discard(report["ended"])
             self._ended[report["ended"]] = report["code"], report["time"]
         return True
 
@@ -147,6 +170,13 @@ def _import_torch() -> None:
     # Whoever needs it imports it again, and hears there what is wrong.
     with contextlib.suppress(Exception):
         importlib.import_module("torch")
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is a process of this number; a zombie is none."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def nameless_file(size: int) -> IO[bytes]:

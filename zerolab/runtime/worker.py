@@ -18,14 +18,16 @@ import time
 import traceback
 import types
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from zerolab import models
-from zerolab.runtime import counter, drivers, lookout, report, stack, surroundings, travel
+from zerolab.runtime import counter, drivers, hang, lookout, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
 from zerolab.runtime.devices import NCCL
 from zerolab.runtime.enqueued import Gpu
@@ -34,6 +36,8 @@ from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
 NCCL_WATCHDOG = ("TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
 """With these at 0, the threads of torch's NCCL groups never abort the process: an error on a GPU is raised in Python,
 where it has a line, and the cluster finds the hangs."""
+LONGEST_WAIT = timedelta(days=24)
+"""After which torch ends a wait for other ranks. As milliseconds, it still fits into 32 bits."""
 _exit = os._exit  # as it was before `_dump_stack_at_exit`
 _recorder: list[Any] = []  # of the current or the last call; at most one
 
@@ -94,6 +98,8 @@ def _dump_stack_at_exit(crash: int) -> None:
 
 def _answer_questions(lifeline: Connection, watched: int, crash: int) -> None:
     """Side thread: say where the main thread is when asked; end the rank when the kernel is gone."""
+    with contextlib.suppress(OSError):  # elsewhere there is no /proc
+        Path("/proc/thread-self/comm").write_text(hang.LIFELINE)  # so that its work does not count as the learner's
     try:
         while True:
             question = lifeline.recv_bytes()
@@ -147,6 +153,7 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
     counter.install(page, others)
     device = None if gpu is None else _take(gpu, in_order=setup.backend == NCCL)
     files = dist.FileStore(_path_of(store), setup.world_size)
+    _leave_hangs_to_the_kernel(files)
     try:
         dist.init_process_group(setup.backend, store=files, rank=setup.rank, world_size=setup.world_size)
     except RuntimeError as error:
@@ -159,6 +166,14 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
     with _explained("the ranks on GPUs cannot reach each other" if device else ""):
         dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
     surroundings.protect_process_group()
+
+
+def _leave_hangs_to_the_kernel(store: dist.Store) -> None:
+    """Let no wait end by the clock, in any group: torch's limit is half an hour, and a rank may compute for longer."""
+    # `init_process_group(timeout=...)` would reach neither `new_group` nor a device mesh.
+    dist.distributed_c10d.default_pg_timeout = LONGEST_WAIT
+    dist.distributed_c10d.default_pg_nccl_timeout = LONGEST_WAIT
+    store.set_timeout(LONGEST_WAIT)
 
 
 def _take(gpu: int, *, in_order: bool) -> torch.device:
