@@ -36,7 +36,7 @@ def test_a_walk_opens_at_its_chapter_without_playing_and_one_that_was_left_does_
     tab.evaluate("window.values.walk = 2")
     tab.evaluate(OPEN)
     assert tab.evaluate(f"{PLAYER}.walk.state().chapter") == 2
-    tab.evaluate(f"{PLAYER}.walk.show(2); {PLAYER}.goto(700)")
+    tab.evaluate(f"{PLAYER}.walk.show(2); {PLAYER}.pause(); {PLAYER}.goto(700)")
     until(tab, "window.values.walk === 3 && window.values.event === 700")
     again(tab)
     assert tab.evaluate(f"{PLAYER}.walk.state().chapter") == 3

@@ -230,3 +230,11 @@ def test_a_sparse_all_reduce_has_the_bytes_that_its_parts_have(cluster):
     assert recording.results == [torch.eye(4).mul(2).tolist()] * 2
     [event] = [event for event in recording.rank(0).events if event.kind == "collective"]
     assert (event.op, event.numel, event.logical_bytes, event.numbers) == ("all_reduce", 16, 80, None)
+
+
+def test_a_recording_that_begins_within_a_transformation_finds_the_parts_of_sparse_tensors_all_the_same(tmp_path):
+    there = [eye("to_sparse"), eye("to_sparse_csr")]
+    with zerolab.recording(tmp_path / "run.json", steps=(1, 2)):
+        small_loop(lambda model: torch.func.jacrev(model)(torch.ones(4)).sum() + model(torch.ones(4, 4)))
+    assert zerolab.Recording.load(tmp_path / "run.json").info.steps == 2
+    del there

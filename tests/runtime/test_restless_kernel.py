@@ -1,6 +1,5 @@
 """What a notebook does to its own process, sockets, signals and streams, costs no rank."""
 
-import asyncio
 import gc
 import os
 import signal
@@ -162,31 +161,44 @@ def test_a_handler_that_interrupts_nothing_hears_every_stop(cluster, monkeypatch
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("stop_button")
-def test_stop_under_asyncio_run_acts_at_once_and_a_handler_of_ones_own_hears_it_and_interrupts_nothing(cluster):
-    notebook, heard = os.getpid(), []
+UNDER_ASYNCIO = """
+import asyncio, os, signal, time
+import torch.distributed as dist
+from zerolab import Cluster
 
-    def press_stop(seconds):
-        if dist.get_rank() == 0:
-            os.kill(notebook, signal.SIGINT)
-        time.sleep(seconds)
+notebook = os.getpid()
 
-    async def train(seconds):
-        return cluster.run(press_stop, seconds)
+def press_stop(seconds):
+    if dist.get_rank() == 0:
+        os.kill(notebook, signal.SIGINT)
+    time.sleep(seconds)
 
-    async def train_with_a_handler():
-        pressed = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: (heard.append("stop"), pressed.set()))
-        answers = cluster.run(press_stop, 0.3)
-        await pressed.wait()
-        return answers
+async def train(seconds):
+    return cluster.run(press_stop, seconds)
 
-    assert asyncio.run(train_with_a_handler()) == [None, None]
-    assert heard == ["stop"]
+async def train_with_a_handler():
+    pressed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: (print("heard"), pressed.set()))
+    answers = cluster.run(press_stop, 0.3)
+    await pressed.wait()
+    return answers
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with Cluster(2, device="cpu", timeout=5) as cluster:
+    print(asyncio.run(train_with_a_handler()))
     started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    try:
         asyncio.run(train(60))
-    assert time.monotonic() - started < 30
+    except KeyboardInterrupt:
+        print("stopped", time.monotonic() - started < 30)
+"""
+
+
+def test_stop_under_asyncio_run_acts_at_once_and_a_handler_of_ones_own_hears_it_and_interrupts_nothing():
+    # In a process of its own: where a browser is driven in this one, its thread has a loop that runs.
+    command = [sys.executable, "-c", UNDER_ASYNCIO]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "heard\n[None, None]\nstopped True\n"
 
 
 def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monkeypatch):

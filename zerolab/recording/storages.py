@@ -29,7 +29,8 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     # A wrapper may have a sparse layout, and cannot be asked for indices.
     if tensor.layout not in _PARTS or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return []
-    with _disable_current_modes():  # looking is not part of the run
+    # Looking is not part of the run, nor of what functorch transforms: that would wrap the parts.
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
         return [part(tensor) for part in _PARTS[tensor.layout]]
 
 
