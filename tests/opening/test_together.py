@@ -118,3 +118,11 @@ def test_a_trace_that_is_named_as_its_page_would_be_is_not_written_over(tmp_path
     assert cli.main(["open", str(trace)]) == 2
     assert "which is to be opened: choose a file with --html" in capsys.readouterr().err
     assert trace.read_bytes() == before
+
+
+def test_the_page_is_not_written_over_the_recording_that_was_just_kept(tmp_path, capsys):
+    trace, _ = two(tmp_path, {}, {})
+    both = str(tmp_path / "kept.json")
+    assert cli.main(["open", str(trace), "--no-open", "--out", both, "--html", both]) == 2
+    assert "the page would overwrite the recording" in capsys.readouterr().err
+    assert not (tmp_path / "kept.json").exists()

@@ -66,6 +66,8 @@ def _open(arguments: Arguments) -> None:
         _spare(arguments.files, arguments.out, "recording", "--out")
     if arguments.html or not arguments.no_open:
         _spare(arguments.files, page, "page", "--html")
+        if arguments.out and page.resolve() == arguments.out.resolve():
+            raise ValueError(f"the page would overwrite the recording {str(page)!r}: choose another file with --html")
         files.check_place(page)
     recording = open_files(arguments.files)
     print(describe(recording))
