@@ -48,6 +48,22 @@ LONGEST = (  # files of three quarters of a minute and more; they begin, and tho
     "test_adamw_8bit.py",
     "test_published_numbers.py",
 )
+LONG_SETUP = {  # files whose first test of any kind takes seconds: `make check` leaves them out
+    "test_battery.py",
+    "test_clinic.py",
+    "test_comparison.py",
+    "test_cut_off.py",
+    "test_guests.py",
+    "test_muon_runs.py",
+    "test_notebook_life.py",
+    "test_pretended_gpus.py",
+    "test_right_runs.py",
+    "test_scripts.py",
+    "test_silent_faults.py",
+    "test_trace.py",
+    "test_transformers.py",
+    "test_ward.py",
+}
 BEGINS = 60  # seconds after which a file should be among the first
 MINUTES = {
     "notebooks": 6,
@@ -106,14 +122,16 @@ def tabs(browser):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--quick", action="store_true", help="what make check runs: nothing slow, two ranks, one notebook")
+    parser.addoption(
+        "--quick", action="store_true", help="what make check runs: nothing slow, of a test's cases the first"
+    )
 
 
 def is_quick(item):
-    """Whether `make check` runs a test: no browser, nothing slow, and of several world sizes only two."""
+    """Whether `make check` may run a test: no browser, nothing slow, and of several world sizes only two."""
     if any(item.get_closest_marker(mark) for mark in ("slow", "browser", "deepspeed", "gpu")):
         return False
-    if "bench" in item.path.parts:
+    if "bench" in item.path.parts or item.path.name in LONG_SETUP:
         return False
     if "notebooks" in item.path.parts and "notebook" in getattr(item, "callspec", Empty).params:
         return "04-zero1" in str(item.callspec.params["notebook"])
@@ -130,7 +148,10 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     if not config.getoption("--quick"):
         return
-    kept = [item for item in items if is_quick(item)]
+    first = {}  # of each test's cases
+    for item in filter(is_quick, items):
+        first.setdefault((item.path, item.originalname), item)
+    kept = list(first.values())
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 

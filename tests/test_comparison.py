@@ -143,6 +143,7 @@ def test_frozen_parameters_are_named_as_what_the_formula_counts_too_much() -> No
     assert row["terms"]["frozen"] == -(4 * 35 + 8 * 35 // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "offload"), [("fp32", False), ("fp32", True), ("bf16", False)])
 def test_parameters_that_are_not_fp32_have_a_term_of_their_own(precision: str, offload: bool) -> None:
     for row in train_wide(precision, {"offload": offload}).rows:
@@ -151,6 +152,7 @@ def test_parameters_that_are_not_fp32_have_a_term_of_their_own(precision: str, o
             assert total(rank["state"]) - total(row["formula"]) == total(rank["terms"]), (row["stage"], rank)
 
 
+@pytest.mark.slow
 def test_units_and_groups_of_ones_own_change_the_padding_and_leave_nothing_unexplained() -> None:
     options = {"units": ["2"], "param_groups": [(lambda _, parameter: parameter.ndim < 2, {"weight_decay": 0.0})]}
     compared = compare(world_size=3, model=half_frozen, batches=BATCHES, steps=2, device="cpu", options=options)
@@ -170,6 +172,7 @@ class TwoInputs(nn.Module):
         return {"answer": x * weight}
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_is_compared_with_its_own_loss_and_batches() -> None:
     def loss_fn(outputs: dict[str, torch.Tensor], targets: torch.Tensor) -> torch.Tensor:
         return (outputs["answer"] - targets).abs().mean()
@@ -219,6 +222,7 @@ def overflowing() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
 
 
+@pytest.mark.slow
 def test_steps_that_fp16_skips_are_steps_and_the_state_is_that_of_the_last_update() -> None:
     def steep(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return 40 * nn.functional.mse_loss(outputs, targets.to(outputs.dtype))

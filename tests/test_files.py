@@ -96,6 +96,7 @@ def test_a_folder_of_somebody_elses_is_refused_in_a_sentence(tmp_path, monkeypat
         files.write_text(tmp_path / "run.json", "text")
 
 
+@pytest.mark.slow
 def test_no_other_module_moves_files_into_their_place_or_makes_temporary_ones_by_itself():
     writers = {
         path.relative_to(PACKAGE).as_posix()

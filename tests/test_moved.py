@@ -24,6 +24,7 @@ def test_an_old_name_gives_the_module_of_today_and_says_so(old, new):
     assert all(getattr(module, name) is getattr(today, name) for name in names)
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_first_edition_runs_and_shows_one_line():
     cell = (
         "from zerolab.lab import record\nfrom zerolab import workspace\nprint(record.__name__, workspace.lab.__name__)"

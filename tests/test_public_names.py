@@ -92,6 +92,7 @@ def test_what_lessons_import_is_in_zerolab_or_in_a_module_that_it_names():
         assert homes, f"{name} is in {module}, and in no module that zerolab names"
 
 
+@pytest.mark.slow
 def test_the_modules_that_are_named_can_be_used_without_another_import():
     code = "import zerolab; print(zerolab.models.build('mlp-odd').__class__.__name__, len(zerolab.engines.ENGINES))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == (

@@ -319,6 +319,7 @@ def test_the_rows_of_a_step_are_the_same_however_many_ranks_share_them():
         assert torch.equal(torch.cat([share[step][0] for share in shares]), whole[step][0])
 
 
+@pytest.mark.slow
 def test_ranks_that_could_not_train_end_before_they_meet_and_one_of_them_says_why(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "zerolab.run"]
     asked = [*launch, "--stage", "zero3", "--out", str(tmp_path / "run.json"), "--global-rows", "25"]
@@ -349,6 +350,7 @@ def test_the_spelling_of_the_first_edition_works_and_says_on_one_rank_what_to_wr
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("torchrun", "sentence"),
     [

@@ -1,9 +1,12 @@
 """A script under torchrun, recorded with fingerprints: it trains as if nobody looked, and other systems agree."""
 
+import pytest
+
 from zerolab import cli
 from zerolab.recording.recording import Recording
 
 
+@pytest.mark.slow
 def test_a_script_leaves_fingerprints_beside_its_recording_and_the_same_losses(tmp_path, capsys, script):
     runs = {}
     for system in ("ddp", "fsdp2"):

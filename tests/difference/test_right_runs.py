@@ -84,6 +84,7 @@ def record_all(tmp_path_factory, require):
     return folder
 
 
+@pytest.mark.slow
 def test_of_more_than_two_hundred_pairs_of_right_runs_none_parts(folders):
     names = [f"{system.__name__}-{world_size}-{precision}" for system, world_size, precision in RUNS]
     pairs = list(itertools.combinations(names, 2))
@@ -92,6 +93,7 @@ def test_of_more_than_two_hundred_pairs_of_right_runs_none_parts(folders):
     assert not found, "\n".join(map(str, found.items()))
 
 
+@pytest.mark.slow
 def test_a_recording_of_a_stage_may_have_fingerprints_beside_it(tmp_path, capsys):
     with Cluster(2) as cluster:
         ours = cluster.record_fingerprints(tmp_path / "own.json", on_this_rank, Zero3, "fp32", tmp_path / "inner")

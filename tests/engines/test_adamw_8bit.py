@@ -123,6 +123,7 @@ def recorded(clusters):
     return cache(lambda stage, world_size: clusters(world_size).record(trained, stage))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_stage_rounds_alike_and_learns_as_in_full_precision(clusters, recorded, world_size):
     exact = clusters(world_size).run(trained, "zero1", torch.optim.AdamW)[0][0]
@@ -150,6 +151,7 @@ def test_state_is_the_formula_and_its_terms_to_the_byte(recorded, stage, world_s
     assert recording.explain()[-1]["difference"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"precision": "bf16"}, {"offload": True}, {"param_groups": "split"}])
 def test_other_options_leave_nothing_unexplained(options):
     if "param_groups" in options:

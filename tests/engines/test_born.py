@@ -136,6 +136,7 @@ def all_differences(paths):
     return found + differences(paths["several"], Zero3, "odd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_an_engine_made_from_a_file_is_that_of_the_whole_model_bit_for_bit(clusters, paths, world_size):
     assert clusters(world_size).run(all_differences, paths) == [[]] * world_size

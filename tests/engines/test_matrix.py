@@ -184,6 +184,7 @@ def assert_all_agree(cluster, world_size, cases, optimizer, stages=STAGES):
         assert {cell: far for cell, far in found.items() if not far <= bound} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", SIZES)
 def test_every_option_on_every_stage_ends_where_one_process_ends(clusters, world_size):
     assert_all_agree(clusters(world_size), world_size, OPTIONS, SGD)

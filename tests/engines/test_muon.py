@@ -157,6 +157,7 @@ def test_each_rank_holds_and_sends_what_the_closed_form_says_to_the_byte(recorde
         assert sent(rank) == muon.traffic_bytes(stage, units(), world_size, rank.rank)
 
 
+@pytest.mark.slow
 def test_eight_ranks_that_are_simulated_hold_and_send_it_too():
     found = simulate(STAGES, 8, make, batches=[(TOKENS, TOKENS)])
     for stage, recording in found.recordings.items():
@@ -238,6 +239,7 @@ def compared():
     return differing, distance(*(train(way, clip=True)[0] for way in ways))
 
 
+@pytest.mark.slow
 def test_owners_end_bit_for_bit_where_every_rank_updates_with_every_option(clusters):
     for differing, apart in clusters(3).run(compared):
         assert differing == []

@@ -122,6 +122,7 @@ def test_zero3_gathers_the_rest_alone_and_reduces_them_by_one_all_reduce(cluster
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_measured_bytes_are_the_formula_and_its_named_terms(precision):
     found = compare(world_size=2, model="mlp-odd", steps=2, precision=precision, options={"replicate": thin})

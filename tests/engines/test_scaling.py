@@ -73,6 +73,7 @@ def engine_of(stage, **keywords):
     return ENGINES[stage](make("plain"), torch.optim.AdamW, **ADAMW, **keywords)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_torchs_scalers_train_as_in_one_process_and_an_overflow_in_one_shard_skips_the_step_on_all(

@@ -84,6 +84,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["zero2", "zero3", "zero3-8bit", "muon-owners", "muon-replicated"])
 def test_whatever_an_engine_was_made_with_comes_back_on_another_number_of_ranks(clusters, tmp_path, stage):
     options = OPTIONS if stage in STAGES else {"plain": {}}

@@ -102,6 +102,7 @@ def killed_at(function):
     return kill
 
 
+@pytest.mark.slow
 def test_whenever_a_rank_is_killed_the_last_whole_checkpoint_is_found_and_the_rest_is_removed(tmp_path):
     run = tmp_path / "run"
     moments = [killed_after(seconds) for seconds in (0.11, 0.23)]

@@ -146,6 +146,7 @@ def far_from(reference, ends, bound):
     return {stage: distance for stage, distance in far.items() if not distance <= bound}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_sgd_reaches_the_weights_of_one_process_on_the_whole_batch(clusters, name):
     reference = train_alone(name, torch.optim.SGD, 3, lr=0.1)

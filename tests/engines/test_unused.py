@@ -124,6 +124,7 @@ def compare_all(cases):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_what_no_rank_has_a_gradient_for_is_left_alone_as_torch_ddp_leaves_it(clusters, world_size):
     adamw = OPTIMIZERS[torch.optim.AdamW]

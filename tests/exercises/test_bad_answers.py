@@ -75,6 +75,7 @@ def test_a_message_of_two_paragraphs_is_shown_whole_above_the_lines_of_the_answe
     assert "harness" not in said
 
 
+@pytest.mark.slow
 def test_a_hang_is_told_within_seconds():
     def zero1(parameters, gradients, optimizer_cls, rank, world_size):
         from zerolab.engines.collectives import all_gather
@@ -87,6 +88,7 @@ def test_a_hang_is_told_within_seconds():
     assert "all_gather" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stuck_ranks", [(0, 1), (0,)])
 def test_a_loop_without_an_end_is_ended_and_told(monkeypatch, stuck_ranks):
     monkeypatch.setattr("zerolab.exercises.harness.checking.ANSWER_SECONDS", 3.0)

@@ -115,6 +115,7 @@ def test_units_that_are_never_released_are_all_whole_at_the_end_of_forward(patie
     assert recording.highest("parameters") >= 4 * held
 
 
+@pytest.mark.slow
 def test_a_hang_is_reported_without_the_rank_that_chance_tells_first(capsys):
     with Cluster(world_size=2, device="cpu", timeout=2) as cluster:
         examine(cluster, "clinic-jam")

@@ -184,6 +184,7 @@ def test_what_never_ends_is_ended_and_told(kind, monkeypatch):
     assert "did not finish in 1 seconds" in refused(kind, answer_of(kind, forever))
 
 
+@pytest.mark.slow
 @every_kind
 def test_what_catches_every_exception_and_goes_on_is_ended_and_told(kind, monkeypatch):
     monkeypatch.setattr(checking, "ANSWER_SECONDS", 1.0)

@@ -258,6 +258,7 @@ def _nothing_passed(monkeypatch):
     monkeypatch.setattr(rungs, "_passed", {})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_nothing_passed")
 def test_a_rung_runs_with_the_learners_own_ones_below_it_once_they_have_passed():
     assert "It ran with our zero3-forward and our zero3-backward." in str(answered("zero3-train"))
@@ -270,6 +271,7 @@ def test_a_rung_runs_with_the_learners_own_ones_below_it_once_they_have_passed()
     assert "It ran with our zero3-backward and our zero3-train." in str(answered("zero3-forward"))
 
 
+@pytest.mark.slow
 def test_a_passed_answer_that_keeps_more_and_sends_the_same_is_scored_beside_ours():
     attempt = answered("zero3-backward", ("        del gradient  # or the next unit's would come beside it\n", ""))
     assert attempt.passed, str(attempt)
@@ -284,6 +286,7 @@ def test_a_passed_answer_that_keeps_more_and_sends_the_same_is_scored_beside_our
     assert "bytes sent" in str(attempt)
 
 
+@pytest.mark.slow
 def test_a_passed_answer_is_played_beside_ours_and_one_that_did_not_pass_by_itself(capsys):
     attempt = answered("zero2-free")
     assert "; beside it zero2 on 2 ranks" in repr(attempt.play())

@@ -92,6 +92,7 @@ def test_gradients_that_come_too_late_are_reduced_in_the_first_of_three_backward
     assert told == ["backward", *["reduce_scatter"] * 3, "backward", "backward"]
 
 
+@pytest.mark.slow
 def test_what_hangs_in_the_second_ward_is_reported_and_shown(capsys):
     with Cluster(world_size=2, device="cpu", timeout=2) as cluster:
         patient = examine(cluster, "ward-never-ends")

@@ -101,6 +101,7 @@ def test_the_report_in_words_has_a_row_a_promise_and_names_no_folder_of_this_mac
     assert folders.findall(text + json.dumps(report)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this box has a GPU")
 def test_without_a_gpu_it_says_so_in_a_sentence_and_writes_nothing(tmp_path):
     ended = battery("--out", tmp_path / "out", PATH=str(tmp_path))
@@ -113,6 +114,7 @@ def test_without_a_gpu_it_says_so_in_a_sentence_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_where_no_gpu_has_run_anything_the_stored_report_says_so_of_each_promise_that_there_is(tmp_path):
     stored = sorted((ROOT / "tests" / "bench" / "results").glob("gpu-*.json"))
     if [path.stem for path in stored] != ["gpu-none"]:
@@ -125,6 +127,7 @@ def test_where_no_gpu_has_run_anything_the_stored_report_says_so_of_each_promise
     assert {each["verdict"] for each in json.loads(stored[0].read_text())["promises"]} == {"not run"}
 
 
+@pytest.mark.slow
 def test_when_the_time_is_over_the_other_promises_are_not_reached_and_that_is_no_success(tmp_path):
     (tmp_path / "patient_promises.py").write_text(SIX)
     ended = battery("--device", "cpu", "--seconds", "0", "--promises", tmp_path / "patient_promises.py", "sums")
@@ -132,6 +135,7 @@ def test_when_the_time_is_over_the_other_promises_are_not_reached_and_that_is_no
     assert ended.returncode == 1
 
 
+@pytest.mark.slow
 def test_an_unknown_promise_is_refused_with_the_known_ones(tmp_path):
     (tmp_path / "known_promises.py").write_text(SIX)
     ended = battery("--device", "cpu", "--promises", tmp_path / "known_promises.py", "summs")

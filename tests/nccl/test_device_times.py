@@ -124,6 +124,7 @@ def pass_late():
     model(torch.ones(1, 3))
 
 
+@pytest.mark.slow
 def test_the_devices_clock_runs_faster_and_its_times_are_on_the_hosts(ranks):
     (event,) = of_kind(ranks.record(pass_late), 0, "module")
     # The marks are made between the host's own two stamps; the device's clock has gained 20 ms by then.

@@ -84,6 +84,7 @@ def test_places_without_a_file_get_a_sentence(tmp_path):
         Recording.open(tmp_path / "pipe.json")
 
 
+@pytest.mark.slow
 def test_bombs_take_no_memory(tmp_path):
     names = [name for name, _ in FILES if any(word in name for word in ("bomb", "byte", "deep", "marks", "brackets"))]
     for name in names:
@@ -121,6 +122,7 @@ def test_a_pickle_that_ends_anywhere_is_refused(protocol):
 SHARED = b"q\0h\0\x86" * 60  # a pair of itself twice, sixty times: 2**60 values for whoever follows them all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key", [b")" + b"\x85" * 300_000, b")" + SHARED, b")" + b"\x85" * 5000], ids=["nested", "shared", "equal"]
 )

@@ -94,6 +94,7 @@ def test_events_are_found_wherever_a_piece_of_the_file_ends(piece, tmp_path, mon
     assert len(collectives(Recording.open(path))) == 40
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_is_passed_over(tmp_path, monkeypatch):
     import tracemalloc
 

@@ -83,6 +83,7 @@ def test_an_unknown_choice_is_refused_with_the_known_ones():
         choice("rocm")
 
 
+@pytest.mark.slow
 def test_an_index_that_answers_counts_and_one_that_does_not_is_given_up_in_time():
     class Answers(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):

@@ -79,6 +79,7 @@ def as_read(recording):
     return out
 
 
+@pytest.mark.slow
 def test_the_pure_parts_do_what_their_own_tests_say(node, tmp_path):
     recording = with_every_field()
     written = tmp_path / "payload.json"

@@ -65,6 +65,7 @@ def test_state_is_empty_until_a_browser_has_drawn(recording):
     assert recording.play().state() == {}
 
 
+@pytest.mark.slow
 def test_a_page_needs_neither_anywidget_nor_torch_distributed():
     code = (
         "import sys; sys.modules['anywidget'] = None\n"

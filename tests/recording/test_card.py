@@ -51,6 +51,7 @@ def on_card(info):
     return {category: info.state[category] - info.host_state[category] for category in STATE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_offload_takes_the_optimizers_state_off_the_card(measured, stage):
     plain, offloaded = (measured(stage, offload=offload).ranks[0].info for offload in (False, True))
@@ -86,6 +87,7 @@ def test_each_device_has_a_highest_moment_of_its_own_which_an_event_tells(measur
     assert highest["host"].phase == "step"
 
 
+@pytest.mark.slow
 def test_a_buffer_in_main_memory_is_no_byte_of_the_card(measured):
     def with_a_buffer():
         kept = torch.zeros(10_000)
@@ -240,6 +242,7 @@ def test_where_the_driver_does_not_tell_of_processes_the_rest_of_the_card_has_a_
     assert sum(terms.values()) == rank.info.card[-1]["used"]
 
 
+@pytest.mark.slow
 def test_tensors_from_before_the_recording_are_a_term_of_their_own(on_a_card):
     older = torch.empty(1000, device=CARD)
     gc.collect()

@@ -58,6 +58,7 @@ def measured(cluster, train):
     return measure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_peak_is_the_allocators_to_the_byte_on_the_benchmark_mlp(measured, stage):
     peaks, recording = measured("mlp-bench", stage)
@@ -65,6 +66,7 @@ def test_the_peak_is_the_allocators_to_the_byte_on_the_benchmark_mlp(measured, s
         assert rank.info.peak_total == peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_on_a_gpt_at_most_a_thousandth_is_kernel_scratch(measured, stage):
     peaks, recording = measured("gpt-10m", stage, steps=2)  # Adam has its state in the second, and a third is the same

@@ -232,6 +232,7 @@ def test_a_sparse_all_reduce_has_the_bytes_that_its_parts_have(cluster):
     assert (event.op, event.numel, event.logical_bytes, event.numbers) == ("all_reduce", 16, 80, None)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_recording_that_begins_within_a_transformation_finds_the_parts_of_sparse_tensors_all_the_same(tmp_path):
     there = [eye("to_sparse"), eye("to_sparse_csr")]
     with zerolab.recording(tmp_path / "run.json", steps=(1, 2)):

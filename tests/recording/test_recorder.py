@@ -303,6 +303,7 @@ def test_the_formula_and_the_terms_beside_a_run_are_those_of_its_precision_and_o
             assert recording.explain(rank.rank)[-1]["difference"] == 0
 
 
+@pytest.mark.slow
 def test_other_threads_go_on_while_the_recorder_looks_for_what_exists():
     """It looks at every object, and a tuple that is being made of an iterator cannot grow while somebody else holds it.
 

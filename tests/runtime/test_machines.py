@@ -149,6 +149,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 def test_without_a_loopback_interface_the_cause_is_named_and_no_rank_blames_a_peer(require):
     apart = ["unshare", "--map-root-user", "--net"]
@@ -218,6 +219,7 @@ def test_the_limit_of_a_container_is_the_memory_there_is(tmp_path, monkeypatch, 
     assert machine.memory() == (3_000_000_000, 2_000_000_000), "what can be reclaimed counts as free"
 
 
+@pytest.mark.slow
 def test_ranks_that_idle_end_with_a_note_and_the_next_call_starts_fresh_ones(monkeypatch, capfd):
     monkeypatch.setenv("ZEROLAB_IDLE_MINUTES", "0.02")
     with Cluster(2, device="cpu") as cluster:
@@ -233,6 +235,7 @@ def test_ranks_that_idle_end_with_a_note_and_the_next_call_starts_fresh_ones(mon
     assert "fresh ranks: what the ranks held in memory was lost when they idled for 0.02 minutes\n" in printed
 
 
+@pytest.mark.slow
 def test_a_call_that_comes_while_idle_ranks_are_ended_waits_for_that(monkeypatch):
     monkeypatch.setenv("ZEROLAB_IDLE_MINUTES", "0.02")
     with Cluster(1, device="cpu") as cluster:

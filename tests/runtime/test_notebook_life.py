@@ -21,6 +21,7 @@ def notebook(kernel):
     return kernel
 
 
+@pytest.mark.slow
 def test_a_hang_shows_who_waits_for_whom_before_the_message(notebook):
     _, error = notebook.run("def skip():\n    if dist.get_rank():\n        dist.barrier()\n\ncluster.run(skip)")
     assert error["ename"] == "CollectiveHang"

@@ -95,6 +95,7 @@ def stop_button():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stop_button")
 def test_a_second_stop_while_ranks_are_ended_leaves_nothing_open_and_the_next_run_works(cluster, monkeypatch):
     assert cluster.run(dist.get_rank) == [0, 1]
@@ -198,7 +199,8 @@ def test_stop_under_asyncio_run_acts_at_once_and_a_handler_of_ones_own_hears_it_
     # In a process of its own: where a browser is driven in this one, its thread has a loop that runs.
     command = [sys.executable, "-c", UNDER_ASYNCIO]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "heard\n[None, None]\nstopped True\n"
+    heard, answers, *_, stopped = done.stdout.splitlines()  # between them it may say where the ranks were
+    assert (heard, answers, stopped) == ("heard", "[None, None]", "stopped True")
 
 
 def test_ranks_that_stop_kept_from_being_ended_are_not_used_again(cluster, monkeypatch):

@@ -77,6 +77,7 @@ def test_the_page_has_examples_and_each_of_them_a_meaning_and_a_remedy():
         assert "**What to do.**" in section
 
 
+@pytest.mark.slow
 def test_the_refusals_that_take_other_machines_are_what_is_said_there(tmp_path, monkeypatch):
     busy = drivers.RTX.format(index=1, free=8000, mode="Exclusive_Process")
     drivers.install(tmp_path, monkeypatch, [drivers.H200_MIG.format(index=0), busy, *drivers.several(drivers.L40S, 1)])

@@ -50,6 +50,7 @@ def test_a_question_of_the_page_is_answered_by_its_call(asked, question):
         assert len(answer) > 1 or "blocks.0" in call
 
 
+@pytest.mark.slow
 def test_answers_follow_from_the_model(asked):
     found = asked["found"]
     gathered, kept = (row["needs"] for row in found.over("reshard_after_forward", [True, False], "fsdp2", "none"))
@@ -97,6 +98,7 @@ def test_a_model_that_does_not_run_reserves_nothing_known():
     assert {row["reserved"] for row in found.reserved} == {None}
 
 
+@pytest.mark.slow
 def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
     found = fit(tied_gpt, 4, inputs=TOKENS, memory=catalog.CONTEXT_BYTES + 0.6e6)
     for row in found:
@@ -106,6 +108,7 @@ def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
     assert found.answer.startswith("Fits: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("room", "rows", "remedy"),
     [
@@ -122,6 +125,7 @@ def test_where_nothing_fits_it_says_what_helps(room, rows, remedy):
     assert re.search(remedy, found.answer), found.answer
 
 
+@pytest.mark.slow
 def test_as_many_rows_as_it_advises_fit_with_as_many_micro_batches():
     """From the second on FSDP2 has the gradients of the first: here one micro-batch of 2 rows fits, and two do not."""
     given = {"length": 16, "memory": catalog.CONTEXT_BYTES + 340e3, "stages": "fsdp2", "checkpointing": "none"}
@@ -133,6 +137,7 @@ def test_as_many_rows_as_it_advises_fit_with_as_many_micro_batches():
         assert fit(tied_gpt, 4, rows=1, micro_batches=total, **given).fitting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("room", "remedy", "followed"),
     [

@@ -34,6 +34,7 @@ def on_real_ranks(precision):
     return compare(world_size=2, model="gpt-tiny", steps=3, precision=precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_simulation_holds_what_real_ranks_hold(precision):
     real = on_real_ranks(precision)

@@ -206,6 +206,7 @@ def test_ten_million_parameters_of_a_gpt_peak_as_predicted_at_every_phase(cluste
     assert_predicted(clusters(2), "gpt-10m", [(stage, {}) for stage in theory.STAGES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_the_benchmark_mlp_peaks_as_predicted_at_every_phase(clusters, world_size):
     assert_predicted(clusters(world_size), "mlp-bench", [(stage, {}) for stage in theory.STAGES])

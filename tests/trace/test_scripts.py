@@ -124,6 +124,7 @@ def test_each_event_has_its_line_in_the_file_of_the_user(kind):
                 assert recording.sources[event.source.id].label in ours
 
 
+@pytest.mark.slow
 def test_it_is_drawn(kind, browser, tmp_path):
     name, _, _, recording = kind
     (tmp_path / "run.html").write_text(page(recording), encoding="utf-8")
@@ -146,6 +147,7 @@ def test_it_is_drawn(kind, browser, tmp_path):
     assert len(wide) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["finetune.py", "lit.py"])
 def test_a_trainer_of_a_library_is_recorded_by_a_callback(script, tmp_path):
     done = launch(SCRIPTS / script, tmp_path, tmp_path / "run.json")

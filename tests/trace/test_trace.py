@@ -17,6 +17,7 @@ UNITS = ["root", "layers.0", "layers.1", "layers.2"]
 NUMELS = {"root": 212, "layers.0": 2160, "layers.1": 2160, "layers.2": 2160}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["ddp", "fsdp1", "fsdp2", "zero", "compiled"])
 def test_a_script_trains_as_if_nobody_looked_and_its_steps_are_recorded(system, tmp_path):
     out = tmp_path / "run.json"
@@ -41,6 +42,7 @@ def test_a_script_trains_as_if_nobody_looked_and_its_steps_are_recorded(system, 
     assert said == ({COMPILED_EAGER} if system == "compiled" else set())
 
 
+@pytest.mark.slow
 def test_of_a_compiled_model_times_are_its_own_and_what_is_hidden_is_said(tmp_path):
     traced(tmp_path / "run.json", "wrapped.py", "compiled", options=["--times-only"])
     recording = Recording.load(tmp_path / "run.json")
@@ -57,6 +59,7 @@ def test_gathers_and_reductions_of_fsdp2_have_their_unit(tmp_path):
         assert {unit: done["all_gather", unit] for unit in UNITS} == {**dict.fromkeys(UNITS, 2), "root": 1}
 
 
+@pytest.mark.slow
 def test_a_rank_is_never_drawn_without_the_rows_that_it_keeps(tmp_path):
     traced(tmp_path / "run.json", "wrapped.py", "fsdp2")
     for rank in Recording.load(tmp_path / "run.json").ranks:
@@ -66,6 +69,7 @@ def test_a_rank_is_never_drawn_without_the_rows_that_it_keeps(tmp_path):
         assert {event.unit for event in whole} == set(UNITS)  # for as long as it is used
 
 
+@pytest.mark.slow
 def test_groups_of_two_levels_are_seen(tmp_path):
     done = traced(tmp_path / "run.json", "wrapped.py", "hsdp", ranks=4)
     assert done.returncode == 0, done.stderr
@@ -74,6 +78,7 @@ def test_groups_of_two_levels_are_seen(tmp_path):
     assert groups == {("all_gather", (2, 3)), ("reduce_scatter", (2, 3)), ("all_reduce", (1, 3))}
 
 
+@pytest.mark.slow
 def test_two_models_are_told_apart(tmp_path):
     out = tmp_path / "run.json"
     plain, done = launch(SCRIPTS / "gan.py"), traced(out, "gan.py", options=["--steps", "3:4"])
@@ -111,6 +116,7 @@ def test_without_bytes_of_memory_it_is_the_same_steps(tmp_path):
     assert [unit for _, op, unit in passes(recording, 1) if op == "reduce_scatter"] == [*UNITS[:0:-1], "root"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "who", "torchrun"), [("raise", 0, False), ("raise", 1, True), ("kill", 0, True), ("kill", 1, False)]
 )
@@ -277,6 +283,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path):
     assert "for a module write -m before its name" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_parts_of_an_earlier_run_are_not_taken_for_those_of_this_one(tmp_path):
     out = tmp_path / "run.json"
     traced(out, "wrapped.py", "ddp", "kill", 1, ranks=3)

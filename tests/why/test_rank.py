@@ -46,9 +46,11 @@ def free(turn):
     return int(subprocess.check_output([sys.executable, "-c", script], timeout=120)) / LOOKS
 
 
+@pytest.mark.slow
 def test_a_loop_in_python_has_the_lock_whenever_it_is_looked_at():
     assert free("tries = max(tries, 1)") <= 0.1
 
 
+@pytest.mark.slow
 def test_native_code_that_waits_for_a_core_does_not_seem_to_have_the_lock():
     assert free("hashlib.sha256(text)") >= 0.75  # a quarter of the looks is enough for native code
