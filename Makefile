@@ -2,7 +2,8 @@
 # make env    makes or updates .venv/              make check  lint, types and quick tests, under two minutes
 # make bench  measures the speeds we promise       make notebooks  writes the outputs stored in notebooks/
 # make soak   a thousand runs, one in twenty with a fault, and what is left behind
-# make gpu    tries what is promised about GPUs: ten minutes at most, needs a torch that sees one and no .venv/
+# make gpu    tries what is promised about GPUs: ten minutes at most, needs a torch that sees one and no .venv/;
+#             OUT=folder is where the report goes, else tests/bench/results
 # make soak-fresh  300 cold starts each of compare, record and a notebook, on a busy machine
 #
 # TORCH=cpu|cuda|cuda12|system chooses torch, PYTHON=python3.12 the Python; both only when .venv/ is made.
@@ -50,7 +51,7 @@ bench: env
 
 # No `env` before it: it runs with the torch that is there. A Python that is named goes before .venv/.
 gpu:
-	@"$(if $(SWITCH),$(PYTHON),$(or $(wildcard $(ENV)/python),$(PYTHON)))" tests/gpu/battery.py
+	@"$(if $(SWITCH),$(PYTHON),$(or $(wildcard $(ENV)/python),$(PYTHON)))" tests/gpu/battery.py$(if $(OUT), --out "$(OUT)")
 
 soak: env
 	$(ENV)/python tests/soak/soak.py

@@ -233,11 +233,18 @@ def _finish() -> None:
 
 def gpu_bytes(variant: str, name: str) -> tuple[int, int, int]:
     """After two steps: bytes that the allocator has beyond those it had before, the ledger's, and blocks allocated."""
-    before, blocks = torch.cuda.memory_allocated(), torch.cuda.memory_stats().get("allocation.all.current", 0)
-    made = engine(variant, models.build(name))
-    for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), 2):
-        made.training_step(inputs, targets, models.loss)
-    torch.cuda.synchronize()
+
+    def trained() -> Any:
+        made = engine(variant, models.build(name))
+        for inputs, targets in models.batches(name, dist.get_world_size(), dist.get_rank(), 2):
+            made.training_step(inputs, targets, models.loss)
+        torch.cuda.synchronize()
+        return made
+
+    trained()  # what cuBLAS keeps for itself, up to 32 MiB for each thread that multiplies, is there from now on
+    gc.collect()
+    before, blocks = torch.cuda.memory_allocated(), torch.cuda.memory_stats()["allocation.all.current"]
+    _made = trained()  # alive while we count
     ledger = WatchedLedger.made
     if ledger is None:
         raise RuntimeError("no WatchedLedger was made: call watch() on the ranks before record()")

@@ -58,8 +58,8 @@ def ledger_of_the_gpu():
 
         made, highest = None, 0
 
-        def __init__(self):
-            super().__init__()
+        def __init__(self, clock, *, apart=True):
+            super().__init__(clock, apart=apart)
             Rounded.made = self
 
         def see(self, tensor):

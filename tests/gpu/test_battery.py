@@ -1,5 +1,6 @@
 """`make gpu`: each promise stands by itself, and the report says of each what came of it."""
 
+import importlib
 import json
 import os
 import re
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from zerolab.recording import recorder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -155,3 +158,39 @@ def test_the_promises_own_code_runs_on_the_cpu_and_claims_nothing(tmp_path):
     assert ended.returncode == 0, ended.stdout
     assert "4 kept, 0 broken, 3 not testable, 0 not reached" in ended.stdout
     assert sorted((ROOT / "tests" / "bench" / "results").iterdir()) == before
+
+
+def test_the_ledger_of_the_tests_for_a_gpu_takes_what_a_recorder_gives_it(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "engines")
+    made = importlib.import_module("test_gpu").ledger_of_the_gpu()
+    monkeypatch.setattr(recorder, "Ledger", made)
+    with recorder.Recorder():
+        torch.ones(3)
+    assert (made.made.rounded(), made.made.highest) == (0, 0), "main memory counts nothing there"
+
+
+FIXTURES = """
+import sys, pytest
+
+class Known:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            known = {"request", *item._fixtureinfo.name2fixturedefs}
+            known |= set(item.callspec.params) if hasattr(item, "callspec") else set()
+            print(item.name, "lacks", sorted(set(item.fixturenames) - known))
+
+options = ["-c", sys.argv[1], "--noconftest", "-p", "no:cacheprovider", "-m", "gpu", "--collect-only", "-q"]
+sys.exit(pytest.main([*options, *sys.argv[2:]], plugins=[Known()]))
+"""
+
+
+def test_the_tests_for_a_gpu_need_nothing_that_other_tests_share(tmp_path):
+    """`make gpu` runs them with `--noconftest`; where all are skipped, pytest does not miss a fixture."""
+    (tmp_path / "plain.ini").touch()
+    promises = json.loads((ROOT / "tests/bench/results/gpu-none.json").read_text())["promises"]
+    files = [f"tests/{promise['name']}" for promise in promises if promise["name"].endswith(".py")]
+    command = [sys.executable, "-c", FIXTURES, tmp_path / "plain.ini", *files]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    lacking = re.findall(r"^(\S+) lacks (.*)$", listed.stdout, re.MULTILINE)
+    assert len(lacking) > len(files), listed.stdout + listed.stderr
+    assert {lacks for _, lacks in lacking} == {"[]"}, lacking

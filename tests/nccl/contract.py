@@ -34,6 +34,7 @@ from zerolab import Cluster
 from zerolab.engines import offload
 from zerolab.engines.views import Arriving
 from zerolab.recording import streams
+from zerolab.recording.patches import replace
 from zerolab.runtime import counter
 from zerolab.runtime.observers import holders
 
@@ -139,6 +140,7 @@ class Device:
         self.streams = {}
         self.under_way = []  # in the order in which they were asked for
         self.works = WeakKeyDictionary()  # the kernel of each Work that Python has
+        self.filled = WeakKeyDictionary()  # and what it fills, which NCCL's Work keeps for as long as it lives
         self.order = []  # (group, operation, elements, type) of everything that was asked for
         self.met = set()  # the pairs of ranks that have a communicator of their own
         self.alone = None  # a group of this rank only: its works are done as soon as they exist
@@ -385,13 +387,13 @@ def _handed_over(operation):
 
         read, written = (tensors_in([args[place] for place in places]) for places in (reads, writes))
         asked = Kernel(word, run, read, written, stream)
-        work = _launch(asked, given.get("async_op", True), (read or written)[:1])
+        work = _launch(asked, given.get("async_op", True), (read or written)[:1], written)
         return (args[0], work) if len(overload._schema.returns) == 2 else work
 
     return kernel
 
 
-def _launch(kernel, is_async, tensors):
+def _launch(kernel, is_async, tensors, filled):
     """Hands a collective to its stream; the boxed Work that torch is to have of it, which may be none."""
     kernel.asked_by_python = _asked_by_python()
     device.hand_over(kernel, not is_async)
@@ -404,6 +406,7 @@ def _launch(kernel, is_async, tensors):
     inspect.unwrap(dist.Work.wait)(work)
     # Kept until it is waited for: torch would hand Python another object for a Work that Python has dropped.
     device.works[work], kernel.work = kernel, work
+    device.filled[work] = [tensor.detach() for tensor in filled]
     return work.boxed()
 
 
@@ -442,8 +445,11 @@ def install():
     device.library = torch.library.Library("c10d", "IMPL")
     for operation in TAKES:
         device.library.impl(operation, _handed_over(operation), "BackendSelect", with_keyset=True)
-    for name in ("wait", "is_completed"):
-        setattr(dist.Work, name, _patched(getattr(dist.Work, name), getattr(device, name)))
+    dist.Work.is_completed = _patched(dist.Work.is_completed, device.is_completed)
+    # The counter hears of each wait, as it does on a GPU.
+    dist.Work.wait = _patched(inspect.unwrap(dist.Work.wait), device.wait)
+    device.counted = replace(dist.Work, "wait", counter._counter.wait)
+    device.counted.__enter__()
     torch.UntypedStorage.resize_ = _patched(torch.UntypedStorage.resize_, _resize)
     for name in ("tolist", "numpy"):  # no operations: the dispatcher never hears of them
         setattr(torch.Tensor, name, _patched(getattr(torch.Tensor, name), _fetch))

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab.recording import streams
+from zerolab.recording.recorder import Recorder
 from zerolab.recording.streams import OnDevice, Streams
 
 
@@ -159,3 +160,19 @@ def test_a_model_that_is_not_on_the_device_has_no_times_there(monkeypatch, recor
     monkeypatch.setattr(streams, "find_timer", lambda: device)
     recording = record(lambda: torch.nn.Linear(2, 2)(torch.ones(1, 2)))
     assert {event.stream for event in recording.events if event.kind == "module"} == found
+
+
+@pytest.mark.parametrize("times_only", [False, True])
+def test_a_model_on_the_device_has_its_times_there_in_a_recording_of_times_only_too(monkeypatch, times_only):
+    device = ByHand()
+    device.kind = "meta"
+    monkeypatch.setattr(streams, "find_timer", lambda: device)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to("meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(times_only=times_only) as recorder:
+        for _ in range(2):
+            model(torch.ones(1, 2, device="meta")).sum().backward()
+            optimizer.step()
+    recording = recorder.finish()
+    assert {event.stream for event in recording.events if event.kind == "module"} == {"compute"}
+    assert recording.info.device == "meta"

@@ -78,13 +78,13 @@ class Log:
 
     @property
     def device(self) -> str:
-        """Where the rank computes, by torch's name; the host as long as nothing has been allocated elsewhere."""
-        return self.ledger.device_of(self._device)
+        """Where the rank computes, by torch's name; the host as long as nothing is known to be allocated elsewhere."""
+        return self._device if self.times_only else self.ledger.device_of(self._device)
 
     def compute_on(self, device: torch.device) -> None:
         """Sets where the rank computes, from the next step on."""
         if device.type != self._device:
-            self._device, self.card = device.type, card_of(device)
+            self._device, self.card = device.type, None if self.times_only else card_of(device)
 
     def add(self, kind: str, op: str, **fields: Any) -> Draft:
         """Logs an event that starts now, and also ends now unless `end` is called for it later."""

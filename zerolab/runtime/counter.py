@@ -56,7 +56,7 @@ class _Counter(Observer):
         self._thread = threading.local()  # backward may run hooks in other threads, each inside another collective
         self._waiting = False  # some thread is inside a noted call
         # Weak, so that a Work that nobody waits for is freed when the learner drops it.
-        self._pending: weakref.WeakKeyDictionary[Any, Position] = weakref.WeakKeyDictionary()
+        self._pending: weakref.WeakKeyDictionary[Any, tuple[Position, Entry | None]] = weakref.WeakKeyDictionary()
         self._arriving: dict[int, Position] = {}  # by the address that a functional collective fills
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
         self._last = Position()  # what was noted last; while native code's is under way the page shows that
@@ -81,25 +81,26 @@ class _Counter(Observer):
         if self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
             return nullcontext()
         request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
-        self._pending[call] = position = self._enter(call.op, True, request, call.name)
+        position = self._enter(call.op, True, request, call.name)
+        self._pending[call] = position, None
         return self._inside(position)
 
-    def waiting(self, call: Call) -> Within:
-        """Note that the rank is in it again."""
-        position = self._pending.pop(call, None)
-        if position is None or self._position is not None:
-            return nullcontext()
-        if self.enqueued is not None:  # on a device the wait is the one thing that lies behind the collective
-            self._thread.entry = self.enqueued.begin(position, stack.locate(sys._getframe(1)))
-        return self._inside(position)
+    def waiting(self, call: Any) -> Within:
+        """Note that the rank is in it again: in a call of ours, or in what a Work of torch's is about."""
+        # Once only: a second wait on the same Work returns at once, and is no collective any more.
+        position, entry = self._pending.pop(call, (None, None))
+        if entry is not None:
+            entry.ends.clear()  # from here on the wait tells; and NCCL's Work would keep the tensors that it has filled
+        if position is not None and self._position is None:
+            return self._inside_again(position, entry)
+        return nullcontext()
 
     def call(
         self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a function of torch.distributed, noted unless it is part of one that is noted already."""
         # torch calls itself: all_gather_object is two all_gathers. The learner wrote the outermost call.
-        outer = self._position
-        if outer is not None:
+        if (outer := self._position) is not None:
             return self._remember(function(*args, **kwargs), outer)
         request = reader.read(args, kwargs)
         if not request.is_mine:
@@ -114,12 +115,8 @@ class _Counter(Observer):
         return result
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for something that a noted call returned: the rank is inside that collective again."""
-        # Once only: a second wait on the same Work returns at once, and is no collective any more.
-        position = self._pending.pop(work, None)
-        if position is None or self._position is not None:  # not by `waiting`: a step comes here for every message
-            return function(work, *args, **kwargs)
-        with self._inside(position):
+        """Wait for something that a noted call returned."""
+        with self.waiting(work):
             return function(work, *args, **kwargs)
 
     def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -148,14 +145,10 @@ class _Counter(Observer):
         """Wait for what a functional collective brings; torch keeps Python's lock then, so the rank cannot be asked."""
         if self._position is not None or torch.compiler.is_compiling():
             return function(tensor)
-        position = self._arriving.pop(_address(tensor), None)
-        if position is None:  # waited for already
+        if (position := self._arriving.pop(_address(tensor), None)) is None:  # waited for already
             return function(tensor)
-        place = stack.locate(sys._getframe(1))
-        self.page.write_place(*place)
-        if self.enqueued is not None:  # as in `waiting`
-            self._thread.entry = self.enqueued.begin(position, place)
-        with self._inside(position):
+        self.page.write_place(*stack.locate(sys._getframe(1)))
+        with self._inside_again(position):
             return function(tensor)
 
     def start_native(self, name: str, args: tuple[Any, ...]) -> Callable[[Any], None] | None:
@@ -222,6 +215,12 @@ class _Counter(Observer):
     def _position(self) -> Position | None:
         return getattr(self._thread, "position", None)
 
+    def _inside_again(self, position: Position, entry: Entry | None = None) -> Within:
+        """Waiting for what was handed over; on a device the wait is the one thing that lies behind the collective."""
+        if self.enqueued is not None:
+            self._thread.entry = self.enqueued.begin(position, entry.place if entry else stack.locate(sys._getframe(2)))
+        return self._inside(position)
+
     @contextmanager
     def _inside(self, position: Position) -> Iterator[None]:
         self._thread.position, self._waiting = position, True
@@ -250,9 +249,10 @@ class _Counter(Observer):
     def _remember(self, result: Any, position: Position) -> Any:
         for work in result if isinstance(result, list) else [result]:
             if hasattr(work, "wait"):
-                self._pending[work] = position
-                if self.enqueued is not None:
-                    self._entry.ends.append(work.is_completed)
+                entry = None if self.enqueued is None else self._entry
+                self._pending[work] = position, entry
+                if entry is not None:
+                    entry.ends.append(work.is_completed)
         return result
 
 
