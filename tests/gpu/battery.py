@@ -101,7 +101,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("names", nargs="*", help="promises to try (default: all)")
+    parser.add_argument("names", nargs="*", help="promises to try, in this order (default: all)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu claims and writes nothing")
     parser.add_argument("--not-run", action="store_true", help="try nothing, and write that nothing was run")
     parser.add_argument("--promises", type=Path, default=PROMISES, help=argparse.SUPPRESS)
@@ -117,11 +117,10 @@ def _chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
     asked = subprocess.run(
         [sys.executable, "-c", LIST, str(options.promises)], env=_environment(), stdout=subprocess.PIPE, check=True
     )
-    known = json.loads(asked.stdout)
-    if unknown := set(options.names) - {promise["name"] for promise in known}:
-        there = ", ".join(promise["name"] for promise in known)
-        sys.exit(f"make gpu: there is no promise {min(unknown)!r}; there are {there}")
-    return [promise for promise in known if not options.names or promise["name"] in options.names]
+    known = {promise["name"]: promise for promise in json.loads(asked.stdout)}
+    if unknown := set(options.names) - set(known):
+        sys.exit(f"make gpu: there is no promise {min(unknown)!r}; there are {', '.join(known)}")
+    return [known[name] for name in options.names or known]
 
 
 def _nothing(options: argparse.Namespace) -> dict[str, Any]:

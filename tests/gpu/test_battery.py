@@ -133,8 +133,10 @@ def test_where_no_gpu_has_run_anything_the_stored_report_says_so_of_each_promise
 @pytest.mark.slow
 def test_when_the_time_is_over_the_other_promises_are_not_reached_and_that_is_no_success(tmp_path):
     (tmp_path / "patient_promises.py").write_text(SIX)
-    ended = battery("--device", "cpu", "--seconds", "0", "--promises", tmp_path / "patient_promises.py", "sums")
-    assert "0 kept, 0 broken, 0 not testable, 1 not reached" in ended.stdout
+    named = ("--promises", tmp_path / "patient_promises.py", "wrong", "sums")
+    ended = battery("--device", "cpu", "--seconds", "0", *named)
+    assert "0 kept, 0 broken, 0 not testable, 2 not reached" in ended.stdout
+    assert re.findall(r"^not reached .* (\w+): ", ended.stdout, re.MULTILINE) == ["wrong", "sums"], "as they are named"
     assert ended.returncode == 1
 
 
